@@ -1,0 +1,148 @@
+"""Command-line flags from an options model and back: one flag a field, nested models flattened.
+
+A field marked `json_schema_extra={"positional": True}` is given as a word instead, and must be a choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic.fields import FieldInfo
+
+from config.schema import Options
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: `path` leads to the value in the nested options, `field` describes it."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """Such as `--top-p`; the name of the group a value stands in is left out."""
+        return "--" + self.path[-1].replace("_", "-")
+
+    @property
+    def positional(self) -> bool:
+        return self.field.json_schema_extra == {"positional": True}
+
+    @property
+    def destination(self) -> str:
+        """Where argparse puts it; apart from the destinations of other arguments."""
+        return "option:" + ".".join(self.path)
+
+
+def flags(model: type[Options]) -> Iterator[Flag]:
+    """All flags of `model`. Field names must be unique over its nested groups."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Options):
+            for inner in flags(field.annotation):
+                yield Flag((name, *inner.path), inner.field)
+        else:
+            yield Flag((name,), field)
+
+
+def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None:
+    """Add the flags of `model` to `parser`. Values stay text: the model itself converts and checks them."""
+    for flag in flags(model):
+        names = [flag.destination] if flag.positional else [flag.name]
+        settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
+        if not flag.positional:
+            settings["dest"] = flag.destination
+        parser.add_argument(*names, **settings)
+
+
+def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[str, object]:
+    """The values that were given as flags, nested as in `model`."""
+    values: dict[str, object] = {}
+    for flag in flags(model):
+        if flag.destination in namespace:
+            _put(values, flag.path, getattr(namespace, flag.destination))
+    return values
+
+
+def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """`above` laid over `below`, group by group."""
+    result = dict(below)
+    for name, value in above.items():
+        under = result.get(name)
+        result[name] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def to_arguments(options: Options) -> list[str]:
+    """The flags that give `options`: those that differ from the defaults, for showing the equal command."""
+    arguments: list[str] = []
+    for flag in flags(type(options)):
+        value: object = options
+        for part in flag.path:
+            value = getattr(value, part)
+        if value == flag.field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            arguments.append(flag.name if value else "--no-" + flag.name[2:])
+        elif flag.positional:
+            arguments.insert(0, str(value))
+        elif isinstance(value, tuple):
+            for item in value:
+                arguments += [flag.name, *(item if isinstance(item, tuple) else (str(item),))]
+        else:
+            arguments += [flag.name, str(value)]
+    return arguments
+
+
+def command_line(verb: str, options: Options) -> str:
+    """The command that does the same as the page's button; all but its workspace."""
+    return shlex.join(["python", "-m", f"scripts.{verb}", *to_arguments(options)])
+
+
+def _shape(flag: Flag) -> dict[str, Any]:
+    """How argparse reads the value: a choice, a switch, a list (the flag repeated), or a word."""
+    annotation = flag.field.annotation
+    if get_origin(annotation) is Literal:
+        choices = get_args(annotation)
+        return {"choices": choices, "nargs": "?", "metavar": flag.path[-1]} if flag.positional else {"choices": choices}
+    if annotation is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(annotation) is tuple:
+        parts = get_args(get_args(annotation)[0])
+        if parts:
+            return {"action": "append", "nargs": len(parts), "metavar": tuple(f"PART{n + 1}" for n in range(len(parts)))}
+        return {"action": "append", "metavar": flag.path[-1].upper()}
+    return {"metavar": flag.path[-1].upper()}
+
+
+def _help(flag: Flag) -> str:
+    default = flag.field.get_default(call_default_factory=True)
+    shown = "none" if default in ((), "") else default
+    limits = [text for limit in flag.field.metadata if (text := _limit(limit))]
+    bounds = f", {' and '.join(limits)}" if limits else ""
+    return f"{flag.field.description} (default: {shown}{bounds})".replace("%", "%%")
+
+
+def _limit(limit: object) -> str:
+    match limit:
+        case annotated_types.Ge(ge=bound):
+            return f"at least {bound}"
+        case annotated_types.Gt(gt=bound):
+            return f"more than {bound}"
+        case annotated_types.Le(le=bound):
+            return f"at most {bound}"
+        case annotated_types.Lt(lt=bound):
+            return f"less than {bound}"
+    return ""
+
+
+def _put(values: dict[str, object], path: tuple[str, ...], value: object) -> None:
+    for part in path[:-1]:
+        inner = values.setdefault(part, {})
+        assert isinstance(inner, dict)
+        values = inner
+    values[path[-1]] = value

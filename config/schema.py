@@ -1,0 +1,153 @@
+"""Every option once: one frozen model a verb, with units and ranges, read by command line, form and worker.
+
+A verb's options are written to its job's `config.yaml` when the job is queued and never
+change after that. Field titles are the labels people see; descriptions are the help texts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _safe_name(value: str) -> str:
+    if not _NAME.fullmatch(value) or ".." in value:
+        raise ValueError(
+            f"{value!r} cannot be a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_safe_name)]
+"""A name that becomes a folder in the workspace."""
+
+Scope = Literal["rows", "gated", "full"]
+Initialisation = Literal["mean", "neighbours", "romanised"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class Options(BaseModel):
+    """Base of all options: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DownloadOptions(Options):
+    """Get a base model into the workspace."""
+
+    model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` ships with the app.")
+
+
+class PrepareOptions(Options):
+    """Import a dataset, check it, split it, and cache its features."""
+
+    source: str = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
+    dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
+    language: Name = Field("am", title="Language", description="Code of the new language, such as `am`.")
+    held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
+    model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of the split.")
+
+
+class TokenizerOptions(Options):
+    """Train new pieces on a dataset's text and merge them into the base tokenizer."""
+
+    part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns the pieces, `merge` appends what was learned to the base tokenizer, `report` checks the merged tokenizer; `all` does the three.", json_schema_extra={"positional": True})
+    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is extended.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training text is used.")
+    tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
+    algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
+    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
+
+
+class ExtendOptions(Options):
+    """Give the base model rows for the new tokens."""
+
+    model: Name = Field("tiny", title="Model", description="Base model to extend.")
+    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer; its base part must be the model's own.")
+    extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.")
+    initialisation: Initialisation = Field("romanised", title="Start of new rows", description="`mean` of all old rows with noise, mean of the `neighbours` (base tokens that spell the same text), or the `romanised` spelling.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")
+
+
+class TrainOptions(Options):
+    """Train the extended model on a dataset."""
+
+    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.")
+    scope: Scope = Field("gated", title="Scope", description="`rows`: only the new rows. `gated`: new rows, and adapters that act on the new language alone. `full`: adapters that act on every language; the drift is measured.")
+    steps: int = Field(700, ge=1, le=1_000_000, title="Steps", description="Optimizer steps.")
+    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this long; 0 is no limit.")
+    batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips in one forward pass.")
+    accumulation: int = Field(1, ge=1, le=256, title="Accumulation", description="Forward passes in one step.")
+    row_rate: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new rows.")
+    adapter_rate: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.")
+    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows are not decayed.")
+    warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the cosine.")
+    clip: float = Field(1.0, gt=0.0, le=1000.0, title="Gradient clipping", description="Largest norm of all gradients together.")
+    adapter_rank: int = Field(16, ge=1, le=512, title="Adapter rank", description="Rank of the low-rank adapters (LoRA).")
+    adapter_dropout: float = Field(0.0, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.")
+    text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples whose text is hidden, so that guidance keeps working.")
+    code_dropout: float = Field(0.25, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are hidden in a sample.")
+    text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text beside that on speech.")
+    replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay", description="Share of base-language clips in each batch; scope `full` only.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", title="Precision", description="`auto` is bfloat16 where the hardware has it.")
+    checkpoint_every: int = Field(100, ge=1, le=1_000_000, title="Checkpoint every", description="Steps between checkpoints, each with rendered and judged samples.")
+    judged_sentences: int = Field(10, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
+    device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
+
+
+class SamplingOptions(Options):
+    """How codes are drawn."""
+
+    temperature: float = Field(0.5, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, title="Top p", description="Smallest set of codes with this probability.")
+    min_p: float = Field(0.05, ge=0.0, le=1.0, title="Min p", description="Codes below this share of the likeliest are left out.")
+    repetition_penalty: float = Field(1.0, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, codes already used become less likely.")
+    guidance: float = Field(0.0, ge=0.0, le=3.0, title="Guidance", description="Weight of the difference to speech without text; 0 is off and twice as fast.")
+    seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
+
+
+class SynthesizeOptions(Options):
+    """Speak a text."""
+
+    voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
+    text: str = Field("", title="Text", description="What to say.")
+    language: Name = Field("en", title="Language", description="Language of the text.")
+    voice: str = Field("low", title="Voice", description="A voice of the model, or a path to a reference recording.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
+    device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
+
+
+class CompareOptions(Options):
+    """Speak the same texts with the base and the finetuned model, and judge both."""
+
+    base: str = Field("base:tiny", title="Base", description="Model on the left.")
+    finetuned: str = Field("", title="Finetuned", description="Model on the right: `run:ID` or `export:NAME`.")
+    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text.")
+    voice: str = Field("low", title="Voice", description="A voice of the model, or a path to a reference recording.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
+    device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
+
+
+class ExportOptions(Options):
+    """Write a finetuned model for others to load, with its certificate."""
+
+    run: str = Field("", title="Run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`.")
+    export: Name = Field("tiny-am", title="Export name", description="Name of the export.")
+    override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to export in spite of.")
+
+
+VERBS: dict[str, type[Options]] = {
+    "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
+    "extend": ExtendOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
+    "compare": CompareOptions, "export": ExportOptions,
+}
+"""The verbs that run as jobs, with their options."""
+
+SCOPES: tuple[str, ...] = get_args(Scope)

@@ -1,0 +1,1 @@
+"""From files to tensors: manifests, audio, text, validation, splits, cached features, batches."""

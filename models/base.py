@@ -1,0 +1,194 @@
+"""What a family must offer; the trainer, the synthesizer and the proofs know nothing else.
+
+Families are loaded by name through `models.registry`. Shapes: B batch, T text ids, U codes,
+S samples, D embedding size. Ids of base tokens are below `prefix_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from data.front_end import FrontEnd
+
+
+@dataclass(frozen=True)
+class Features:
+    """What an extractor keeps of one clip; plain arrays, so that they can be cached and sent."""
+
+    speech_codes: np.ndarray  # (U,) uint16
+    speaker_embedding: np.ndarray  # (D,) float32
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sample: a text, its speech, and a prompt from a different clip of the speaker."""
+
+    text_ids: np.ndarray  # (T,) int64, with start and stop
+    speech_codes: np.ndarray  # (U,) int64, without start and stop
+    speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) int64, may be empty
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Random hiding during training; all zero gives the plain next-token losses."""
+
+    text_dropout: float = 0.0
+    code_dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums of next-token cross-entropy in nats, and how many tokens each is over."""
+
+    text_sum: torch.Tensor
+    text_count: int
+    speech_sum: torch.Tensor
+    speech_count: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Logits of one sample, teacher-forced: the thing that must not move."""
+
+    text_logits: torch.Tensor  # (T, V)
+    speech_logits: torch.Tensor  # (U + 1, K)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How codes are drawn; see `config.schema.SamplingOptions`."""
+
+    temperature: float = 0.5
+    top_p: float = 1.0
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    guidance: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Who speaks: an embedding and the codes of a reference clip."""
+
+    speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) int64
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge heard of one clip; error = edits / len(reference), may exceed 1."""
+
+    reference: str
+    heard: str
+    edits: int
+
+    @property
+    def error(self) -> float:
+        return self.edits / max(1, len(self.reference))
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """One file of an export, relative to its folder, with what it is for."""
+
+    path: str
+    purpose: str = field(default="")
+
+
+class Extractor(Protocol):
+    """Waveforms to features; `fingerprint` changes when the result could."""
+
+    fingerprint: str
+    sample_rate: int
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        """Waveform (S,) at `sample_rate` to features, the same whatever was extracted before."""
+        ...
+
+
+class SpeechModel(Protocol):
+    """The trainable language model of a family. Every tensor of `module` outside the new rows is frozen."""
+
+    module: nn.Module
+    text_tables: tuple[str, ...]  # names of the submodules with one row a text id, e.g. ("text_emb", "text_head")
+    adapter_targets: tuple[str, ...]  # last parts of the names of linear layers that adapters may wrap
+    prefix_size: int  # text rows of the base checkpoint
+
+    def losses(self, samples: Sequence[Sample], options: LossOptions,
+               generator: torch.Generator | None = None) -> Losses:
+        """Next-token losses; a sample's share does not depend on its neighbours."""
+        ...
+
+    def probe(self, sample: Sample) -> Probe:
+        """Logits of one sample without any hiding, in evaluation mode."""
+        ...
+
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling) -> list[np.ndarray]:
+        """Codes (U,) for each text's ids; stops at the model's own stop or a cap derived from the text."""
+        ...
+
+
+class Vocoder(Protocol):
+    """Codes to sound."""
+
+    sample_rate: int
+
+    def decode(self, codes: np.ndarray, voice: Voice) -> torch.Tensor:
+        """Codes (U,) in `voice` to waveform (S,)."""
+        ...
+
+
+class Judge(Protocol):
+    """Recogniser that measures intelligibility; `languages` it can judge."""
+
+    languages: tuple[str, ...]
+
+    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+        """Compare what is heard in waveform (S,) with `text`."""
+        ...
+
+
+class Family(Protocol):
+    """Everything of one family, loaded from a model folder. Methods load on call and keep nothing."""
+
+    name: str
+
+    def check(self, folder: Path) -> None:
+        """Raise `UserError` when a file is missing, truncated or belongs to another model."""
+        ...
+
+    def front_end(self, folder: Path) -> FrontEnd:
+        """The base front-end of the model in `folder`, checked against its weights."""
+        ...
+
+    def speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
+        """The base language model, frozen, in evaluation mode."""
+        ...
+
+    def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
+
+    def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
+
+    def judge(self, folder: Path) -> Judge | None:
+        """The family's judge, or None when it has none."""
+        ...
+
+    def voices(self, folder: Path) -> dict[str, Voice]:
+        """The voices that come with the model, by name."""
+        ...
+
+    def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
+        """Base-language clips shipped with the model: language, text, features; used to probe and replay."""
+        ...
+
+    def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
+        """Held-out sentences of a base language with their original recordings."""
+        ...

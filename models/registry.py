@@ -1,0 +1,18 @@
+"""Families by name; a family's code is imported when it is asked for, inside the worker only."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from config.errors import UserError
+from models.base import Family
+
+FAMILIES = {"tiny": "models.tiny.family:Tiny"}
+
+
+def family(name: str) -> Family:
+    """The family called `name`."""
+    if name not in FAMILIES:
+        raise UserError(f"There is no model family {name!r}.", f"Choose one of: {', '.join(sorted(FAMILIES))}.")
+    module, _, attribute = FAMILIES[name].partition(":")
+    return getattr(import_module(module), attribute)()

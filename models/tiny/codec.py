@@ -1,0 +1,178 @@
+"""The built-in speech codec: log-mel frames to one stream of codes and back.
+
+Four mel frames become one code (25 a second at 100 frames a second) by finite scalar
+quantisation (Mentzer et al. 2023, arXiv:2309.15505). Everything between is ConvNeXt
+blocks (Liu et al. 2022) at the code rate, where width is cheap. The decoder is told the
+speaker by an embedding of a reference mel. Waveforms are the caller's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """Sizes of the codec; `codebook_size` is the product of `levels`."""
+
+    n_mels: int = 80
+    frames_per_code: int = 4
+    width: int = 256
+    encoder_blocks: int = 4
+    decoder_blocks: int = 5
+    levels: tuple[int, ...] = (5, 5, 5, 5, 5)  # odd, so that zero is a level
+    speaker_size: int = 32
+    mel_mean: float = -5.0  # of log-mel, over the corpus
+    mel_std: float = 2.8
+
+    @property
+    def codebook_size(self) -> int:
+        size = 1
+        for level in self.levels:
+            size *= level
+        return size
+
+
+class Block(nn.Module):
+    """ConvNeXt block over (B, U, width); masked positions stay zero, so padding is never heard."""
+
+    def __init__(self, width: int, kernel_size: int = 7) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv1d(width, width, kernel_size, padding=kernel_size // 2, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 3 * width)
+        self.contract = nn.Linear(3 * width, width)
+
+    def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        mixed = self.depthwise((hidden * mask).transpose(1, 2)).transpose(1, 2)
+        return hidden + self.contract(F.gelu(self.expand(self.norm(mixed)), approximate="tanh"))
+
+
+class Quantizer(nn.Module):
+    """Finite scalar quantisation: each of D dimensions rounds to one of `levels[d]` values."""
+
+    def __init__(self, levels: tuple[int, ...]) -> None:
+        super().__init__()
+        sizes = torch.tensor(levels)
+        bases = torch.cumprod(torch.cat([torch.ones(1, dtype=torch.long), sizes[:-1]]), 0)
+        self.register_buffer("sizes", sizes, persistent=False)
+        self.register_buffer("bases", bases, persistent=False)
+
+    def round(self, latent: torch.Tensor) -> torch.Tensor:
+        """Latent (B, U, D) to its grid in [-1, 1], with the gradient passed straight through."""
+        half = (self.sizes - 1) / 2
+        bounded = torch.tanh(latent) * half
+        return (bounded + (bounded.round() - bounded).detach()) / half
+
+    def to_codes(self, rounded: torch.Tensor) -> torch.Tensor:
+        """Grid values (B, U, D) to codes (B, U)."""
+        half = (self.sizes - 1) / 2
+        return ((rounded * half).round().long() + half.long()).mul(self.bases).sum(-1)
+
+    def to_grid(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes (B, U) to grid values (B, U, D)."""
+        half = (self.sizes - 1) / 2
+        return ((codes[..., None] // self.bases) % self.sizes - half) / half
+
+
+class SpeakerEncoder(nn.Module):
+    """Normalised mel (B, F, n_mels) and mask (B, F, 1) to a unit vector (B, speaker_size)."""
+
+    def __init__(self, n_mels: int, size: int, width: int = 96) -> None:
+        super().__init__()
+        self.frame = nn.Sequential(nn.Linear(n_mels, width), nn.GELU(), nn.Linear(width, width), nn.GELU())
+        self.out = nn.Linear(2 * width, size)
+
+    def forward(self, mel: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.frame(mel) * mask
+        count = mask.sum(1).clamp(min=1)
+        mean = hidden.sum(1) / count
+        variance = ((hidden - mean[:, None]) * mask).square().sum(1) / count
+        return F.normalize(self.out(torch.cat([mean, (variance + 1e-5).sqrt()], -1)), dim=-1)
+
+
+class Codec(nn.Module):
+    """`encode` mel to codes, `decode` codes to mel, `embed_speaker` from a reference mel."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        stacked = config.n_mels * config.frames_per_code
+        self.speaker_encoder = SpeakerEncoder(config.n_mels, config.speaker_size)
+        self.encoder_in = nn.Linear(stacked, config.width)
+        self.encoder = nn.ModuleList([Block(config.width) for _ in range(config.encoder_blocks)])
+        self.encoder_out = nn.Linear(config.width, len(config.levels))
+        self.quantizer = Quantizer(config.levels)
+        self.decoder_in = nn.Linear(len(config.levels), config.width)
+        self.speaker_in = nn.Linear(config.speaker_size, config.width)
+        self.decoder = nn.ModuleList([Block(config.width) for _ in range(config.decoder_blocks)])
+        self.decoder_norm = nn.LayerNorm(config.width)
+        self.decoder_out = nn.Linear(config.width, stacked)
+        self.smooth = nn.Sequential(
+            nn.Conv1d(config.n_mels, 160, 5, padding=2), nn.GELU(), nn.Conv1d(160, config.n_mels, 5, padding=2)
+        )
+
+    def normalise(self, mel: torch.Tensor) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to normalised frames (B, F', n_mels), F' a multiple of `frames_per_code`."""
+        frames = (mel.transpose(1, 2) - self.config.mel_mean) / self.config.mel_std
+        short = -frames.shape[1] % self.config.frames_per_code
+        return F.pad(frames, (0, 0, 0, short), value=self.silence)
+
+    @property
+    def silence(self) -> float:
+        """Normalised value of a silent frame (the floor of the log-mel)."""
+        return (-9.2103 - self.config.mel_mean) / self.config.mel_std
+
+    def latent(self, frames: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Normalised frames (B, F', n_mels), code mask (B, U, 1) to the latent (B, U, D)."""
+        batch, length, _ = frames.shape
+        hidden = self.encoder_in(frames.reshape(batch, length // self.config.frames_per_code, -1))
+        for block in self.encoder:
+            hidden = block(hidden, mask)
+        return self.encoder_out(hidden)
+
+    def trunk(self, grid: torch.Tensor, mask: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Grid values (B, U, D) to decoder states (B, U, width)."""
+        hidden = self.decoder_in(grid) + self.speaker_in(speaker_embedding)[:, None]
+        for block in self.decoder:
+            hidden = block(hidden, mask)
+        return self.decoder_norm(hidden)
+
+    def frames_of(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Decoder states (B, U, width) to normalised frames (B, F', n_mels)."""
+        batch, length, _ = hidden.shape
+        frames = self.decoder_out(hidden).reshape(batch, length * self.config.frames_per_code, -1)
+        frame_mask = mask.repeat_interleave(self.config.frames_per_code, 1)
+        return frames + self.smooth((frames * frame_mask).transpose(1, 2)).transpose(1, 2)
+
+    @torch.inference_mode()
+    def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) to codes (B, U), U = ceil(F / frames_per_code).
+
+        Frames past `frame_lengths` (B,) are taken as silence, and codes past the length are not heard.
+        """
+        frames = self.normalise(mel)
+        mask = frames.new_ones(frames.shape[0], frames.shape[1] // self.config.frames_per_code, 1)
+        if frame_lengths is not None:
+            inside = torch.arange(frames.shape[1], device=mel.device)[None] < frame_lengths[:, None]
+            frames = torch.where(inside[..., None], frames, torch.full_like(frames, self.silence))
+            mask = inside[:, :: self.config.frames_per_code, None].to(frames.dtype)
+        return self.quantizer.to_codes(self.quantizer.round(self.latent(frames, mask)))
+
+    @torch.inference_mode()
+    def decode(self, codes: torch.Tensor, speaker_embedding: torch.Tensor) -> torch.Tensor:
+        """Codes (B, U) and speaker embedding (B, speaker_size) to log-mel (B, n_mels, frames_per_code * U)."""
+        mask = torch.ones(*codes.shape, 1, device=codes.device)
+        hidden = self.trunk(self.quantizer.to_grid(codes), mask, speaker_embedding)
+        frames = self.frames_of(hidden, mask)
+        return frames.transpose(1, 2) * self.config.mel_std + self.config.mel_mean
+
+    @torch.inference_mode()
+    def embed_speaker(self, mel: torch.Tensor) -> torch.Tensor:
+        """Reference log-mel (B, n_mels, F) to a unit vector (B, speaker_size)."""
+        frames = self.normalise(mel)
+        return self.speaker_encoder(frames, frames.new_ones(*frames.shape[:2], 1))

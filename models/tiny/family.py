@@ -1,0 +1,203 @@
+"""The built-in family behind the protocols of `models.base`.
+
+A model folder holds t3.safetensors, codec.safetensors, judge.safetensors, the front-end,
+`voices/NAME.ogg`, `held_out.jsonl` with `held_out/*.ogg`, and SHA256SUMS.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from data import audio
+from data.front_end import FrontEnd
+from models import speech_lm
+from models.base import Features, Losses, LossOptions, Probe, Sample, Sampling, Verdict, Voice
+from models.decoder import DecoderConfig
+from models.generate import generate
+from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.tiny.codec import Codec, CodecConfig
+from models.tiny.files import load_config, load_module
+from models.tiny.judge import Judge, JudgeConfig, edit_distance, letters_of
+
+SETTINGS = audio.MelSettings()
+PROMPT = 50  # codes of a reference clip that are kept: two seconds
+LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
+
+
+@dataclass
+class TinySpeechModel:
+    """The speech language model with what the trainer and the synthesizer ask of it."""
+
+    module: SpeechLM
+    prefix_size: int
+    device: torch.device
+    text_tables: tuple[str, ...] = ("text_emb", "text_head")
+    adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+                                        "speech_head")
+
+    def losses(self, samples: Sequence[Sample], options: LossOptions,
+               generator: torch.Generator | None = None) -> Losses:
+        """See `models.base.SpeechModel`."""
+        batch = speech_lm.collate(samples, self.module.config, self.device)
+        return speech_lm.losses(self.module, batch, options, generator)
+
+    def probe(self, sample: Sample) -> Probe:
+        """See `models.base.SpeechModel`."""
+        return speech_lm.probe(self.module, sample, self.device)
+
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling) -> list[np.ndarray]:
+        """See `models.base.SpeechModel`; a text may take 12 codes (half a second) and 6 a token."""
+        caps = [12 + 6 * len(text) for text in texts]
+        longest = max(len(text) for text in texts)
+        if longest > self.module.config.text_positions:
+            raise UserError(
+                f"A sentence of {longest} tokens is longer than the model's {self.module.config.text_positions}.",
+                "Split it into shorter sentences.",
+            )
+        return generate(self.module, texts, voices, sampling, caps, self.device)
+
+
+class TinyExtractor:
+    """Codes and speaker embedding of a waveform by the codec."""
+
+    sample_rate = SETTINGS.sample_rate
+
+    def __init__(self, codec: Codec, fingerprint: str, device: torch.device) -> None:
+        self.codec, self.fingerprint, self.device = codec, fingerprint, device
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        """Waveform (S,) at 16 kHz to features."""
+        mel = audio.log_mel(waveform[None].to(self.device), SETTINGS)
+        codes = self.codec.encode(mel)[0].cpu().numpy().astype(np.uint16)
+        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy())
+
+
+class TinyVocoder:
+    """Codes to mel by the codec, mel to sound by Griffin-Lim."""
+
+    sample_rate = SETTINGS.sample_rate
+
+    def __init__(self, codec: Codec, device: torch.device) -> None:
+        self.codec, self.device = codec, device
+
+    def decode(self, codes: np.ndarray, voice: Voice) -> torch.Tensor:
+        """Codes (U,) to waveform (640 U - 160,) at 16 kHz."""
+        rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
+        speaker = torch.from_numpy(voice.speaker_embedding)[None].to(self.device)
+        return audio.griffin_lim(self.codec.decode(rows, speaker), SETTINGS)[0].cpu()
+
+
+class TinyJudge:
+    """Compares what the recogniser hears with the text."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.languages = judge.config.languages
+
+    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+        """See `models.base.Judge`."""
+        if language not in self.languages:
+            raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
+        mel = audio.log_mel(audio.resample(waveform, sample_rate, SETTINGS.sample_rate)[None], SETTINGS)[0]
+        wanted, heard = letters_of(text, language), self.judge.letters(mel, language)
+        return Verdict(wanted, heard, edit_distance(wanted, heard))
+
+
+class Tiny:
+    """The built-in family."""
+
+    name = "tiny"
+
+    def check(self, folder: Path) -> None:
+        """Compare every file with SHA256SUMS.json."""
+        sums_file = folder / "SHA256SUMS.json"
+        if not sums_file.is_file():
+            raise UserError(f"{sums_file} is missing.", "Download the model again: python -m scripts.download")
+        for name, wanted in json.loads(sums_file.read_text(encoding="utf-8")).items():
+            path = folder / name
+            seen = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
+            if seen != wanted:
+                raise UserError(
+                    f"{path} does not match its checksum: {seen[:12]} found, {wanted[:12]} wanted.",
+                    "Delete the folder and download the model again.",
+                )
+
+    def front_end(self, folder: Path) -> FrontEnd:
+        """The base front-end; its size must be the number of text rows in the checkpoint."""
+        front_end = FrontEnd.load(folder)
+        rows = _language_model_config(folder).text_rows
+        if front_end.size != rows:
+            raise UserError(
+                f"{folder / 'tokenizer.json'} has {front_end.size} ids and {folder / LANGUAGE_MODEL} has {rows} text rows.",
+                "They belong to different models; download the model again.",
+            )
+        return front_end
+
+    def speech_model(self, folder: Path, device: torch.device) -> TinySpeechModel:
+        """The base language model, frozen, in evaluation mode."""
+        config = _language_model_config(folder)
+        module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
+        module.requires_grad_(False)
+        return TinySpeechModel(module, config.text_rows, device)
+
+    def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
+        """The codec as extractor; its fingerprint is the codec file's hash."""
+        digest = hashlib.sha256((folder / CODEC).read_bytes()).hexdigest()
+        return TinyExtractor(_codec(folder, device), f"tiny-{digest[:16]}", device)
+
+    def vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
+        return TinyVocoder(_codec(folder, device), device)
+
+    def judge(self, folder: Path) -> TinyJudge:
+        return TinyJudge(load_module(folder / JUDGE, Judge(load_config(folder / JUDGE, JudgeConfig))))
+
+    def voices(self, folder: Path) -> dict[str, Voice]:
+        """One voice a recording in `voices/`."""
+        extractor = self.extractor(folder, torch.device("cpu"))
+        found = {}
+        for path in sorted((folder / "voices").glob("*.ogg")):
+            features = extractor.extract(audio.load(path, extractor.sample_rate))
+            found[path.stem] = Voice(features.speaker_embedding, features.speech_codes[:PROMPT].astype(np.int64))
+        return found
+
+    def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
+        """The held-out base-language recordings as features: they probe the old languages."""
+        extractor = self.extractor(folder, torch.device("cpu"))
+        return [
+            (row["language"], row["text"], extractor.extract(audio.load(folder / row["audio"], extractor.sample_rate)))
+            for row in _held_out(folder) if row["split"] == "replay"
+        ]
+
+    def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
+        """Held-out sentences of a language with their original recordings."""
+        return [(row["text"], folder / row["audio"]) for row in _held_out(folder)
+                if row["language"] == language and row["split"] != "replay"]
+
+
+def _held_out(folder: Path) -> list[dict[str, str]]:
+    lines = (folder / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _codec(folder: Path, device: torch.device) -> Codec:
+    return load_module(folder / CODEC, Codec(load_config(folder / CODEC, CodecConfig))).to(device)
+
+
+def _language_model_config(folder: Path) -> SpeechLMConfig:
+    config = load_config(folder / LANGUAGE_MODEL, SpeechLMConfig)
+    return config if isinstance(config.decoder, DecoderConfig) else _with_decoder(config)
+
+
+def _with_decoder(config: SpeechLMConfig) -> SpeechLMConfig:
+    """The header holds the nested config as a plain object."""
+    settings = dict(vars(config))
+    settings["decoder"] = DecoderConfig(**settings["decoder"])
+    return SpeechLMConfig(**settings)
