@@ -1,0 +1,1 @@
+"""Programs that build what Lisan ships and check what it claims."""

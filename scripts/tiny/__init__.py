@@ -1,0 +1,1 @@
+"""Everything that rebuilds the built-in model: texts, synthetic speech and training."""
