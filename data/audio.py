@@ -31,8 +31,8 @@ class MelSettings:
     floor: float = 1e-4  # smallest mel amplitude before the logarithm
 
 
-def load(path: str | Path, sample_rate: int) -> torch.Tensor:
-    """Read a sound file as mono waveform (S,) float32 in [-1, 1] at `sample_rate` Hz."""
+def read(path: str | Path) -> tuple[torch.Tensor, int]:
+    """Read a sound file as mono waveform (S,) float32 in [-1, 1], and its sample rate in Hz."""
     try:
         samples, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
@@ -42,7 +42,13 @@ def load(path: str | Path, sample_rate: int) -> torch.Tensor:
         ) from error
     if samples.shape[0] == 0:
         raise UserError(f"{path} holds no samples.", "Remove the clip or record it again.")
-    return resample(torch.from_numpy(samples.mean(axis=1)), rate, sample_rate)
+    return torch.from_numpy(samples.mean(axis=1)), rate
+
+
+def load(path: str | Path, sample_rate: int) -> torch.Tensor:
+    """Read a sound file as mono waveform (S,) float32 in [-1, 1] at `sample_rate` Hz."""
+    waveform, rate = read(path)
+    return resample(waveform, rate, sample_rate)
 
 
 def save(path: str | Path, waveform: torch.Tensor, sample_rate: int) -> None:

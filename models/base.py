@@ -6,7 +6,7 @@ S samples, D embedding size. Ids of base tokens are below `prefix_size`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,16 @@ class Sample:
     speech_codes: np.ndarray  # (U,) int64, without start and stop
     speaker_embedding: np.ndarray  # (D,) float32
     prompt_codes: np.ndarray  # (P,) int64, may be empty
+
+    @property
+    def text_targets(self) -> int:
+        """Text tokens the loss is over: all but the first."""
+        return len(self.text_ids) - 1
+
+    @property
+    def speech_targets(self) -> int:
+        """Speech tokens the loss is over: every code and the stop."""
+        return len(self.speech_codes) + 1
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,9 @@ class SpeechModel(Protocol):
     text_tables: tuple[str, ...]  # names of the submodules with one row a text id, e.g. ("text_emb", "text_head")
     adapter_targets: tuple[str, ...]  # last parts of the names of linear layers that adapters may wrap
     prefix_size: int  # text rows of the base checkpoint
+    prompt_length: int  # codes of a reference clip that are used at most
+    longest_text: int  # text ids there are positions for, start and stop counted
+    longest_speech: int  # codes there are positions for, without start and stop
 
     def losses(self, samples: Sequence[Sample], options: LossOptions,
                generator: torch.Generator | None = None) -> Losses:
@@ -191,4 +204,13 @@ class Family(Protocol):
 
     def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
         """Held-out sentences of a base language with their original recordings."""
+        ...
+
+    def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
+               merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
+        """Write an extended model into `folder`, with all of `base` that speaking needs; what the files are.
+
+        `tensors` is the language model under the published names, its text tables at their new
+        size; `merged` the same with adapters folded in. `speech_model(folder)` then reads it back.
+        """
         ...

@@ -132,6 +132,8 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """Layers and a last norm. Published checkpoints carry an unused `embed_tokens`, kept to load strictly."""
 
+    frequencies: torch.Tensor
+
     def __init__(self, config: DecoderConfig, unused_tokens: int = 0) -> None:
         super().__init__()
         self.config = config

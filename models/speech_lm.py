@@ -200,7 +200,9 @@ def segment_index(batch: Batch, conditioning_length: int) -> tuple[torch.Tensor,
     return text_at, codes_at
 
 
-def stream(model: SpeechLM, batch: Batch, text_keep=None, code_keep=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def stream(
+    model: SpeechLM, batch: Batch, text_keep: torch.Tensor | None = None, code_keep: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Contiguous rows (B, L, width) and the places of text and speech in them."""
     text_at, codes_at = segment_index(batch, model.config.conditioning_length)
     given = model.embed_conditioning(batch.conditioning)
@@ -218,11 +220,12 @@ def stream(model: SpeechLM, batch: Batch, text_keep=None, code_keep=None) -> tup
 def losses(model: SpeechLM, batch: Batch, options: LossOptions, generator: torch.Generator | None = None) -> Losses:
     """Sums of next-token cross-entropy over real text and speech tokens (the stop included)."""
     text_keep = code_keep = None
+    device = batch.codes.device
     if options.text_dropout > 0:
-        text_keep = (torch.rand(len(batch.codes), generator=generator) >= options.text_dropout).to(batch.codes.device).float()
+        text_keep = torch.rand(len(batch.codes), generator=generator).ge(options.text_dropout).float().to(device)
     if options.code_dropout > 0:
         rate = options.code_dropout * torch.rand(len(batch.codes), 1, generator=generator)
-        code_keep = (torch.rand(batch.codes.shape, generator=generator) >= rate).to(batch.codes.device).float()
+        code_keep = torch.rand(batch.codes.shape, generator=generator).ge(rate).float().to(device)
         code_keep[:, 0] = 1.0  # the start is never hidden
     rows, text_at, codes_at = stream(model, batch, text_keep, code_keep)
     hidden = model.tfmr(rows)

@@ -55,6 +55,9 @@ class Block(nn.Module):
 class Quantizer(nn.Module):
     """Finite scalar quantisation: each of D dimensions rounds to one of `levels[d]` values."""
 
+    sizes: torch.Tensor
+    bases: torch.Tensor
+
     def __init__(self, levels: tuple[int, ...]) -> None:
         super().__init__()
         sizes = torch.tensor(levels)

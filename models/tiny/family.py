@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from config.errors import UserError
 from data import audio
 from data.front_end import FrontEnd
 from models import speech_lm
-from models.base import Features, Losses, LossOptions, Probe, Sample, Sampling, Verdict, Voice
+from models.base import ExportFile, Features, Losses, LossOptions, Probe, Sample, Sampling, Verdict, Voice
 from models.decoder import DecoderConfig
 from models.generate import generate
 from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.tiny import export
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.files import load_config, load_module
 from models.tiny.judge import Judge, JudgeConfig, edit_distance, letters_of
@@ -42,6 +43,17 @@ class TinySpeechModel:
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
     adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
                                         "speech_head")
+    prompt_length: int = PROMPT
+
+    @property
+    def longest_text(self) -> int:
+        """See `models.base.SpeechModel`."""
+        return self.module.config.text_positions
+
+    @property
+    def longest_speech(self) -> int:
+        """See `models.base.SpeechModel`; the start takes a position."""
+        return self.module.config.speech_positions - 1
 
     def losses(self, samples: Sequence[Sample], options: LossOptions,
                generator: torch.Generator | None = None) -> Losses:
@@ -136,7 +148,8 @@ class Tiny:
         rows = _language_model_config(folder).text_rows
         if front_end.size != rows:
             raise UserError(
-                f"{folder / 'tokenizer.json'} has {front_end.size} ids and {folder / LANGUAGE_MODEL} has {rows} text rows.",
+                f"{folder / 'tokenizer.json'} has {front_end.size} ids, "
+                f"and {folder / LANGUAGE_MODEL} has {rows} text rows.",
                 "They belong to different models; download the model again.",
             )
         return front_end
@@ -180,6 +193,11 @@ class Tiny:
         """Held-out sentences of a language with their original recordings."""
         return [(row["text"], folder / row["audio"]) for row in _held_out(folder)
                 if row["language"] == language and row["split"] != "replay"]
+
+    def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
+               merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
+        """See `models.base.Family`."""
+        return export.write(base, folder, LANGUAGE_MODEL, _language_model_config(base), tensors, merged)
 
 
 def _held_out(folder: Path) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from torch import nn
 from config.errors import UserError
 
 Config = TypeVar("Config")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def save_module(path: Path, module: nn.Module, config: Any, dtype: torch.dtype = torch.float16) -> None:
@@ -31,14 +32,16 @@ def load_config(path: Path, kind: type[Config]) -> Config:
         raise UserError(f"{path} has no config in its header.", "Download the model again.")
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if set(header) - names:
-        raise UserError(f"{path} has unknown settings {sorted(set(header) - names)}.", "Update Lisan, or download the model again.")
+        raise UserError(
+            f"{path} has unknown settings {sorted(set(header) - names)}.", "Update Lisan, or download the model again."
+        )
     return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in header.items()})
 
 
-def load_module(path: Path, module: nn.Module) -> nn.Module:
+def load_module(path: Path, module: Module) -> Module:
     """Fill `module` strictly from a file; a missing, extra or misshapen tensor raises `UserError`."""
     with _open(path) as file:
-        tensors = {key: file.get_tensor(key).float() for key in file.keys()}
+        tensors = {key: file.get_tensor(key).float() for key in file.keys()}  # noqa: SIM118  (not a dict)
     expected = module.state_dict()
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     shapes = [f"{k}: {tuple(tensors[k].shape)} in the file, {tuple(v.shape)} wanted"

@@ -9,6 +9,7 @@ not judged: nobody pronounces them. It knows only the synthetic world it was tra
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +40,7 @@ def letters_of(text: str, language: str) -> str:
     return "".join(c for c in text if c.isalpha())
 
 
-def edit_distance(reference: list[str] | str, heard: list[str] | str) -> int:
+def edit_distance(reference: Sequence[str], heard: Sequence[str]) -> int:
     """Insertions, deletions and substitutions that turn one sequence into the other."""
     row = list(range(len(heard) + 1))
     for i, wanted in enumerate(reference, 1):
@@ -67,7 +68,7 @@ class Judge(nn.Module):
     def forward(self, mel: torch.Tensor, language: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mel (B, n_mels, F), language ids (B,) to logits (B, F / 2, letters), (B, F / 2, phonemes)."""
         hidden = (mel - self.config.mel_mean) / self.config.mel_std + self.language(language)[:, :, None]
-        for index, (convolution, norm) in enumerate(zip(self.convolutions, self.norms)):
+        for index, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             mixed = F.gelu(norm(convolution(hidden).transpose(1, 2)).transpose(1, 2))
             hidden = mixed if index == 0 else hidden + mixed
         states = self.gru(hidden.transpose(1, 2))[0]

@@ -118,7 +118,8 @@ def build_others(folder: Path, languages: list[str], n_each: int, seed: int) -> 
 def frame_phonemes(clip: Clip, index: dict[str, int], frame_rate: float) -> np.ndarray:
     """The phoneme id sounding at each mel frame, (frames,) int64; 0 is silence or unknown."""
     labels = np.zeros(clip.frames, dtype=np.int64)
-    for (name, begin), (_, end) in zip(clip.phonemes, clip.phonemes[1:] + [["", clip.frames / frame_rate]]):
+    ends = clip.phonemes[1:] + [["", clip.frames / frame_rate]]
+    for (name, begin), (_, end) in zip(clip.phonemes, ends, strict=True):
         first, last = (max(0, round(t * frame_rate)) for t in (begin, end))
         labels[first:last] = index.get(name, 0)
     return labels

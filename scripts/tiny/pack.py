@@ -72,7 +72,7 @@ def _compress(clip: Clip, target: Path) -> None:
     """Speak the clip again (espeak-ng gives the same samples) and write it as Ogg Opus."""
     target.parent.mkdir(parents=True, exist_ok=True)
     samples = _espeak().say(clip.text, VOICES[clip.language][clip.voice]).waveform
-    soundfile.write(str(target), samples, SETTINGS.sample_rate, format="OGG", subtype="OPUS", compression_level=OPUS_LEVEL)
+    soundfile.write(str(target), samples, SETTINGS.sample_rate, "OPUS", format="OGG", compression_level=OPUS_LEVEL)
 
 
 def _write_voices(corpus: Corpus) -> None:
@@ -101,7 +101,7 @@ def _write_demo(corpus: Corpus) -> None:
             path = f"clips/{name}-{number:03d}.ogg"
             _compress(clip, DEMO / path)
             lines.append({"id": f"{name}-{number:03d}", "audio": path, "text": clip.text, "language": "am",
-                          "split": name, "speaker": VOICE_NAMES[clip.voice]})
+                          "split": "train" if name == "train" else "held_out", "speaker": VOICE_NAMES[clip.voice]})
     _write_jsonl(DEMO / "manifest.jsonl", lines)
 
 
@@ -118,7 +118,7 @@ def measure(corpora: dict[str, Corpus]) -> list[Score]:
     scores = []
 
     def score(language: str, split: str, what: str, clips: list[Clip], waveforms: list[torch.Tensor]) -> None:
-        heard = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms)]
+        heard = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
         scores.append(Score(language, split, what, *error(judge, heard)))
         print(scores[-1], flush=True)
 
@@ -136,7 +136,7 @@ def measure(corpora: dict[str, Corpus]) -> list[Score]:
             speakers = [voices[VOICE_NAMES[clip.voice]] for clip in clips]
             for temperature in (0.0, 0.5):
                 codes = model.generate(texts, speakers, Sampling(temperature=temperature))
-                spoken = [vocoder.decode(c, v) for c, v in zip(codes, speakers)]
+                spoken = [vocoder.decode(c, v) for c, v in zip(codes, speakers, strict=True)]
                 score(language, split, f"model T={temperature}", clips, spoken)
     return scores
 
@@ -151,7 +151,8 @@ def _write_readme(scores: list[Score], folder: Path) -> None:
     seconds = {p.name.split(".")[0]: json.loads(p.read_text()) for p in sorted(folder.glob("*.seconds.json"))}
     times = ", ".join(f"{name} {value['seconds'] / 60:.0f} min" for name, value in seconds.items() if name != "pack")
     rows = "\n".join(
-        f"| {LANGUAGE_NAMES[s.language]} {s.split} | {s.what} | {100 * s.letters:.1f} | {100 * s.phonemes:.1f} |" for s in scores
+        f"| {LANGUAGE_NAMES[s.language]} {s.split} | {s.what} | {100 * s.letters:.1f} | {100 * s.phonemes:.1f} |"
+        for s in scores
     )
     (PACK / "README.md").write_text(README.format(times=times, rows=rows), encoding="utf-8")
     (DEMO / "README.md").write_text(DEMO_README, encoding="utf-8")

@@ -199,8 +199,8 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
     _fill(running, n_test, lambda r: _word_window(r, held_out, 2, 6), is_new_window, rng)
     combinations: dict[str, None] = {}
     _fill(combinations, n_test, lambda r: _template(r, language), is_combination, rng)
-    words = {w for p in train for w in p.split()} | _lexicon_words(language)
-    words = tuple(sorted(w for w in words if len(w) > 1))
+    known = {w for p in train for w in p.split()} | _lexicon_words(language)
+    words = tuple(sorted(w for w in known if len(w) > 1))
     return _Sources(train, words, tuple(combinations), tuple(running))
 
 

@@ -76,20 +76,21 @@ def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 3
         recent.append((letter_loss.item(), phoneme_loss.item()))
         if (step + 1) % 100 == 0:
             means = np.mean(recent[-100:], axis=0).round(3)
-            print(f"judge step {step + 1} letters {means[0]} phonemes {means[1]} {time.time() - begin:.0f} s", flush=True)
+            spent = time.time() - begin
+            print(f"judge step {step + 1} letters {means[0]} phonemes {means[1]} {spent:.0f} s", flush=True)
     return judge.eval()
 
 
 @torch.inference_mode()
 def error(judge: Judge, items: list[tuple[Clip, torch.Tensor]]) -> tuple[float, float]:
     """Letter and phoneme error of (clip, log-mel (n_mels, F)) pairs: edits over reference length."""
-    known = {name: 0 for name in judge.config.phonemes}
+    known = dict.fromkeys(judge.config.phonemes, 0)
     edits = np.zeros(2)
     total = np.zeros(2)
     for clip, mel in items:
         wanted = letters_of(clip.text, clip.language), phonemes_of(clip, known)
         heard = judge.letters(mel, clip.language), judge.phonemes(mel, clip.language)
-        edits += [edit_distance(w, h) for w, h in zip(wanted, heard)]
+        edits += [edit_distance(w, h) for w, h in zip(wanted, heard, strict=True)]
         total += [len(w) for w in wanted]
     letters, phonemes = edits / total
     return float(letters), float(phonemes)

@@ -8,21 +8,20 @@ code tables that start as sums over the quantiser's levels.
 
 from __future__ import annotations
 
+import copy
 import math
-import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize
 
 from data.front_end import FrontEnd
 from models.base import LossOptions, Sample, Sampling, Voice
-from models.decoder import DecoderConfig
+from models.decoder import Attention, DecoderConfig, Layer
 from models.generate import generate
 from models.speech_lm import Batch, SpeechLM, SpeechLMConfig, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
@@ -33,8 +32,8 @@ from scripts.tiny.schedule import learning_rate, steps
 from scripts.tiny.train_codec import SILENT
 from scripts.tiny.train_judge import error
 
-STEPS = 8000
-BATCH = 32
+STEPS = 4500
+BATCH = 48
 GUIDED_LAYERS, GUIDED_HEADS, GUIDED_WIDTH = (1, 2, 3), 2, 2.0  # the last in characters
 PROMPT = 50  # codes at most
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz'àâæçèéêëîïôùûüÿœ"
@@ -67,6 +66,8 @@ def configure(codec: CodecConfig, front_end: FrontEnd) -> SpeechLMConfig:
 class Levels(nn.Module):
     """A code's row = its own + a row for each of its quantiser levels; folded into one table at the end."""
 
+    digits: torch.Tensor
+
     def __init__(self, levels: tuple[int, ...], rows: int, width: int, scale: float) -> None:
         super().__init__()
         size = math.prod(levels)
@@ -92,14 +93,22 @@ def initialise(model: SpeechLM, levels: tuple[int, ...], characters_per_code: fl
             nn.init.normal_(parameter, std=0.03 / math.sqrt(2 * config.decoder.layers))
     width = config.decoder.width
     with torch.no_grad():
-        for table, rate in ((model.text_pos_emb, 1.0), (model.speech_pos_emb, characters_per_code)):
-            table.emb.weight.copy_(0.1 * _sinusoids(torch.arange(len(table.emb.weight)) * rate, width))
+        for positions, rate in ((model.text_pos_emb, 1.0), (model.speech_pos_emb, characters_per_code)):
+            weight = positions.emb.weight
+            weight.copy_(0.1 * _sinusoids(torch.arange(len(weight)) * rate, width))
         for index in GUIDED_LAYERS:
-            attention = model.tfmr.layers[index].self_attn
+            attention = _attention(model, index)
             attention.k_proj.weight.copy_(attention.q_proj.weight)
         model.speech_head.weight.mul_(0.1)
-    for table, scale in ((model.speech_emb, 0.1), (model.speech_head, 0.01)):
+    tables: list[tuple[nn.Module, float]] = [(model.speech_emb, 0.1), (model.speech_head, 0.01)]
+    for table, scale in tables:
         parametrize.register_parametrization(table, "weight", Levels(levels, config.speech_rows, width, scale))
+
+
+def _attention(model: SpeechLM, layer: int) -> Attention:
+    block = model.tfmr.layers[layer]
+    assert isinstance(block, Layer)
+    return block.self_attn
 
 
 def _sinusoids(positions: torch.Tensor, width: int) -> torch.Tensor:
@@ -112,9 +121,10 @@ class GuidedAttention:
     """Loss that asks some heads to look, while a code is spoken, near the character being spoken."""
 
     def __init__(self, model: SpeechLM) -> None:
-        self.model, self.seen = model, {}
+        self.model = model
+        self.seen: dict[Attention, tuple] = {}
         for index in GUIDED_LAYERS:
-            attention = model.tfmr.layers[index].self_attn
+            attention = _attention(model, index)
             attention.register_forward_pre_hook(lambda module, inputs: self.seen.update({module: inputs}))
 
     def loss(self, batch: Batch, centres: torch.Tensor) -> torch.Tensor:
@@ -153,7 +163,9 @@ def centres_of(clip: Clip, codes: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def encode(corpus: Corpus, clips: list[Clip], codec: Codec, batch_size: int = 64) -> list[tuple[np.ndarray, np.ndarray]]:
+def encode(
+    corpus: Corpus, clips: list[Clip], codec: Codec, batch_size: int = 64
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Codes (U,) and speaker embedding (D,) of each clip."""
     order = sorted(range(len(clips)), key=lambda i: clips[i].frames)
     found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -177,7 +189,7 @@ def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[Spoken]:
         corpus = Corpus(folder / "corpus" / language)
         clips = corpus.split("train")
         encoded = encode(corpus, clips, codec)
-        for index, (clip, (codes, _)) in enumerate(zip(clips, encoded)):
+        for index, (clip, (codes, _)) in enumerate(zip(clips, encoded, strict=True)):
             prompt, speaker = encoded[(index + 2) % len(clips)]  # voices alternate
             text = front_end.encode(clip.text, language)
             sample = Sample(text, codes, speaker, prompt[:PROMPT])
@@ -208,7 +220,7 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
     options = LossOptions(text_dropout=0.1, code_dropout=0.4)
     begin, recent = time.time(), []
     for step, batch in steps(spoken, BATCH, count, seed, lambda s: len(s.sample.speech_codes) + len(s.sample.text_ids)):
-        for part, peak in zip(parts, peaks):
+        for part, peak in zip(parts, peaks, strict=True):
             part.param_groups[0]["lr"] = peak * learning_rate(step, count, warmup=150, hold=0.5)
             part.zero_grad()
         packed = collate([s.sample for s in batch], model.config, torch.device("cpu"))
@@ -233,9 +245,14 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
             report(model.eval(), step + 1)
             model.train()
             guided.seen.clear()
+    return folded(model).eval()
+
+
+def folded(model: SpeechLM) -> SpeechLM:
+    """`model` with each code table written out, as it ships."""
     for table in (model.speech_emb, model.speech_head):
         parametrize.remove_parametrizations(table, "weight", leave_parametrized=True)
-    return model.eval()
+    return model
 
 
 @torch.inference_mode()
@@ -247,8 +264,8 @@ def judged(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, cli
     codes = generate(model, texts, chosen, Sampling(temperature=temperature), [20 + 4 * len(t) for t in texts],
                      torch.device("cpu"))
     mels = [codec.decode(torch.from_numpy(c)[None], torch.from_numpy(v.speaker_embedding)[None])[0]
-            for c, v in zip(codes, chosen)]
-    return error(judge, list(zip(clips, mels)))
+            for c, v in zip(codes, chosen, strict=True)]
+    return error(judge, list(zip(clips, mels, strict=True)))
 
 
 def build(folder: Path, seed: int) -> None:
@@ -264,9 +281,10 @@ def build(folder: Path, seed: int) -> None:
                 for lang in ("en", "fr") for split in ("combinations", "running")}
 
     def report(model: SpeechLM, step: int) -> None:
+        save_module(folder / f"t3-{step}.safetensors", folded(copy.deepcopy(model)), model.config)
         for (language, split), clips in held_out.items():
             letters, phonemes = judged(model, codec, judge, front_end, clips[:20], voices, 0.5)
             print(f"  step {step} {language} {split}: letters {letters:.3f} phonemes {phonemes:.3f}", flush=True)
 
-    model = train(spoken, codec.config, front_end, STEPS, seed, every=1000, report=report)
+    model = train(spoken, codec.config, front_end, STEPS, seed, every=750, report=report)
     save_module(folder / "t3.safetensors", model, model.config)

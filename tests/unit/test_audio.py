@@ -1,0 +1,54 @@
+"""Sound files in, log-mel, and Griffin-Lim back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from config.errors import UserError
+from data import audio
+
+SETTINGS = audio.MelSettings()
+
+
+def _tone(seconds: float, hertz: float, rate: int = 16000) -> torch.Tensor:
+    return 0.4 * torch.sin(2 * math.pi * hertz * torch.arange(int(seconds * rate)) / rate)
+
+
+def test_stereo_at_another_rate_becomes_mono_at_the_rate_asked_for(tmp_path):
+    left = _tone(0.5, 440, 44100).numpy()
+    soundfile.write(tmp_path / "a.wav", np.stack([left, left], 1), 44100)
+    waveform = audio.load(tmp_path / "a.wav", 16000)
+    assert waveform.shape == (8000,)
+    spectrum = torch.fft.rfft(waveform).abs()
+    assert abs(spectrum.argmax().item() * 2 - 440) <= 2  # bins of 2 Hz
+
+
+def test_a_file_that_is_not_audio_is_named_with_a_way_out(tmp_path):
+    (tmp_path / "notes.wav").write_text("not sound")
+    with pytest.raises(UserError, match="notes.wav could not be read as audio") as caught:
+        audio.load(tmp_path / "notes.wav", 16000)
+    assert "ffmpeg" in caught.value.hint
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="gone.wav"):
+        audio.load(tmp_path / "gone.wav", 16000)
+
+
+def test_frames_are_counted_from_the_hop():
+    assert audio.log_mel(torch.zeros(1, 16000), SETTINGS).shape == (1, 80, 101)
+
+
+def test_griffin_lim_keeps_length_and_spectrum_and_is_deterministic():
+    mel = audio.log_mel(_tone(0.6, 600)[None], SETTINGS)
+    first, second = audio.griffin_lim(mel, SETTINGS), audio.griffin_lim(mel, SETTINGS)
+    assert torch.equal(first, second)
+    assert first.shape == (1, (mel.shape[2] - 1) * SETTINGS.hop_length)
+    again = audio.log_mel(first, SETTINGS)[:, :, 3:-3]
+    loud = mel[:, :, 3:-3] > -3
+    assert (again - mel[:, :, 3:-3])[loud].abs().mean() < 0.5
