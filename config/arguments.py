@@ -49,12 +49,14 @@ def flags(model: type[Options]) -> Iterator[Flag]:
             yield Flag((name,), field)
 
 
-def add_arguments(parser: argparse.ArgumentParser, model: type[Options]) -> None:
+def add_arguments(parser: argparse._ActionsContainer, model: type[Options]) -> None:
     """Add the flags of `model` to `parser`. Values stay text: the model itself converts and checks them."""
     for flag in flags(model):
         names = [flag.destination] if flag.positional else [flag.name]
         settings: dict[str, Any] = {"help": _help(flag), "default": argparse.SUPPRESS, **_shape(flag)}
-        if not flag.positional:
+        if flag.positional:
+            settings["default"] = None  # Python 3.11 checks SUPPRESS against the choices when the word is left out
+        else:
             settings["dest"] = flag.destination
         parser.add_argument(*names, **settings)
 
@@ -63,8 +65,9 @@ def given_values(namespace: argparse.Namespace, model: type[Options]) -> dict[st
     """The values that were given as flags, nested as in `model`."""
     values: dict[str, object] = {}
     for flag in flags(model):
-        if flag.destination in namespace:
-            _put(values, flag.path, getattr(namespace, flag.destination))
+        value = getattr(namespace, flag.destination, None)
+        if value is not None:
+            _put(values, flag.path, value)
     return values
 
 
@@ -114,7 +117,8 @@ def _shape(flag: Flag) -> dict[str, Any]:
     if get_origin(annotation) is tuple:
         parts = get_args(get_args(annotation)[0])
         if parts:
-            return {"action": "append", "nargs": len(parts), "metavar": tuple(f"PART{n + 1}" for n in range(len(parts)))}
+            metavar = tuple(f"PART{number + 1}" for number in range(len(parts)))
+            return {"action": "append", "nargs": len(parts), "metavar": metavar}
         return {"action": "append", "metavar": flag.path[-1].upper()}
     return {"metavar": flag.path[-1].upper()}
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from config.errors import UserError
-from config.schema import Options
+from config.schema import VERBS, Options
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 
@@ -28,7 +28,11 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:
-    """Options in a YAML file: the options alone, or a job's own `config.yaml` to do the same again."""
+    """Options of `verb` in a YAML file.
+
+    The file holds the options alone, or a section for each of several verbs (`presets/demo.yaml`),
+    or it is a job's own `config.yaml`, to do the same again.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         values = yaml.safe_load(text)
@@ -36,6 +40,8 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
         raise UserError(f"The preset {path} could not be read: {error}.", "Give a YAML file of options.") from error
     if not isinstance(values, dict):
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
+    if values and set(values) <= set(VERBS):
+        values = values.get(verb) or {}
     if "verb" in values and values["verb"] != verb:
         raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
     options = values.get("options", {}) if "verb" in values else values

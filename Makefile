@@ -1,0 +1,65 @@
+# make run, make demo and make test need Python 3.11 or later with its venv module, and nothing else prepared.
+# PYTHON picks the interpreter for .venv; WORKSPACE is where models, datasets and runs go; ARGS go to app.py.
+
+PYTHON ?=
+WORKSPACE ?= workspace
+ARGS ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(VENV)/bin/pip
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+MYPY := $(PY) -m mypy
+RUFF := $(PY) -m ruff check .
+
+.PHONY: run demo check test test-all doctor help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run       the app, with the built-in model and the demo dataset in place"
+	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
+	@echo "make test      lint, types and every test but the slow ones"
+	@echo "make test-all  the slow ones too"
+	@echo "make check     lint and types only"
+	@echo "make doctor    what this machine has and lacks"
+
+run: $(INSTALLED)
+	@test -d "$(WORKSPACE)/models/tiny" || $(PY) -m scripts.download --workspace "$(WORKSPACE)"
+	@test -d "$(WORKSPACE)/datasets/amharic-demo" || $(PY) -m scripts.prepare --workspace "$(WORKSPACE)"
+	$(PY) app.py --workspace "$(WORKSPACE)" $(ARGS)
+
+demo: $(INSTALLED)
+	$(PY) -m scripts.demo --workspace "$(WORKSPACE)"
+
+doctor: $(INSTALLED)
+	$(PY) -m scripts.doctor --workspace "$(WORKSPACE)"
+
+check: $(INSTALLED_DEV)
+	$(RUFF)
+	$(MYPY)
+
+test: check
+	$(PY) -m pytest -m "not slow"
+
+test-all: check
+	$(PY) -m pytest
+
+$(INSTALLED): requirements.txt | $(PIP)
+	$(PY) -m pip install --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(INSTALLED_DEV): requirements-dev.txt $(INSTALLED)
+	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+# `pip` is there last, so a creation that was cut off is done again.
+$(PIP):
+	@for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+		if $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "Creating $(VENV) with $$($$python --version)"; \
+			exec $$python -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "Python 3.11 or later with its venv module was not found." >&2; \
+	echo "Install it (Debian, Ubuntu: apt install python3 python3-venv), or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; \
+	exit 1

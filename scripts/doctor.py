@@ -1,0 +1,35 @@
+"""Say what this machine has and lacks, and what to do about it. Exit code 1 when something must be mended."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core import doctor
+from scripts.command import DEFAULT_WORKSPACE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make every check and print a row for each; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
+    given = parser.parse_args(arguments)
+    checks = []
+    for check in doctor.examine(Path(given.workspace)):
+        checks.append(check)
+        print(f"{check.verdict:4}  {check.name:14}  {check.found}", flush=True)
+        if check.hint:
+            print(f"{'':22}-> {check.hint}")
+    if given.json:
+        rows = [dataclasses.asdict(check) for check in checks]
+        print(json.dumps({"status": "failed" if doctor.failed(checks) else "ok", "checks": rows}, ensure_ascii=False))
+    return 1 if doctor.failed(checks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

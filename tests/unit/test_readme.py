@@ -1,0 +1,118 @@
+"""Every command in the documents exists and takes the arguments that it is shown with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.arguments import given_values
+from config.loading import parse_options, read_preset
+from config.schema import VERBS
+from scripts import command
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/decisions.md")
+FIRST_SCREEN = 12  # lines
+
+
+def shell_lines(text: str) -> list[str]:
+    """Lines of the `sh` blocks, without their comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+COMMANDS = sorted({line for name in DOCUMENTS for line in shell_lines(read(name))})
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", read("Makefile"), flags=re.MULTILINE))
+
+
+def check_make(words: list[str]) -> None:
+    assert [word for word in words if "=" not in word] in [[target] for target in make_targets()]
+
+
+def check_verb(verb: str, arguments: list[str]) -> None:
+    """Parse as the command itself does, down to the checked options."""
+    given = command.build_parser(verb, resumable=verb == "train").parse_args(arguments)
+    below = read_preset(ROOT / given.config, verb) if given.config else {}
+    parse_options(VERBS[verb], {**below, **given_values(given, VERBS[verb])})
+
+
+def check_help(program: list[str], arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [word for word in arguments if word.startswith("--") and word not in done.stdout] == []
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_documents_exists(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        check_make(words[1:])
+        return
+    assert words[0] == "python", f"an unknown kind of command: {line}"
+    if words[1] != "-m":
+        check_help(words[1:2], words[2:])
+        return
+    package, _, verb = words[2].partition(".")
+    assert package == "scripts"
+    assert (ROOT / "scripts" / f"{verb}.py").is_file()
+    if verb in VERBS:
+        check_verb(verb, words[3:])
+    else:
+        check_help(words[1:3], words[3:])
+
+
+def test_the_first_screen_is_the_commands() -> None:
+    top = "\n".join(read("README.md").splitlines()[:FIRST_SCREEN])
+    assert [line.split("#")[0].strip() for line in shell_lines(top)] == ["make run", "make demo", "make test"]
+
+
+def test_every_verb_is_shown_in_the_readme() -> None:
+    shown = {line.split()[2] for line in shell_lines(read("README.md")) if line.startswith("python -m")}
+    assert shown == {f"scripts.{verb}" for verb in VERBS}
+
+
+def test_every_verb_has_a_command() -> None:
+    assert [verb for verb in (*VERBS, "doctor", "demo") if not (ROOT / "scripts" / f"{verb}.py").is_file()] == []
+
+
+def test_what_make_calls_is_there() -> None:
+    makefile = read("Makefile")
+    called = re.findall(r"\$\(PY\) -m (scripts\.[a-z_]+)", makefile)
+    assert {"scripts.demo", "scripts.download", "scripts.prepare", "scripts.doctor"} <= set(called)
+    assert [name for name in called if not (ROOT / (name.replace(".", "/") + ".py")).is_file()] == []
+    assert "$(PY) app.py" in makefile
+    assert (ROOT / "app.py").is_file()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", read(name))
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (ROOT / name).parent.joinpath(link).exists()] == []
+
+
+def test_requirements_are_exact() -> None:
+    lines = [line for name in ("requirements.txt", "requirements-dev.txt") for line in read(name).splitlines()]
+    pins = [line for line in lines if line and not line.startswith(("#", "-r "))]
+    assert [line for line in pins if not re.fullmatch(r"[a-z0-9_]+==[0-9]+(\.[0-9]+)+", line)] == []
+
+
+def test_a_wrong_flag_is_found() -> None:
+    with pytest.raises(SystemExit):
+        check_verb("train", ["--stepz", "7"])
+    with pytest.raises(AssertionError):
+        check_make(["rum"])
