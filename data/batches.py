@@ -1,0 +1,86 @@
+"""The order of training: epochs of batches of like length, each clip with a prompt from another clip of its speaker.
+
+The order is a function of the seed, the epoch and the clips, so that two numbers say where
+a run stands and a resumed run goes on as if it had never stopped. Never loads torch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_POOL = 20  # batches that are sorted by length together
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What the order needs to know of a clip."""
+
+    length: int  # tokens
+    speaker: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """Batches of `epoch` before `batch` are done."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One sample of a batch: indices of the clip that is learnt and of the one that prompts it."""
+
+    target: int
+    prompt: int
+
+
+class Order:
+    """Endless batches over `clips`; `position` is where the next one stands."""
+
+    def __init__(self, clips: Sequence[Clip], batch_size: int, seed: int) -> None:
+        if not clips:
+            raise ValueError("there are no clips")
+        self._clips, self._batch_size, self._seed = clips, batch_size, seed
+        self._of_speaker: dict[str, list[int]] = {}
+        for index, clip in enumerate(clips):
+            self._of_speaker.setdefault(clip.speaker, []).append(index)
+        if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
+            raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
+        self.move_to(Position())
+
+    def move_to(self, position: Position) -> None:
+        """Stand at `position`."""
+        self.position = position
+        self._batches = self._epoch(position.epoch)
+
+    def next(self) -> list[Draw]:
+        """The next batch; the last ones of a pool may be smaller."""
+        if self.position.batch == len(self._batches):
+            self.move_to(Position(self.position.epoch + 1))
+        batch = self._batches[self.position.batch]
+        self.position = Position(self.position.epoch, self.position.batch + 1)
+        return batch
+
+    def _epoch(self, epoch: int) -> list[list[Draw]]:
+        shuffler = random.Random(f"{self._seed}/{epoch}")
+        indices = list(range(len(self._clips)))
+        shuffler.shuffle(indices)
+        draws = [Draw(index, self._prompt(index, shuffler)) for index in indices]
+        batches = []
+        for start in range(0, len(draws), self._batch_size * _POOL):
+            pool = sorted(draws[start:start + self._batch_size * _POOL], key=self._length)
+            batches += [pool[at:at + self._batch_size] for at in range(0, len(pool), self._batch_size)]
+        shuffler.shuffle(batches)
+        return batches
+
+    def _length(self, draw: Draw) -> int:
+        return self._clips[draw.target].length
+
+    def _prompt(self, target: int, shuffler: random.Random) -> int:
+        """Another clip of the same speaker."""
+        others = self._of_speaker[self._clips[target].speaker]
+        chosen = others[shuffler.randrange(len(others) - 1)]
+        return others[-1] if chosen == target else chosen

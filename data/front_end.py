@@ -1,0 +1,273 @@
+"""The text front-end: normaliser, tokenizer and language tag as one object, saved beside the weights.
+
+The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
+[SPACE] and tags such as [en]); its bytes are kept as they came and serve every base
+language. A new language brings a BPE file of its own: the same ids, new ones appended
+after `prefix_size`, and merges of its own, so that no new merge can fire in a base
+language. Ids are read from the files by token name. Knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from config.errors import UserError
+from data import normalise as normalisers
+from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
+
+SETTINGS_FILE = "front_end.json"
+BASE_FILE = "tokenizer.json"
+_AGAIN = "Get the model or make the tokenizer again."
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token that an extension added: `kind` is `tag`, `character` or `merge`."""
+
+    id: int
+    text: str
+    language: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Language:
+    """How one language is written down for the model."""
+
+    code: str
+    tag: str
+    normaliser: str
+    file: str
+    added: tuple[NewToken, ...] = ()
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """Text to ids for some languages. Make one with `base`, `wrap`, `load` or `extended`; it never changes."""
+
+    by_code: Mapping[str, Language]
+    files: Mapping[str, bytes]  # tokenizer files by name, as they stand on disk
+    prefix_size: int  # ids of the base model; rows below it belong to the base
+
+    @classmethod
+    def base(cls, languages: Mapping[str, str], characters: str) -> FrontEnd:
+        """A base front-end of single characters; `languages` maps a code to the name of its normaliser."""
+        content = base_file([f"[{code}]" for code in languages], list(dict.fromkeys(characters)))
+        return cls.wrap(content, languages)
+
+    @classmethod
+    def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None) -> FrontEnd:
+        """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows."""
+        ids = vocabulary(tokenizer, BASE_FILE)
+        missing = [token for token in (*SPECIAL_TOKENS, *(f"[{code}]" for code in languages)) if token not in ids]
+        if missing:
+            raise UserError(f"The base tokenizer lacks {', '.join(missing)}.", "Give the tokenizer file of this model.")
+        size = highest_id(ids) + 1
+        if prefix_size is not None and prefix_size < size:
+            raise UserError(
+                f"The tokenizer has {size} ids, the checkpoint {prefix_size} text rows: they do not belong together.",
+                "Use the tokenizer that was published with this checkpoint.",
+            )
+        by_code = {code: Language(code, f"[{code}]", name, BASE_FILE) for code, name in languages.items()}
+        return cls(by_code, {BASE_FILE: tokenizer}, prefix_size or size)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> FrontEnd:
+        """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
+        folder = Path(folder)
+        try:
+            settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
+            by_code = {code: _language(code, entry) for code, entry in settings["languages"].items()}
+            names = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
+            files = {name: (folder / name).read_bytes() for name in names}
+            for name, content in files.items():
+                vocabulary(content, str(folder / name))
+            front_end = cls(by_code, files, int(settings["prefix_size"]))
+            size = int(settings["size"])
+        except FileNotFoundError as error:
+            raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _AGAIN) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", _AGAIN) from error
+        if front_end.size != size:
+            raise UserError(f"{folder / SETTINGS_FILE} says {size} ids, it holds {front_end.size}.", _AGAIN)
+        return front_end
+
+    def save(self, folder: Path | str) -> None:
+        """Write `front_end.json`, `tokenizer.json` and one file a new language into `folder`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        (folder / SETTINGS_FILE).write_bytes(self._settings())
+
+    def extended(self, language: str, normaliser: str, characters: Sequence[str],
+                 merges: Sequence[tuple[str, str]]) -> FrontEnd:
+        """A front-end that also knows `language`: its tag, then its characters, then its merges are appended.
+
+        Characters and pieces that already have an id keep it. `merges` are pairs in rank order.
+        """
+        if language in self.by_code:
+            raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
+        normalisers.normalise("", normaliser)
+        known = self._vocabulary
+        wanted = [(f"[{language}]", "tag"), *((text, "character") for text in characters)]
+        wanted += [(left + right, "merge") for left, right in merges]
+        added: dict[str, NewToken] = {}
+        for text, kind in wanted:
+            if text not in known and text not in added:
+                added[text] = NewToken(self.size + len(added), text, language, kind)
+        tag, file = f"[{language}]", f"language-{language}.json"
+        appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
+        content = extended_file(self.files[BASE_FILE], appended, tag, merges)
+        entry = Language(language, tag, normaliser, file, tuple(added.values()))
+        return replace(self, by_code={**self.by_code, language: entry}, files={**self.files, file: content})
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of every language, base languages first."""
+        return tuple(self.by_code)
+
+    @property
+    def base_languages(self) -> tuple[str, ...]:
+        return tuple(code for code in self.by_code if not self.is_new(code))
+
+    def is_new(self, language: str) -> bool:
+        """Whether an extension brought `language`."""
+        return self._entry(language).file != BASE_FILE
+
+    @property
+    def size(self) -> int:
+        """Number of ids, and of rows the text tables must have."""
+        return self.prefix_size + len(self.added_tokens())
+
+    def added_tokens(self) -> tuple[NewToken, ...]:
+        """Tokens after the prefix, in the order of their ids."""
+        return tuple(token for entry in self.by_code.values() for token in entry.added)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over everything that decides an encoding."""
+        digest = hashlib.sha256(self._settings())
+        for name in sorted(self.files):
+            digest.update(name.encode() + b"\0" + hashlib.sha256(self.files[name]).digest())
+        return digest.hexdigest()
+
+    @property
+    def base_fingerprint(self) -> str:
+        """sha256 of the base tokenizer's bytes: equal for a base and its extensions."""
+        return hashlib.sha256(self.files[BASE_FILE]).hexdigest()
+
+    def normalise(self, text: str, language: str) -> str:
+        return normalisers.normalise(text, self._entry(language).normaliser)
+
+    def encode(self, text: str, language: str) -> np.ndarray:
+        """Ids (T,) int64: [START], the tag, the text, [STOP].
+
+        Raises `UserError` for an empty text, and for characters outside the vocabulary, naming them.
+        """
+        normal = self.normalise(text, language)
+        if not normal:
+            raise UserError(f"The text is empty: {text!r} has nothing to speak.", "Write at least one word.")
+        ids, unknown = self._ids(self._entry(language).file, normal)
+        if unknown:
+            raise UserError(
+                f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(unknown)}.",
+                "Spell them out (digits as words), or train a tokenizer on text that contains them.",
+            )
+        whole = [self.special_id("[START]"), self.tag_id(language), *ids, self.special_id("[STOP]")]
+        return np.array(whole, dtype=np.int64)
+
+    def body(self, text: str, language: str) -> list[int]:
+        """Ids of the normalised text alone, an unknown character as one [UNK]; for counting, never for the model."""
+        return self._ids(self._entry(language).file, self.normalise(text, language))[0]
+
+    def unknown_characters(self, text: str, language: str) -> tuple[str, ...]:
+        """Distinct characters of the normalised text that have no id in `language`."""
+        return self._ids(self._entry(language).file, self.normalise(text, language))[1]
+
+    def spell(self, text: str) -> tuple[list[int], tuple[str, ...]]:
+        """Ids of text as given (no tag, no normaliser) by the base tokenizer, and the characters it does not know.
+
+        An unknown character is one [UNK] among the ids.
+        """
+        return self._ids(BASE_FILE, text)
+
+    def special_id(self, token: str) -> int:
+        """Id of a token such as `[START]`, read from the base file."""
+        return self._vocabulary[token]
+
+    def tag_id(self, language: str) -> int:
+        return self._vocabulary[self._entry(language).tag]
+
+    def check_extends(self, base: FrontEnd) -> None:
+        """Refuse an extension of another base, with both sizes."""
+        if self.base_fingerprint != base.base_fingerprint or self.prefix_size != base.prefix_size:
+            raise UserError(
+                f"The tokenizer extends a base of {self.prefix_size} ids ({self.base_fingerprint[:8]}), "
+                f"the model has {base.prefix_size} ({base.base_fingerprint[:8]}): they do not belong together.",
+                "Make the tokenizer again for this model.",
+            )
+
+    def _entry(self, language: str) -> Language:
+        if language not in self.by_code:
+            raise UserError(
+                f"The language {language!r} is not one of: {', '.join(self.by_code)}.",
+                "Choose one of these, or extend the model.",
+            )
+        return self.by_code[language]
+
+    def _ids(self, file: str, normal: str) -> tuple[list[int], tuple[str, ...]]:
+        marked = normal.replace(" ", "[SPACE]")
+        encoding = self._tokenizers[file].encode(marked, add_special_tokens=False)
+        unknown_id = self.special_id("[UNK]")
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        unknown = [marked[start:end] for token_id, (start, end) in spans if token_id == unknown_id]
+        return encoding.ids, tuple(dict.fromkeys("".join(unknown)))
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        base = vocabulary(self.files[BASE_FILE], BASE_FILE)
+        return {**base, **{token.text: token.id for token in self.added_tokens()}}
+
+    @cached_property
+    def _tokenizers(self) -> dict[str, Tokenizer]:
+        return {name: Tokenizer.from_buffer(content) for name, content in self.files.items()}
+
+    def _settings(self) -> bytes:
+        settings = {
+            "languages": {code: _entry_json(entry) for code, entry in self.by_code.items()},
+            "base_languages": list(self.base_languages),
+            "prefix_size": self.prefix_size,
+            "size": self.size,
+            "special": {token: self.special_id(token) for token in SPECIAL_TOKENS},
+        }
+        return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
+
+
+def name_characters(characters: Sequence[str], limit: int = 10) -> str:
+    """Characters as people can find them: `ሀ (U+1200)`."""
+    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
+    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
+
+
+def _language(code: str, entry: dict) -> Language:
+    file = str(entry["tokenizer"])
+    if file not in (BASE_FILE, f"language-{code}.json"):
+        raise ValueError(f"tokenizer file {file!r} of {code!r}")
+    added = tuple(
+        NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"])) for token in entry.get("added", ())
+    )
+    return Language(code, str(entry["tag"]), str(entry["normaliser"]), file, added)
+
+
+def _entry_json(entry: Language) -> dict:
+    added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in entry.added]
+    return {"tag": entry.tag, "normaliser": entry.normaliser, "tokenizer": entry.file, "added": added}

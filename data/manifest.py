@@ -1,0 +1,150 @@
+"""What a prepared dataset is on disk: `manifest.jsonl` (one clip a line) and `dataset.yaml` (the card).
+
+Reads files with or without a byte order mark; a line that is wrong raises `UserError` with
+its number. Never loads torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import yaml
+
+from config.errors import UserError
+
+MANIFEST_FILE = "manifest.jsonl"
+CARD_FILE = "dataset.yaml"
+TRAIN, HELD_OUT = "train", "held_out"
+SPLITS = (TRAIN, HELD_OUT)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One recording with its text."""
+
+    id: str
+    audio: str  # relative to the dataset's folder
+    text: str  # as given, not normalised
+    language: str
+    split: str  # one of SPLITS
+    duration_s: float
+    speaker: str
+    sha256: str  # of the audio file's bytes
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the dataset is, for people and for the check that it has not changed."""
+
+    name: str
+    language: str
+    source: str
+    clips: int
+    train_clips: int
+    held_out_clips: int
+    duration_s: float
+    fingerprint: str  # over audio, texts, languages, splits and speakers
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A prepared dataset: its folder, card and clips."""
+
+    folder: Path
+    card: Card
+    clips: tuple[Clip, ...]
+
+    def split(self, name: str) -> tuple[Clip, ...]:
+        """Clips of `train` or `held_out`."""
+        return tuple(clip for clip in self.clips if clip.split == name)
+
+    def audio_path(self, clip: Clip) -> Path:
+        return self.folder / clip.audio
+
+
+def make_card(name: str, language: str, source: str, clips: Sequence[Clip]) -> Card:
+    """The card of `clips`."""
+    train = sum(clip.split == TRAIN for clip in clips)
+    duration_s = round(sum(clip.duration_s for clip in clips), 3)
+    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips))
+
+
+def fingerprint(clips: Iterable[Clip]) -> str:
+    """sha256 over what training sees, whatever the order and the names of files."""
+    lines = sorted(json.dumps([clip.sha256, clip.text, clip.language, clip.split, clip.speaker]) for clip in clips)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def save(folder: Path, card: Card, clips: Iterable[Clip]) -> None:
+    """Write manifest and card into `folder`."""
+    lines = (json.dumps(asdict(clip), ensure_ascii=False) + "\n" for clip in clips)
+    (folder / MANIFEST_FILE).write_text("".join(lines), encoding="utf-8")
+    (folder / CARD_FILE).write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
+
+
+def load(folder: Path) -> Dataset:
+    """The dataset in `folder`; raises `UserError` when it is missing, damaged or not what its card says."""
+    card = load_card(folder)
+    clips = tuple(read_clips(folder / MANIFEST_FILE))
+    if fingerprint(clips) != card.fingerprint:
+        raise UserError(
+            f"{folder / MANIFEST_FILE} is not what {CARD_FILE} describes: {len(clips)} clips, not {card.clips}.",
+            "The manifest was changed or cut off; prepare the dataset again under another name.",
+        )
+    return Dataset(folder, card, clips)
+
+
+def load_card(folder: Path) -> Card:
+    """The card of the dataset in `folder`."""
+    path = folder / CARD_FILE
+    try:
+        return Card(**yaml.safe_load(path.read_text("utf-8-sig")))
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Prepare the dataset first.") from error
+    except (TypeError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path} is damaged: {error}.", "Prepare the dataset again.") from error
+
+
+def read_clips(path: Path) -> Iterator[Clip]:
+    """Clips of a manifest, line by line."""
+    wanted = {field.name for field in fields(Clip)}
+    for number, row in read_json_lines(path):
+        if set(row) != wanted:
+            raise UserError(
+                f"{path}, line {number}: missing {sorted(wanted - set(row))}, unknown {sorted(set(row) - wanted)}.",
+                "Prepare the dataset again.",
+            )
+        if row["split"] not in SPLITS:
+            raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Mend the line.")
+        yield Clip(**row)
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
+    """Line number and object of each line that is not blank."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}.", "Write one JSON object a line.") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number} is not a JSON object: {line[:40]!r}.", "Write one object a line.")
+        yield number, row
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8, with or without a byte order mark."""
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}.",
+            "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
+        ) from error

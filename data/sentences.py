@@ -1,0 +1,152 @@
+"""Text in pieces that a model can speak at once: sentences, then phrases, then words; in any script.
+
+A piece ends where a reader would breathe. Nothing is lost and no word or number is cut:
+the pieces, put together, are the text but for white space. How long a piece may be, and in
+what unit, is the caller's business.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from config.errors import UserError
+
+Ending = Literal["sentence", "phrase", "word"]
+
+# Full stops that need no space after them: Ethiopic, Indic, Chinese and Japanese, Khmer, Burmese, Armenian, Tibetan.
+_STOPS = "።፧፨।॥。！？｡．︒។៕៖၊။։༎᠃᠉᙮꓿𑅁"
+_SPACED_STOPS = ".!?…؟۔"  # they also stand inside words and numbers, so a space or the end must follow
+_ETHIOPIC_STOP = "፡፡|(?<=[\u1200-\u135a])::"  # how the Ethiopic full stop is often typed
+_MARKS = "፣፤፥፦、，；：､"  # commas and their like that need no space
+_SPACED_MARKS = ",;:،؛–—"
+_CLOSING = "\"'»”’›)]}」』】）》〉］"
+
+_SENTENCE_END = re.compile(
+    rf"(?:{_ETHIOPIC_STOP}|[{re.escape(_STOPS)}]|[{re.escape(_SPACED_STOPS)}])"
+    rf"[{re.escape(_STOPS + _SPACED_STOPS)}]*(?P<closing>(?:[\u00a0\u202f ]?[»›]|[{re.escape(_CLOSING)}])*)"
+)
+_PHRASE_END = re.compile(rf"[{re.escape(_MARKS)}]+|[{re.escape(_SPACED_MARKS)}!?…؟]+[{re.escape(_CLOSING)}]*(?=\s)")
+_WORD_END = re.compile(r"\s+(?![!?;:»›])|፡(?!፡)")  # French writes a space before some marks
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_LAST_WORD = re.compile(r"[^\s(\[{«\"“‘]+$")
+_ENUMERATOR = re.compile(r"\d{1,2}|[a-zA-Z]")
+_SHORT = """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no nr vol fig p pp al ca approx inc ltd co gen col capt lt sgt
+rev hon m mm mme mlle bd av ch éd env ex tél z.b d.h u.a bzw usw ggf evtl str sra srta dra ud uds av.j.-c"""
+_ABBREVIATIONS = frozenset(_SHORT.split())
+# Scripts that put no space between words: a piece may end after any syllable when nothing better is near.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_BEFORE_VOWELS = "เแโใไເແໂໃໄ"  # Thai and Lao vowels written before their consonant
+_MARGIN = 0.2  # share of a sentence that must stand on each side of a comma for it to be cut there
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text, and what it ends."""
+
+    text: str
+    ending: Ending
+
+
+def split(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None) -> list[Piece]:
+    """Pieces of `text` in order, each with `count(piece) <= limit`.
+
+    A single word is never cut: it may take up to `word_limit` (default: `limit`), above which it raises `UserError`.
+    """
+    pieces: list[Piece] = []
+    for sentence in sentences(text):
+        pieces += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
+    return pieces
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of `text`, each with its full stop and closing quotes; an empty line ends one too."""
+    return [sentence for paragraph in _PARAGRAPH.split(text) for sentence in _sentences(paragraph)]
+
+
+def _sentences(paragraph: str) -> list[str]:
+    found, start = [], 0
+    for match in _SENTENCE_END.finditer(paragraph):
+        if _ends_sentence(paragraph, match, start):
+            found.append(paragraph[start:match.end()])
+            start = match.end()
+    found.append(paragraph[start:])
+    return [" ".join(sentence.split()) for sentence in found if sentence.strip()]
+
+
+def _ends_sentence(text: str, match: re.Match[str], start: int) -> bool:
+    mark, following = match.group()[0], text[match.end():]
+    before = text[start:match.start()]
+    if before[-1:].isdigit() and following[:1].isdigit():
+        return False  # 3.5, ３．５
+    if mark not in _SPACED_STOPS:
+        return True
+    if following and not following[0].isspace():
+        return False  # example.com
+    next_word = following.lstrip()
+    if (match["closing"] or mark == "…" or match.group().startswith("..")) and next_word[:1].islower():
+        return False  # "Who is it?" she asked
+    return not (mark == "." and match.group() == "." and next_word and _is_abbreviation(before, next_word))
+
+
+def _is_abbreviation(before: str, next_word: str) -> bool:
+    found = _LAST_WORD.search(before)
+    if not found:
+        return False
+    word = found.group()
+    if word.lower() in _ABBREVIATIONS:
+        return word.lower() != "no" or next_word[0].isdigit()  # No. 5, but: He said no.
+    initial = len(word) == 1 and word.isupper() and word != "I"  # J. Smith
+    return initial or bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
+
+
+def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Callable[[str], int]) -> list[Piece]:
+    """`text` whole when it fits, else its halves, cut at the best place near the middle."""
+    size = count(text)
+    if size <= limit:
+        return [Piece(text, ending)]
+    cut = halve(text)
+    if cut is not None:
+        first, second = cut
+        return (_fitted(first.text, first.ending, limit, word_limit, count)
+                + _fitted(second, ending, limit, word_limit, count))
+    if size <= word_limit:
+        return [Piece(text, ending)]
+    raise UserError(
+        f"The word {text[:40] + ('...' if len(text) > 40 else '')!r} takes {size} tokens; "
+        f"the model speaks at most {word_limit} at once.",
+        "Write it as several words.",
+    )
+
+
+def halve(text: str) -> tuple[Piece, str] | None:
+    """Two parts of `text`, cut after a comma, else at a space, near the middle; None for a single word."""
+    marks = [match.end() for match in _PHRASE_END.finditer(text) if not _within_number(text, match)]
+    phrase = _nearest(marks, text, _MARGIN)
+    if phrase is not None:
+        return Piece(text[:phrase].strip(), "phrase"), text[phrase:].strip()
+    word = _nearest([match.end() for match in _WORD_END.finditer(text)] + _syllable_ends(text), text, 0.0)
+    return None if word is None else (Piece(text[:word].strip(), "word"), text[word:].strip())
+
+
+def _within_number(text: str, match: re.Match[str]) -> bool:
+    return text[match.start() - 1:match.start()].isdigit() and text[match.end():match.end() + 1].isdigit()
+
+
+def _nearest(places: list[int], text: str, margin: float) -> int | None:
+    """The place nearest to the middle that leaves `margin` of the text, and something, on each side."""
+    low, high = margin * len(text), (1 - margin) * len(text)
+    kept = [place for place in places if low <= place <= high and text[:place].strip() and text[place:].strip()]
+    return min(kept, key=lambda place: abs(2 * place - len(text)), default=None)
+
+
+def _syllable_ends(text: str) -> list[int]:
+    return [
+        place for place in range(1, len(text))
+        if _UNSPACED.match(text, place - 1) and _UNSPACED.match(text, place)
+        and unicodedata.category(text[place]) in ("Lo", "Nd") and text[place - 1] not in _BEFORE_VOWELS
+        and text[place] not in "ะาำๅະາຳーっッゃゅょャュョ" and text[place - 1] not in "\u1039\u17d2"
+    ]

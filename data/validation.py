@@ -1,0 +1,173 @@
+"""What is wrong with a dataset, before anything is computed from it.
+
+A fault that makes a clip useless is an error and leaves the clip out; anything else is a
+warning and the clip stays. Every finding names its place. Limits are in `Limits`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from config.errors import UserError
+from data import audio
+from data.importers import Imported, Row
+from data.normalise import dropped, normalise
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a usable clip."""
+
+    min_duration_s: float = 0.4
+    max_duration_s: float = 30.0
+    silent_peak: float = 0.005  # of full scale
+    clipped_level: float = 0.999  # of full scale
+    clipped_share: float = 0.001  # of the samples
+    min_characters_per_s: float = 2.0
+    max_characters_per_s: float = 35.0
+    rare_occurrences: int = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found; `kind` is a short word for grouping."""
+
+    kind: str
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class CheckedRow:
+    """A row that can be used."""
+
+    row: Row
+    normal: str  # normalised text
+    duration_s: float
+    sha256: str  # of the file's bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings, and what they leave."""
+
+    found: int
+    kept: int
+    duration_s: float
+    characters: dict[str, int]  # of the normalised texts
+    dropped: dict[str, int]  # punctuation that the normaliser left out
+    errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+
+    def with_warnings(self, more: tuple[Finding, ...]) -> Report:
+        return replace(self, warnings=self.warnings + more)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict) -> Report:
+        findings = {name: tuple(Finding(**entry) for entry in values[name]) for name in ("errors", "warnings")}
+        return cls(**{**values, **findings})
+
+
+def validate(imported: Imported, normaliser: str, limits: Limits = Limits(),
+             progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[tuple[CheckedRow, ...], Report]:
+    """Check every row; raises `UserError` when none is left. `progress` gets rows done and in all."""
+    errors = [Finding("skipped", entry.where, entry.reason) for entry in imported.skipped]
+    warnings: list[Finding] = []
+    kept: list[CheckedRow] = []
+    first_use: dict[str, str] = {}  # audio hash -> where
+    for done, row in enumerate(imported.rows, start=1):
+        checked = _check(row, normaliser, limits, errors, warnings)
+        if checked and checked.sha256 in first_use:
+            errors.append(Finding("duplicate", row.where, f"the same recording as {first_use[checked.sha256]}"))
+        elif checked:
+            first_use[checked.sha256] = row.where
+            kept.append(checked)
+        progress(done, len(imported.rows))
+    found = len(imported.rows) + len(imported.skipped)
+    if not kept:
+        raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
+    warnings += _text_warnings(kept, limits)
+    return tuple(kept), _report(found, kept, normaliser, errors, warnings)
+
+
+def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
+           warnings: list[Finding]) -> CheckedRow | None:
+    normal = normalise(row.text, normaliser)
+    if not normal:
+        errors.append(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
+        return None
+    try:
+        waveform, sample_rate = audio.read(row.audio)
+    except UserError as error:
+        errors.append(Finding("not audio", row.where, error.message))
+        return None
+    duration_s = len(waveform) / sample_rate
+    peak = float(waveform.abs().max())
+    if fault := _fault(duration_s, peak, limits):
+        kind, what = fault
+        errors.append(Finding(kind, row.where, f"{row.id} {what}"))
+        return None
+    clipped = float((waveform.abs() >= limits.clipped_level).float().mean())
+    if clipped > limits.clipped_share:
+        warnings.append(Finding("clipping", row.where, f"{row.id}: {clipped:.1%} of the samples are at full scale"))
+    rate = len(normal) / duration_s
+    if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
+        warnings.append(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
+    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(row.audio.read_bytes()).hexdigest())
+
+
+def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | None:
+    if duration_s < limits.min_duration_s:
+        return "too short", f"lasts {duration_s:.2f} s, {limits.min_duration_s:g} s or more are wanted"
+    if duration_s > limits.max_duration_s:
+        return "too long", f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
+    if not peak < float("inf"):  # NaN too
+        return "not audio", "holds samples that are not numbers"
+    if peak < limits.silent_peak:
+        return "silent", f"is silent: its peak is {peak:.4f} of full scale"
+    return None
+
+
+def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:
+    counts = Counter(character for row in kept for character in row.normal if character != " ")
+    spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
+                              and (character.isnumeric() or not _is_mark(character)))
+    found = []
+    if spoken_otherwise:
+        places = [row.row.where for row in kept if any(character in row.normal for character in spoken_otherwise)]
+        found.append(Finding(
+            "characters", places[0],
+            f"{' '.join(spoken_otherwise)} in {len(places)} texts are not letters: they become tokens; "
+            "spell them out as they are spoken",
+        ))
+    rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
+    if rare:
+        found.append(Finding("rare characters", "", f"fewer than {limits.rare_occurrences} times: {' '.join(rare)}"))
+    return found
+
+
+def _is_mark(character: str) -> bool:
+    return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
+
+
+def _report(found: int, kept: Sequence[CheckedRow], normaliser: str, errors: Iterable[Finding],
+            warnings: Iterable[Finding]) -> Report:
+    characters = Counter(character for row in kept for character in row.normal)
+    lost: Counter[str] = Counter()
+    for row in kept:
+        lost.update(dropped(row.row.text, normaliser))
+    duration_s = round(sum(row.duration_s for row in kept), 3)
+    return Report(found, len(kept), duration_s, dict(sorted(characters.items())), dict(sorted(lost.items())),
+                  tuple(errors), tuple(warnings))
+
+
+def _nothing_left(found: int, errors: Sequence[Finding]) -> str:
+    reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
+    more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
+    return f"The dataset is without audio that can be used: none of its {found} rows is left ({reasons}{more})."

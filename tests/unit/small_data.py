@@ -1,0 +1,94 @@
+"""A base front-end, recordings, a reporter and a family: as small as they can be, and real where they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+
+from core.journal import Event, Warned
+from data.front_end import FrontEnd
+from models.base import Features
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçéèêëîïôùûüœæÿ"
+RATE = 16000  # Hz
+AMHARIC = ("ሰላም ለሁሉም ሰው", "እንዴት ነህ ወንድሜ", "ውሃ ጠጣ እና ሂድ", "ልጆች በግቢ ውስጥ ይጫወታሉ", "ዛሬ ፀሐይ ወጣች", "ቡና እና ዳቦ እወዳለሁ")
+SOMALI = (
+    "Dadka dhammaantiis wuxuu dhashaa isagoo xor ah kana siman xagga sharafta iyo xuquuqda.",
+    "Qof kastaa wuxuu xaq u leeyahay inuu ku noolaado nabad.",
+    "Carruurtu waxay ku ciyaaraan bannaanka guriga.",
+    "Hooyadey waxay karinaysaa cunto macaan.",
+    "Waxaan rabaa in aan barto luqad cusub.",
+)
+
+
+def base() -> FrontEnd:
+    return FrontEnd.base({"en": "latin", "fr": "latin"}, LETTERS)
+
+
+def write_clip(path: Path, duration_s: float = 1.0, pitch: float = 220.0, level: float = 0.3) -> Path:
+    """A tone of its own pitch, so that no two recordings are the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    times = np.arange(int(duration_s * RATE)) / RATE
+    soundfile.write(str(path), level * np.sin(2 * np.pi * pitch * times), RATE)
+    return path
+
+
+def write_dataset(folder: Path, texts: tuple[str, ...] = AMHARIC) -> Path:
+    """A folder of recordings with a text beside each."""
+    for index, text in enumerate(texts):
+        write_clip(folder / f"clip{index}.wav", pitch=200 + 10 * index)
+        (folder / f"clip{index}.txt").write_text(text + "\n", encoding="utf-8")
+    return folder
+
+
+@dataclass
+class Recorder:
+    """A reporter that keeps what it is told, and asks for a stop after `stop_after` questions."""
+
+    directory: Path = Path()
+    stop_after: int = 10**9
+    events: list[Event] = field(default_factory=list)
+    asked: int = 0
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def stop_requested(self) -> bool:
+        self.asked += 1
+        return self.asked > self.stop_after
+
+    @property
+    def warnings(self) -> str:
+        return "\n".join(event.message for event in self.events if isinstance(event, Warned))
+
+
+@dataclass
+class SmallExtractor:
+    """One code a tenth of a second: the loudness."""
+
+    fingerprint: str = "small-1"
+    sample_rate: int = RATE
+    calls: int = 0
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        self.calls += 1
+        frames = waveform[:len(waveform) // 1600 * 1600].view(-1, 1600)
+        return Features((frames.abs().amax(1) * 100).numpy().astype(np.uint16), np.ones(4, np.float32))
+
+
+@dataclass
+class SmallFamily:
+    """What preparing and the tokenizer ask of a family."""
+
+    small_extractor: SmallExtractor = field(default_factory=SmallExtractor)
+    name: str = "small"
+
+    def front_end(self, folder: Path) -> FrontEnd:
+        return FrontEnd.load(folder)
+
+    def extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
+        return self.small_extractor

@@ -1,0 +1,114 @@
+"""Every row of a source is taken, or named with the reason why not."""
+
+from pathlib import Path
+
+import pytest
+from small_data import write_clip, write_dataset
+
+from config.errors import UserError
+from data.importers import Imported, import_source
+
+
+def reasons(imported: Imported) -> list[str]:
+    return [f"{entry.where}: {entry.reason}" for entry in imported.skipped]
+
+
+def table(folder: Path, name: str, content: str, clips: tuple[str, ...] = ("a", "b", "c")) -> Imported:
+    for index, clip in enumerate(clips):
+        write_clip(folder / "wavs" / f"{clip}.wav", pitch=200 + 20 * index)
+    (folder / name).write_bytes(content.encode("utf-8"))
+    return import_source(folder)
+
+
+def test_folder_of_audio_and_texts(tmp_path: Path) -> None:
+    write_dataset(tmp_path, ("ሰላም ነው", "እሺ"))
+    write_clip(tmp_path / "lonely.wav")
+    (tmp_path / "silent.txt").write_text("no recording")
+    imported = import_source(tmp_path)
+    assert [(row.id, row.text) for row in imported.rows] == [("clip0", "ሰላም ነው"), ("clip1", "እሺ")]
+    assert reasons(imported) == ["lonely.wav: there is no lonely.txt beside it",
+                                 "silent.txt: there is no recording of the same name beside it"]
+
+
+def test_folder_without_audio(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(UserError, match="is a dataset without audio"):
+        import_source(tmp_path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no dataset at"):
+        import_source(tmp_path / "nowhere")
+
+
+def test_ljspeech_takes_the_spelled_out_text(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.csv", "a|It is 3.|It is three.\nb|Yes|\n")
+    assert [(row.id, row.text) for row in imported.rows] == [("a", "It is three."), ("b", "Yes")]
+
+
+def test_bar_in_a_text_is_named_with_its_line(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.csv", "a|one\nb|two | or more\nc|three\n")
+    assert [row.id for row in imported.rows] == ["a", "c"]
+    assert reasons(imported) == [
+        "metadata.csv line 2: 3 fields where 2 are wanted; is there a | in the text, or one too few?"]
+
+
+def test_bar_in_a_quoted_comma_table_is_text(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.csv", 'audio,text\na.wav,"one | two, three"\n')
+    assert imported.rows[0].text == "one | two, three"
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("metadata.csv", "\ufeffaudio,text\r\na.wav,one\r\n"),
+    ("metadata.csv", "\ufeffa|one\n"),
+    ("metadata.tsv", "\ufeffpath\tsentence\na\tone\n"),
+    ("metadata.jsonl", '\ufeff{"audio": "wavs/a.wav", "text": "one"}\n'),
+])
+def test_byte_order_mark_is_no_part_of_the_first_cell(tmp_path: Path, name: str, content: str) -> None:
+    imported = table(tmp_path, name, content)
+    assert [(row.id, row.text) for row in imported.rows] == [("a", "one")]
+    assert not imported.skipped
+
+
+def test_missing_index_missing_audio_and_unknown_split_are_named(tmp_path: Path) -> None:
+    content = "audio,text,split\n,one,\nz.wav,two,\na.wav,three,later\nb.wav,four,dev\n"
+    imported = table(tmp_path, "metadata.csv", content)
+    assert [(row.id, row.split) for row in imported.rows] == [("b", "held_out")]
+    first, second, third = reasons(imported)
+    assert first == "metadata.csv line 2: no audio is named (missing index)"
+    assert second.startswith("metadata.csv line 3: the audio 'z.wav' is not in ")
+    assert third.startswith("metadata.csv line 4: the split 'later' is not one of train")
+
+
+def test_duplicated_id_is_named_with_both_lines(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.jsonl",
+                     '{"id": "x", "audio": "a.wav", "text": "one"}\n\n{"id": "x", "audio": "b.wav", "text": "two"}\n')
+    assert [row.text for row in imported.rows] == ["one"]
+    assert reasons(imported) == ["metadata.jsonl line 3: the id 'x' was already used at metadata.jsonl line 1"]
+
+
+def test_line_separators_inside_a_text_do_not_split_a_row(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.csv", "audio,text\na.wav,one\u2028two\n")
+    assert [row.text for row in imported.rows] == ["one\u2028two"]
+
+
+def test_broken_json_line_has_its_number(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"metadata\.jsonl, line 2 is not JSON"):
+        table(tmp_path, "metadata.jsonl", '{"audio": "a.wav", "text": "one"}\n{"audio": \n')
+
+
+def test_table_without_columns_says_what_it_wants(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="names no column for audio and text") as caught:
+        table(tmp_path, "metadata.csv", "clip,words\na,one\n")
+    assert "audio and text" in caught.value.hint
+
+
+def test_other_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_bytes("audio,text\na,été\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"is not UTF-8: byte 13 is 0xe9"):
+        import_source(tmp_path)
+
+
+def test_ids_become_file_names(tmp_path: Path) -> None:
+    imported = table(tmp_path, "metadata.jsonl", '{"id": "../../x y", "audio": "a.wav", "text": "one"}\n')
+    assert imported.rows[0].id == "_.._x_y"

@@ -1,0 +1,109 @@
+"""New rows: from the right old rows, all different, the same each time."""
+
+import pytest
+import torch
+from small_data import AMHARIC, base
+
+from config.errors import UserError
+from core.initialise import initial_rows
+from data.front_end import FrontEnd
+
+STRATEGIES = ("mean", "neighbours", "romanised")
+CHARACTERS = sorted(set("".join(AMHARIC)) - {" "} | set("ሀሐኀ"))
+SIZE = 32
+
+
+def tables(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {name: torch.randn(base().prefix_size, SIZE, generator=generator).to(dtype) * scale + 1
+            for name, scale in (("text_emb", 0.1), ("text_head", 2.0))}
+
+
+def amharic() -> FrontEnd:
+    return base().extended("am", "ethiopic", CHARACTERS, [("ሰ", "ላ")])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rows_have_the_right_shape_and_differ(strategy: str, dtype: torch.dtype) -> None:
+    extended = amharic()
+    made = initial_rows(tables(dtype), base(), extended, strategy, seed=0)
+    for name, old in tables(dtype).items():
+        rows = made.rows[name]
+        assert rows.shape == (extended.size - extended.prefix_size, SIZE)
+        assert rows.dtype == dtype
+        assert len(torch.cat([old, rows]).unique(dim=0)) == len(old) + len(rows)
+        assert rows.isfinite().all()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_rows_are_decided_by_the_seed(strategy: str) -> None:
+    first, again, other = (initial_rows(tables(), base(), amharic(), strategy, seed).rows for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_random_state_of_the_process_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    initial_rows(tables(), base(), amharic(), "mean", 0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_mean_has_noise_of_a_tenth() -> None:
+    old = tables()["text_head"]
+    rows = initial_rows({"text_head": old}, base(), amharic(), "mean", 0).rows["text_head"][1:]
+    spread = (rows - old.mean(0)).std(0, correction=0) / old.std(0, correction=0)
+    assert 0.07 < spread.mean() < 0.13
+
+
+def test_romanised_is_the_mean_of_the_latin_letters() -> None:
+    front_end = amharic()
+    made = initial_rows(tables(), base(), front_end, "romanised", 0)
+    index = next(token.id for token in front_end.added_tokens() if token.text == "ላ") - front_end.prefix_size
+    for name, old in tables().items():
+        wanted = old[[base().special_id("l"), base().special_id("a")]].mean(0)
+        assert torch.allclose(made.rows[name][index], wanted, atol=0.1 * float(old.std()))
+    assert made.fallen_back == ()
+    assert made.tags == ("[am]",)
+
+
+def test_homophones_start_close_but_apart() -> None:
+    front_end = amharic()
+    rows = initial_rows(tables(), base(), front_end, "romanised", 0).rows["text_emb"]
+    by_text = {token.text: rows[token.id - front_end.prefix_size] for token in front_end.added_tokens()}
+    distances = [float((by_text["ሀ"] - by_text[other]).norm()) for other in ("ሐ", "ኀ", "ላ")]
+    assert 0 < distances[0] < distances[2] / 3
+    assert 0 < distances[1] < distances[2] / 3
+
+
+def test_neighbours_spell_merges_and_fall_back_where_the_base_cannot() -> None:
+    front_end = base().extended("so", "latin", list("salñ"), [("s", "a"), ("l", "a"), ("sa", "la"), ("a", "ñ")])
+    made = initial_rows(tables(), base(), front_end, "neighbours", 0)
+    old = tables()["text_emb"]
+    index = next(token.id for token in front_end.added_tokens() if token.text == "sala") - front_end.prefix_size
+    assert torch.allclose(made.rows["text_emb"][index], old[[base().special_id(c) for c in "sala"]].mean(0))
+    assert made.spelled == ("sa", "la", "sala")
+    assert made.fallen_back == ("ñ", "añ")
+
+
+def test_anagrams_are_parted() -> None:
+    front_end = base().extended("so", "latin", [], [("s", "a"), ("a", "s")])
+    rows = initial_rows(tables(), base(), front_end, "neighbours", 0).rows["text_emb"]
+    assert not torch.equal(rows[1], rows[2])
+    assert torch.allclose(rows[1], rows[2], atol=0.02)
+
+
+def test_table_of_another_model_is_refused_with_both_sizes() -> None:
+    with pytest.raises(UserError, match=r"text_emb has 48 rows, the base tokenizer 49 ids"):
+        initial_rows({"text_emb": tables()["text_emb"][:-1]}, base(), amharic(), "mean", 0)
+
+
+def test_tokenizer_of_another_model_is_refused() -> None:
+    other = FrontEnd.base({"en": "latin"}, "abc").extended("am", "ethiopic", ["ሀ"], [])
+    with pytest.raises(UserError, match=r"base of 8 ids .* the model has 49"):
+        initial_rows(tables(), base(), other, "mean", 0)
+
+
+def test_old_rows_that_are_all_equal_still_give_different_ones() -> None:
+    rows = initial_rows({"text_emb": torch.zeros(49, SIZE)}, base(), amharic(), "romanised", 0).rows["text_emb"]
+    assert len(rows.unique(dim=0)) == len(rows)

@@ -1,0 +1,80 @@
+"""What is saved is what is loaded; what was changed or cut off is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from config.errors import UserError
+from data import manifest
+from data.features import FeatureCache
+from data.manifest import Clip
+
+CLIPS = tuple(Clip(f"c{n}", f"audio/c{n}.wav", f"ሰላም | {n}", "am", split, 1.5, "one", str(n) * 64)
+              for n, split in enumerate(("train", "train", "held_out")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    manifest.save(tmp_path, manifest.make_card("d", "am", "demo", CLIPS), CLIPS)
+    return tmp_path
+
+
+def test_round_trip(folder: Path) -> None:
+    dataset = manifest.load(folder)
+    assert dataset.clips == CLIPS
+    assert (dataset.card.clips, dataset.card.train_clips, dataset.card.held_out_clips) == (3, 2, 1)
+    assert [clip.id for clip in dataset.split("held_out")] == ["c2"]
+
+
+def test_byte_order_mark_is_tolerated(folder: Path) -> None:
+    path = folder / manifest.MANIFEST_FILE
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert manifest.load(folder).clips == CLIPS
+
+
+def test_fingerprint_is_of_the_content_not_of_the_order() -> None:
+    assert manifest.fingerprint(CLIPS) == manifest.fingerprint(CLIPS[::-1])
+    assert manifest.fingerprint(CLIPS) != manifest.fingerprint((*CLIPS[:2], replace(CLIPS[2], split="train")))
+
+
+def test_lost_line_is_noticed(folder: Path) -> None:
+    path = folder / manifest.MANIFEST_FILE
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(UserError, match=r"is not what dataset\.yaml describes: 2 clips, not 3"):
+        manifest.load(folder)
+
+
+def test_missing_and_misspelled_fields_have_their_line(folder: Path) -> None:
+    path = folder / manifest.MANIFEST_FILE
+    path.write_text(path.read_text().replace('"speaker"', '"voice"'))
+    with pytest.raises(UserError, match=r"line 1: missing \['speaker'\], unknown \['voice'\]"):
+        manifest.load(folder)
+
+
+def test_missing_dataset_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"dataset\.yaml could not be read"):
+        manifest.load(tmp_path)
+
+
+def test_features_round_trip_by_extractor(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "one")
+    arrays = {"speech_codes": np.arange(5, dtype=np.uint16), "speaker_embedding": np.ones(3, np.float32)}
+    cache.save("f00", arrays)
+    loaded = cache.load("f00")
+    assert loaded["speech_codes"].dtype == np.uint16
+    assert all((loaded[name] == array).all() for name, array in arrays.items())
+    assert not FeatureCache(tmp_path, "two").has("f00")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["f00.safetensors"]
+
+
+def test_missing_and_truncated_features_are_named(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "one")
+    with pytest.raises(UserError, match="The recording f00 has no features"):
+        cache.load("f00")
+    cache.save("f00", {"speech_codes": np.arange(50)})
+    path = cache.path("f00")
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(UserError, match=r"f00\.safetensors is damaged \(\d+ bytes\)"):
+        cache.load("f00")

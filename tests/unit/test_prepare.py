@@ -1,0 +1,151 @@
+"""From a source to a dataset and its features: once, whole, and never over another one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
+
+from config.errors import UserError
+from config.schema import PrepareOptions
+from core import prepare
+from core.journal import Progress
+from core.reporter import StopRequested
+from core.workspace import Workspace
+from data import manifest
+from data.features import FeatureCache
+from data.validation import Report
+
+
+@pytest.fixture
+def extractor(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> SmallExtractor:
+    family = SmallFamily()
+    monkeypatch.setattr(prepare, "family", lambda name: family)
+    base().save(workspace.models / "tiny")
+    return family.small_extractor
+
+
+def options(source: Path, name: str = "d") -> PrepareOptions:
+    return PrepareOptions(source=str(source), dataset=name, language="am", held_out=0.3)
+
+
+def test_dataset_is_written_with_audio_as_given_and_features(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    recorder = Recorder()
+    result = prepare.run(options(source), workspace, recorder)
+    dataset = manifest.load(workspace.dataset("d"))
+    assert {clip.text for clip in dataset.clips} == set(AMHARIC)
+    assert (result["train"], result["held_out"], result["features_failed"]) == (4, 2, 0)
+    for clip in dataset.clips:
+        assert dataset.audio_path(clip).read_bytes() == (source / f"{clip.id}.wav").read_bytes()
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    assert len(prepare.features_of(dataset.clips[0], cache).speech_codes) == 10
+    assert Report.from_json(json.loads((dataset.folder / "report.json").read_text())).kept == 6
+    progress = [event for event in recorder.events if isinstance(event, Progress)]
+    assert (progress[-1].done, progress[-1].total) == (6, 6)
+
+
+def test_again_computes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    prepare.run(options(source), workspace, Recorder())
+    result = prepare.run(options(source), workspace, Recorder())
+    assert result["state"] == "already there"
+    assert extractor.calls == 6
+
+
+def test_features_follow_the_content_of_the_audio(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    prepare.run(options(source), workspace, Recorder())
+    write_clip(source / "clip0.wav", pitch=999)
+    prepare.run(options(source, "other"), workspace, Recorder())
+    assert extractor.calls == 7
+
+
+def test_another_dataset_under_the_same_name_is_refused(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    prepare.run(options(write_dataset(tmp_path / "in")), workspace, Recorder())
+    with pytest.raises(UserError, match="already is another dataset named 'd': 6 clips in 'am'") as caught:
+        prepare.run(options(write_dataset(tmp_path / "two", AMHARIC[:3])), workspace, Recorder())
+    assert caught.value.hint == "Choose another dataset name."
+    assert len(manifest.load(workspace.dataset("d")).clips) == 6
+
+
+def test_stop_keeps_what_is_done_and_goes_on(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    with pytest.raises(StopRequested, match="Stopped after 2 of 6 clips"):
+        prepare.run(options(source), workspace, Recorder(stop_after=8))
+    assert extractor.calls == 2
+    prepare.run(options(source), workspace, Recorder())
+    assert extractor.calls == 6
+
+
+def test_stop_while_checking_writes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    with pytest.raises(StopRequested):
+        prepare.run(options(write_dataset(tmp_path / "in")), workspace, Recorder(stop_after=3))
+    assert workspace.list_datasets() == []
+
+
+def test_full_disk_leaves_no_half_dataset(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(UserError, match="could not be written: No space left on device") as caught:
+        prepare.run(options(write_dataset(tmp_path / "in")), workspace, Recorder())
+    assert "Free space" in caught.value.hint
+    assert list(workspace.datasets.iterdir()) == []
+
+
+def test_what_is_left_out_is_said_and_kept_in_the_report(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    (source / "clip0.wav").write_text("no sound")
+    (source / "clip1.txt").write_text("።\n")
+    recorder = Recorder()
+    result = prepare.run(options(source), workspace, recorder)
+    assert (result["clips"], result["left_out"]) == (4, 2)
+    assert "2 of 6 rows are left out" in recorder.warnings
+    assert "clip0.wav could not be read as audio" in recorder.warnings
+    assert "the text '።' of clip1 has nothing to speak" in recorder.warnings
+
+
+def test_failed_features_are_counted_and_named(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = extractor.extract
+
+    def fail_once(waveform: object) -> object:
+        if not extractor.calls:
+            extractor.calls += 1
+            raise UserError("The clip is too odd.")
+        return whole(waveform)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(extractor, "extract", fail_once)
+    recorder = Recorder()
+    result = prepare.run(options(write_dataset(tmp_path / "in")), workspace, recorder)
+    assert (result["features"], result["features_failed"]) == (5, 1)
+    assert "clip0 has no features: The clip is too odd." in recorder.warnings
+
+
+def test_dataset_without_audio(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("ሰላም")
+    with pytest.raises(UserError, match="is a dataset without audio"):
+        prepare.run(options(tmp_path / "in"), workspace, Recorder())
+
+
+def test_lost_recording_of_a_prepared_dataset_is_named(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    prepare.run(options(source), workspace, Recorder())
+    (workspace.dataset("d") / "audio" / "clip3.wav").unlink()
+    with pytest.raises(UserError, match=r"lacks 1 of its recordings, such as audio/clip3\.wav"):
+        prepare.run(options(source), workspace, Recorder())
+
+
+def test_demo_of_an_unknown_language_names_those_there() -> None:
+    with pytest.raises(UserError, match="no demo dataset for the language 'tlh'"):
+        prepare.source_folder("demo", "tlh")

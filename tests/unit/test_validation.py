@@ -1,0 +1,111 @@
+"""Faults leave a clip out, oddities are warned of, and both are named."""
+
+from pathlib import Path
+
+import pytest
+from small_data import AMHARIC, write_clip, write_dataset
+
+from config.errors import UserError
+from data.importers import Imported, Row, Skipped, import_source
+from data.manifest import HELD_OUT, TRAIN
+from data.splits import assign, leaks
+from data.validation import CheckedRow, Report, validate
+
+
+def row(folder: Path, name: str, text: str = "ሰላም ለሁሉም", **clip: float) -> Row:
+    pitch = 100 + 7 * len(list(folder.glob("*.wav")))
+    return Row(name, write_clip(folder / f"{name}.wav", pitch=pitch, **clip), text, name)
+
+
+def kinds(report: Report) -> dict[str, str]:
+    return {finding.where: finding.kind for finding in report.errors}
+
+
+def test_good_dataset_has_no_errors(tmp_path: Path) -> None:
+    rows, report = validate(import_source(write_dataset(tmp_path)), "ethiopic")
+    assert (len(rows), report.found, report.kept, report.errors) == (6, 6, 6, ())
+    assert report.duration_s == pytest.approx(6.0)
+
+
+def test_faults_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "text.wav").write_text("this is not a sound file")
+    rows = (
+        row(tmp_path, "good"), row(tmp_path, "wordless", "።"), row(tmp_path, "short", duration_s=0.1),
+        row(tmp_path, "long", duration_s=31.0), row(tmp_path, "quiet", level=0.0),
+        Row("text", tmp_path / "text.wav", "ሰላም", "text"),
+        Row("again", tmp_path / "good.wav", "እንደገና", "again"),
+    )
+    kept, report = validate(Imported(rows, (Skipped("line 9", "no audio is named"),)), "ethiopic")
+    assert [entry.row.id for entry in kept] == ["good"]
+    assert kinds(report) == {"line 9": "skipped", "wordless": "empty text", "short": "too short", "long": "too long",
+                             "quiet": "silent", "text": "not audio", "again": "duplicate"}
+    messages = {finding.where: finding.message for finding in report.errors}
+    assert "could not be read as audio" in messages["text"]
+    assert str(tmp_path / "text.wav") in messages["text"]
+    assert messages["wordless"] == "the text '።' of wordless has nothing to speak"
+    assert messages["again"] == "the same recording as good"
+
+
+def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_text("no sound")
+    rows = (Row("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
+    message = r"without audio that can be used: none of its 1 rows is left \(a\.wav: "
+    with pytest.raises(UserError, match=message) as caught:
+        validate(Imported(rows, ()), "ethiopic")
+    assert caught.value.hint
+
+
+def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
+    rows = (row(tmp_path, "loud", level=1.5), row(tmp_path, "slow", "እ", duration_s=4.0),
+            row(tmp_path, "digits", "በ 1997 ዓ.ም. 50%"))
+    kept, report = validate(Imported(rows, ()), "ethiopic")
+    assert len(kept) == 3
+    found = {finding.kind: finding.message for finding in report.warnings}
+    assert "at full scale" in found["clipping"]
+    assert "slow: 0.2 characters a second" in found["pace"]
+    assert found["characters"].startswith("% 0 1 5 7 9 in 1 texts are not letters")
+    assert report.dropped == {".": 2}
+
+
+def test_combining_marks_are_letters(tmp_path: Path) -> None:
+    rows = (row(tmp_path, "a", "नमस्ते दुनिया"), row(tmp_path, "b", "ɛ̀kɔ́ o'o"))
+    _, report = validate(Imported(rows, ()), "generic")
+    assert "characters" not in {finding.kind for finding in report.warnings}
+
+
+def test_report_survives_json(tmp_path: Path) -> None:
+    _, report = validate(Imported((row(tmp_path, "a"),), (Skipped("b", "gone"),)), "ethiopic")
+    assert Report.from_json(report.to_json()) == report
+
+
+def checked(text: str, split: str = "") -> CheckedRow:
+    return CheckedRow(Row(text, Path(text), text, text, split=split), text, 1.0, text)
+
+
+def test_split_follows_the_text_and_the_seed() -> None:
+    rows = [checked(text) for text in (*AMHARIC, *AMHARIC)]
+    first = assign(rows, 0.34, seed=1)
+    assert first == assign(rows, 0.34, seed=1)
+    assert first[:6] == first[6:]
+    assert first.count(HELD_OUT) == 4
+    assert len({assign(rows, 0.34, seed=seed) for seed in range(8)}) > 1
+    assert dict(zip(rows, first, strict=True)) == dict(zip(rows[::-1], assign(rows[::-1], 0.34, 1), strict=True))
+
+
+def test_at_least_one_text_is_held_out_unless_none_is_wanted() -> None:
+    rows = [checked(text) for text in AMHARIC]
+    assert assign(rows, 0.01, 0).count(HELD_OUT) == 1
+    assert assign(rows, 0.0, 0).count(HELD_OUT) == 0
+    assert assign(rows[:1], 0.1, 0) == (TRAIN,)
+
+
+def test_given_splits_are_kept_and_leaks_named() -> None:
+    rows = [checked("a", TRAIN), checked("b", HELD_OUT), checked("b", TRAIN), checked("b"), checked("c")]
+    splits = assign(rows, 0.5, 0)
+    assert splits == (TRAIN, HELD_OUT, TRAIN, HELD_OUT, TRAIN)
+    assert [finding.message for finding in leaks(rows, splits)] == ["b trains on a held-out text: 'b'"]
+
+
+def test_nothing_to_train_on_is_refused() -> None:
+    with pytest.raises(UserError, match="All 2 clips are held out"):
+        assign([checked("a", HELD_OUT), checked("b", HELD_OUT)], 0.1, 0)
