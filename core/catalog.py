@@ -1,0 +1,137 @@
+"""The base models there are, and what a reference to a model of the workspace stands for. Never loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from core.job import load
+from core.job_reader import JobReader
+from core.job_state import JobState
+from core.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Family:
+    """One base model as the Model tab shows it. `available`: this version can get it."""
+
+    name: str
+    title: str
+    what: str
+    languages: str
+    licence: str
+    size: str
+    available: bool
+    note: str
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "tiny", "Built-in tiny model",
+        "A small model that ships with Lisan and does the whole job on a CPU in minutes; made from synthetic speech, "
+        "so it sounds like a machine.",
+        "English, French", "Apache-2.0", "at most 30 MB", True, "Ships with the app; needs no network.",
+    ),
+    Family(
+        "chatterbox", "Chatterbox Multilingual",
+        "Resemble AI's multilingual speech model with voice cloning: a Llama of 30 layers over 25 codes a second.",
+        "23 languages", "MIT", "about 3.2 GB", False, "Comes in a later version; it cannot be downloaded yet.",
+    ),
+    Family(
+        "indextts2", "IndexTTS2",
+        "Bilibili's speech model with control of emotion: 24 layers, 866 M parameters, over 50 codes a second.",
+        "Chinese, English", "bilibili model licence (weights and finetunes; not an open-source licence)",
+        "about 5.9 GB", False, "Comes in a later version; it cannot be downloaded yet.",
+    ),
+)
+
+
+def family(name: str) -> Family:
+    """The family `name`; `UserError` when there is none."""
+    for candidate in FAMILIES:
+        if candidate.name == name:
+            return candidate
+    raise UserError(
+        f"There is no model family named {name!r}.",
+        f"Known: {', '.join(candidate.name for candidate in FAMILIES)}.",
+    )
+
+
+@dataclass(frozen=True)
+class VoiceModel:
+    """A model that can speak: `reference` as given, and the folder that holds it."""
+
+    reference: str
+    kind: str  # "base", "run" or "export"
+    name: str
+    folder: Path  # models/NAME, a checkpoint's folder, or exports/NAME
+    step: int | None = None  # of a run's checkpoint
+
+    @property
+    def label(self) -> str:
+        """How the page names it."""
+        if self.kind == "run":
+            return f"{self.name}, step {self.step}"
+        return f"{self.name} ({self.kind})"
+
+
+def resolve(workspace: Workspace, reference: str) -> VoiceModel:
+    """The model behind `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`."""
+    kind, _, name = reference.partition(":")
+    match kind:
+        case "base":
+            return VoiceModel(reference, kind, name, workspace.model(name))
+        case "export":
+            return VoiceModel(reference, kind, name, workspace.export(name))
+        case "run":
+            return _checkpoint(workspace, reference, name)
+    raise UserError(
+        f"{reference!r} names no model.",
+        "Write base:NAME, run:ID (its best checkpoint), run:ID@STEP or export:NAME.",
+    )
+
+
+def voice_models(workspace: Workspace, runs: Sequence[JobState]) -> list[VoiceModel]:
+    """Everything that can speak now: bases, exports, and the best checkpoint of each of `runs` that has one."""
+    found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]
+    found += [resolve(workspace, f"export:{name}") for name in workspace.list_exports()]
+    for state in runs:
+        if state.verb == "train" and (best := _best(_kept(state))) is not None:
+            found.append(VoiceModel(f"run:{state.id}", "run", state.id, *best))
+    return found
+
+
+def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
+    run, _, wanted = name.partition("@")
+    state = JobReader(load(workspace, run)).state()
+    kept = _kept(state)
+    if not kept:
+        raise UserError(
+            f"The run {run!r} has no checkpoint ({state.status}).",
+            "Let it train to its first checkpoint, or choose another run.",
+        )
+    if not wanted:
+        best = _best(kept)
+        assert best is not None
+        return VoiceModel(reference, "run", run, *best)
+    for folder, step in kept:
+        if str(step) == wanted:
+            return VoiceModel(reference, "run", run, folder, step)
+    raise UserError(
+        f"The run {run!r} has no checkpoint of step {wanted!r}.",
+        f"There are checkpoints of steps {', '.join(str(step) for _, step in kept)}.",
+    )
+
+
+def _kept(state: JobState) -> list[tuple[Path, int]]:
+    """Checkpoints whose folder is still there, the best last."""
+    there = [saved for saved in state.checkpoints if (state.job.directory / saved.path).is_dir()]
+    there.sort(key=lambda saved: (saved.best, saved.step))
+    return [(state.job.directory / saved.path, saved.step) for saved in there]
+
+
+def _best(kept: Sequence[tuple[Path, int]]) -> tuple[Path, int] | None:
+    """The last one said to be best, else the latest."""
+    return kept[-1] if kept else None

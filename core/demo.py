@@ -1,0 +1,61 @@
+"""The main job as one chain of jobs: model, dataset, tokenizer, embeddings, training. Never loads torch.
+
+The Start page and `scripts.demo` make the same chain. Each job names the one before it in
+`after`, so all can be started at once and a failure ends the chain where it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from config.loading import parse_options
+from config.schema import VERBS, Options, TrainOptions
+from core.job import Job, check_free, create
+from core.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """What a person picks on the Start page; the defaults are the demo."""
+
+    model: str = "tiny"
+    source: str = "demo"  # `demo`, or a folder or table of text and audio
+    dataset: str = "amharic-demo"
+    language: str = "am"
+    train: TrainOptions = field(default_factory=TrainOptions)  # its extension and dataset are set by the chain
+    name: str | None = None  # of the training run
+
+    @property
+    def extended(self) -> str:
+        """Name of both the merged tokenizer and the extended model."""
+        return f"{self.model}-{self.language}"
+
+
+def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
+    """Write the five jobs, in order, not yet started; `jobs.start` each of them.
+
+    A name that is wrong, or taken by another run, raises `UserError` before any job is made.
+    """
+    chosen = options or ChainOptions()
+    planned = steps(chosen)
+    if chosen.name is not None:
+        check_free(workspace, chosen.name)
+    made: list[Job] = []
+    for verb, settings in planned:
+        after = (made[-1].id,) if made else ()
+        made.append(create(workspace, verb, settings, after=after, name=chosen.name if verb == "train" else None))
+    return made
+
+
+def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
+    """Verb and options of each job of the chain."""
+    model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
+    tokenizer = {"tokenizer": chosen.extended}
+    values: dict[str, dict[str, object]] = {
+        "download": {**model},
+        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language},
+        "tokenizer": {**model, **dataset, **tokenizer},
+        "extend": {**model, **tokenizer, **extended},
+        "train": {**chosen.train.model_dump(), **dataset, **extended},
+    }
+    return [(verb, parse_options(VERBS[verb], given)) for verb, given in values.items()]

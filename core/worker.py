@@ -1,0 +1,188 @@
+"""The process of one job: `python -m core.worker RUN_DIRECTORY`.
+
+Two processes share the job's lock. The outer one only waits, so that a death without a word
+(a kill, a crash in native code, no memory) is still recorded with its signal; the inner one
+waits for its turn and then runs the verb. Torch is imported by the verb's module, that is
+after the device is held. Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from config.errors import UserError
+from core import jobs
+from core.job import Job, load_directory
+from core.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
+from core.locks import FileLock
+from core.queueing import wait_for_turn
+from core.reporter import JournalReporter, Reporter, StopRequested
+from core.workspace import Workspace
+
+Verb = Callable[[Any, Workspace, Reporter], Result]
+"""`run(options, workspace, reporter)`; each verb takes its own class of options."""
+
+MODULES: Mapping[str, str] = {
+    "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.vocabulary",
+    "extend": "core.extend", "train": "core.train", "synthesize": "core.synthesize",
+    "compare": "core.compare", "export": "core.export",
+}
+FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
+_NICENESS = 5  # the page answers before the training does
+_SIGNAL_HINT = {
+    signal.SIGKILL: "Most often the machine ran out of memory. Close other programs or make the batch smaller; "
+                    "then resume it, what was saved before is intact.",
+}
+_CRASH_HINT = "The log's last lines may say why. What was saved before is intact: resume it."
+
+
+def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None) -> int:
+    """Run the job in a background process; `verbs` takes the place of the modules (for tests)."""
+    parser = argparse.ArgumentParser(prog="core.worker", description="Run one job of a workspace.")
+    parser.add_argument("directory", type=Path, help="the job's directory")
+    parser.add_argument("--lock", type=int, help="descriptor of the job's lock, taken by the parent")
+    given = parser.parse_args(arguments)
+    try:
+        job = load_directory(given.directory)
+        lock = FileLock.inherit(job.lock, given.lock) if given.lock is not None else _claim(job)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else FAILED
+    os.nice(_NICENESS)
+    return _supervise(job, lock, verbs)
+
+
+def _claim(job: Job) -> FileLock:
+    return jobs.claim(job, resuming=jobs.state(job).status != "created")
+
+
+def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
+        verbs: Mapping[str, Verb] | None = None, group: int | None = None) -> int:
+    """Run the job in this process, from its turn in the queue to its last event; the exit code.
+
+    The caller holds `lock` (see `jobs.claim`), which is released here. `listener` hears each
+    event as it is written. `group` is the process group that a force stop may kill; None: this process alone.
+    """
+    try:
+        lock.write(f"{os.getpid()} {group or ''}")
+        journal = Journal(job.journal)
+        with _stop_signals(job) as signalled:
+            reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
+            ending, code = _ending(job, reporter, verbs)
+            reporter.emit(ending)
+        journal.close()
+        return code
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
+        return FAILED
+    finally:
+        lock.close()
+
+
+def _ending(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None) -> tuple[Event, int]:
+    """Do the work; how it ended, and the exit code. The one place where every exception is caught."""
+    try:
+        device = wait_for_turn(job, reporter)
+        try:
+            attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
+            reporter.emit(Started(os.getpid(), attempt))
+            result = _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
+            return Finished(dict(result)), FINISHED
+        finally:
+            if device:
+                device.close()
+    except StopRequested as request:
+        return Stopped(str(request) or "Stopped on request."), STOPPED
+    except KeyboardInterrupt:
+        return Stopped("Interrupted before the step was finished; what was saved before can be resumed."), STOPPED
+    except UserError as error:
+        return Failed(error.message, error.hint, exit_code=FAILED), FAILED
+    except Exception as error:  # noqa: BLE001
+        return Failed(f"{type(error).__name__}: {error}", _hint(error), traceback.format_exc(), FAILED), FAILED
+
+
+def _verb(name: str, verbs: Mapping[str, Verb] | None) -> Verb:
+    if verbs is not None:
+        return verbs[name]
+    verb: Verb = importlib.import_module(MODULES[name]).run
+    return verb
+
+
+def _hint(error: Exception) -> str:
+    """What to do about an error that no one foresaw."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "The memory is full. Make the batch smaller or close other programs, then resume it."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "The disk is full. Free some space, then resume it; what was saved before is intact."
+    return "This is a fault of Lisan itself: please report it with the traceback. What was saved before is intact."
+
+
+@contextmanager
+def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
+    """SIGTERM, and the first SIGINT, ask for a stop; a second SIGINT interrupts. Yields whether one came."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        with suppress(OSError):  # the file only tells others; a full disk must not break the stop
+            job.stop_file.touch()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _supervise(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None) -> int:
+    """Run the job in a child, and record its death when it cannot do so itself."""
+    group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
+    child = os.fork()
+    if child == 0:
+        code = FAILED
+        try:
+            code = run(job, lock, verbs=verbs, group=group)
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()  # to the log; the outer process records the death
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if jobs.JobReader(job).state(worker_alive=True).alive:
+        _note_death(job, code)
+    return code if code >= 0 else 128 - code
+
+
+def _note_death(job: Job, code: int) -> None:
+    """Write the last event of a child that ended with `code` and wrote none."""
+    if code < 0:
+        number = signal.Signals(-code)
+        message = f"The worker was killed by signal {-code} ({number.name})."
+        hint = _SIGNAL_HINT.get(number, _CRASH_HINT)
+    else:
+        message, hint = f"The worker ended with exit code {code} before it could say why.", _CRASH_HINT
+    journal = Journal(job.journal)
+    journal.append(Failed(message, hint, exit_code=code))
+    journal.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

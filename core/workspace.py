@@ -1,0 +1,146 @@
+"""The one folder for all artefacts, and the only place where a name becomes a path. Never loads torch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from config.errors import UserError
+from config.schema import Name
+
+_FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+
+
+def resolve_inside(folder: Path, name: str) -> Path:
+    """`folder / name` for a plain name; anything that could leave `folder` raises `UserError`."""
+    try:
+        checked = _NAME.validate_python(name)
+    except ValidationError as error:
+        raise UserError(
+            f"{name!r} cannot be a name in {folder.name}.",
+            "Use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit; no folders.",
+        ) from error
+    return folder / checked
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Paths under one root. `open` makes sure that it can be written."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Workspace:
+        """The workspace at `path`, created when missing; `UserError` when it cannot be written."""
+        root = Path(path).expanduser().absolute()
+        try:
+            for folder in _FOLDERS:
+                (root / folder).mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=root / folder) as probe:
+                    probe.write(b"x")
+        except OSError as error:
+            raise UserError(
+                f"The workspace {root} cannot be written: {error.strerror or error}.",
+                "Choose a folder of your own with --workspace, or mend its permissions or disk space.",
+            ) from error
+        return cls(root)
+
+    @property
+    def models(self) -> Path:
+        return self.path / "models"
+
+    @property
+    def datasets(self) -> Path:
+        return self.path / "datasets"
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    @property
+    def tokenizers(self) -> Path:
+        return self.path / "tokenizers"
+
+    @property
+    def extensions(self) -> Path:
+        return self.path / "extensions"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
+
+    @property
+    def devices(self) -> Path:
+        return self.path / "devices"
+
+    def model(self, name: str) -> Path:
+        """Folder of the base model `name`, which must be there."""
+        return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts.download.")
+
+    def dataset(self, name: str) -> Path:
+        """Folder of the prepared dataset `name`, which must be there."""
+        return _existing(self.datasets, name, "dataset", "Prepare it first: python -m scripts.prepare.")
+
+    def tokenizer(self, name: str) -> Path:
+        """Folder of the merged tokenizer `name`, which must be there."""
+        return _existing(self.tokenizers, name, "tokenizer",
+                         "Make it first: Tokenizer tab, or python -m scripts.tokenizer.")
+
+    def extension(self, name: str) -> Path:
+        """Folder of the extended model `name`, which must be there."""
+        return _existing(self.extensions, name, "extension",
+                         "Make it first: Embeddings tab, or python -m scripts.extend.")
+
+    def run(self, name: str) -> Path:
+        """Folder of the job `name`, which must be there."""
+        return _existing(self.runs, name, "run", "Look the id up in the list of runs.")
+
+    def export(self, name: str) -> Path:
+        """Folder of the export `name`, which must be there."""
+        return _existing(self.exports, name, "export", "Make it first: python -m scripts.export.")
+
+    def list_models(self) -> list[str]:
+        return _names(self.models)
+
+    def list_datasets(self) -> list[str]:
+        return _names(self.datasets)
+
+    def list_tokenizers(self) -> list[str]:
+        return _names(self.tokenizers)
+
+    def list_extensions(self) -> list[str]:
+        return _names(self.extensions)
+
+    def list_runs(self) -> list[str]:
+        return _names(self.runs)
+
+    def list_exports(self) -> list[str]:
+        return _names(self.exports)
+
+    def free_bytes(self) -> int:
+        """Space left on the workspace's disk."""
+        return shutil.disk_usage(self.path).free
+
+
+def _names(folder: Path) -> list[str]:
+    """Folders in `folder`, sorted; those that start with a dot are being written."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
+    path = resolve_inside(folder, name)
+    if path.is_dir():
+        return path
+    known = ", ".join(_names(folder)[:12]) or "none"
+    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {known}).", hint)

@@ -1,0 +1,144 @@
+"""The frame of every verb on the command line: flags from the schema, the run as a job, an exit code.
+
+The job stands in the workspace like one started from the page, and is seen there; only its
+process is this one. Exit codes: 0 finished, 1 failed, 2 usage, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from config.arguments import add_arguments, given_values, merged
+from config.errors import UserError
+from config.loading import parse_options, read_preset
+from config.schema import VERBS, Options
+from core import jobs, worker
+from core.job import Job
+from core.job_state import JobState
+from core.journal import Event, Failed, Progress, Result
+from core.reporter import describe
+from core.workspace import Workspace
+
+USAGE = 2
+DEFAULT_WORKSPACE = "workspace"
+
+
+def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False) -> int:
+    """Run `verb` as the command line says; the exit code."""
+    parser = build_parser(verb, resumable=resumable)
+    given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without Ethiopic letters must not end a run
+    resuming = resumable and given.resume is not None
+    if resuming and (given_values(given, VERBS[verb]) or given.config or given.name):
+        parser.error("--resume goes on with a run as it was configured; it takes no other option")
+    try:
+        options = _options(verb, given)
+        workspace = Workspace.open(given.workspace)
+    except UserError as error:
+        return _refuse(error, USAGE, given.json)
+    try:
+        if resuming:
+            job = _load(workspace, verb, given.resume)
+        else:
+            job = jobs.create(workspace, verb, options, name=given.name if resumable else None)
+        return run_job(job, resuming=resuming, as_json=given.json)
+    except UserError as error:
+        code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED
+        return _refuse(error, code, given.json)
+
+
+def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
+    """Run `job` in this process, with a line for each event; the exit code."""
+    console = Console()
+    console.say(f"{job.id} in {job.workspace.path}")
+    code = worker.run(job, jobs.claim(job, resuming=resuming), listener=console.show)
+    console.end_line()
+    if as_json:
+        sys.stdout.write(json_line(jobs.state(job)) + "\n")
+    return code
+
+
+def json_line(state: JobState) -> str:
+    """The outcome of a job as one line of strict JSON."""
+    result: Result = {name: _finite(value) for name, value in (state.result or {}).items()}
+    return json.dumps({
+        "job": state.id, "verb": state.verb, "status": state.status, "directory": str(state.job.directory),
+        "seconds": round(state.seconds, 3), "result": result, "message": state.message, "hint": state.hint,
+    }, ensure_ascii=False, allow_nan=False)
+
+
+def build_parser(verb: str, *, resumable: bool = False) -> argparse.ArgumentParser:
+    """The parser of `verb`: common arguments, then one flag for each of its options."""
+    model = VERBS[verb]
+    parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, allow_abbrev=False)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
+    parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
+    if resumable:
+        parser.add_argument("--resume", metavar="ID", help="go on with a run that was stopped, failed or crashed")
+        parser.add_argument("--name", help="name of the run (default: verb and time)")
+    add_arguments(parser.add_argument_group("options"), model)
+    return parser
+
+
+def _options(verb: str, given: argparse.Namespace) -> Options:
+    values = read_preset(given.config, verb) if given.config else {}
+    values = merged(values, given_values(given, VERBS[verb]))
+    return parse_options(VERBS[verb], values)
+
+
+def _finite(value: str | int | float | bool | None) -> str | int | float | bool | None:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _load(workspace: Workspace, verb: str, name: str) -> Job:
+    job = jobs.load(workspace, name)
+    if job.verb != verb:
+        raise UserError(f"{name} is a run of {job.verb!r}, not of {verb!r}.", f"Use python -m scripts.{job.verb}.")
+    return job
+
+
+def _refuse(error: UserError, code: int, as_json: bool) -> int:
+    """Say why nothing was run."""
+    sys.stderr.write(f"{error.message}\n{error.hint}\n")
+    if as_json:
+        outcome = {"status": "refused", "message": error.message, "hint": error.hint}
+        sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+    return code
+
+
+class Console:
+    """Events as lines; on a terminal, progress is written over itself."""
+
+    def __init__(self) -> None:
+        self._open_line = False
+
+    def show(self, event: Event) -> None:
+        text = describe(event)
+        if isinstance(event, Progress) and sys.stdout.isatty():
+            sys.stdout.write(f"\r\033[K{text[:shutil.get_terminal_size().columns - 1]}")
+            sys.stdout.flush()
+            self._open_line = True
+        elif text:
+            self.end_line()
+            self.say(text, failed=isinstance(event, Failed))
+
+    def say(self, text: str, *, failed: bool = False) -> None:
+        stream = sys.stderr if failed else sys.stdout
+        with suppress(BrokenPipeError):  # whoever listened has gone; the run goes on
+            stream.write(text + "\n")
+            stream.flush()
+
+    def end_line(self) -> None:
+        if self._open_line:
+            sys.stdout.write("\n")
+            self._open_line = False

@@ -1,0 +1,40 @@
+"""Jobs in true worker processes that run the fake verbs, and waiting for what they do."""
+
+import threading
+from collections.abc import Callable
+
+from config.schema import TrainOptions
+from core import jobs
+from core.job import create
+from core.job_reader import JobReader
+from core.job_state import JobState
+from core.workspace import Workspace
+from tests.unit.fake_verbs import COMMAND
+
+PATIENCE_S = 30.0
+
+
+def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),
+          name: str | None = None, device: str = "cpu") -> jobs.Job:
+    options = TrainOptions(extension=behaviour, steps=steps, device=device)
+    return create(workspace, "train", options, after=after, name=name)
+
+
+def launch(job: jobs.Job) -> jobs.Job:
+    jobs.start(job, command=COMMAND)
+    return job
+
+
+def until(job: jobs.Job, reached: Callable[[JobState], bool]) -> JobState:
+    """The first state for which `reached` holds."""
+    reader = JobReader(job)
+    tick = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.02)):
+        if reached(state := reader.state()):
+            return state
+        tick.wait(0.02)
+    raise AssertionError(f"{job.id}: {state.status} {state.message}\n{jobs.log_tail(job)}")
+
+
+def running(job: jobs.Job) -> JobState:
+    return until(job, lambda state: state.status == "running" and state.progress is not None)

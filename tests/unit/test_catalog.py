@@ -1,0 +1,89 @@
+
+import pytest
+
+from config.errors import UserError
+from config.schema import ExportOptions, TokenizerOptions, TrainOptions
+from core import catalog, jobs
+from core.demo import ChainOptions, chain
+from core.job import create
+from core.journal import CheckpointSaved, Journal
+from core.workspace import Workspace
+
+
+def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> jobs.Job:
+    job = create(workspace, "train", TrainOptions(), name=name)
+    journal = Journal(job.journal)
+    for step, best in saved:
+        if step not in gone:
+            (job.directory / "checkpoints" / str(step)).mkdir(parents=True)
+        journal.append(CheckpointSaved(step, f"checkpoints/{step}", best))
+    return job
+
+
+def test_bases_and_exports_are_their_folders(workspace: Workspace):
+    (workspace.models / "tiny").mkdir()
+    (workspace.exports / "mine").mkdir()
+    assert catalog.resolve(workspace, "base:tiny").folder == workspace.models / "tiny"
+    assert catalog.resolve(workspace, "export:mine").folder == workspace.exports / "mine"
+
+
+def test_a_run_is_its_last_best_checkpoint(workspace: Workspace):
+    job = trained(workspace, "r", (100, True), (200, True), (300, False))
+    found = catalog.resolve(workspace, "run:r")
+    assert (found.step, found.folder, found.label) == (200, job.directory / "checkpoints" / "200", "r, step 200")
+    assert catalog.resolve(workspace, "run:r@300").step == 300
+
+
+def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
+    trained(workspace, "r", (100, True), (200, True), (300, False), gone=(100,))
+    with pytest.raises(UserError, match="no checkpoint of step '100'") as caught:
+        catalog.resolve(workspace, "run:r@100")
+    assert "200" in caught.value.hint
+    trained(workspace, "empty")
+    with pytest.raises(UserError, match=r"'empty' has no checkpoint \(created\)"):
+        catalog.resolve(workspace, "run:empty")
+
+
+@pytest.mark.parametrize("reference", [
+    "tiny", "", "file:/etc/passwd", "base:../../x", "run:../../x", "export:..", "run:",
+])
+def test_a_reference_that_names_no_model_is_refused(workspace: Workspace, reference: str):
+    with pytest.raises(UserError, match="names no model|cannot be a name"):
+        catalog.resolve(workspace, reference)
+
+
+def test_all_that_can_speak_is_listed(workspace: Workspace):
+    (workspace.models / "tiny").mkdir()
+    (workspace.exports / "mine").mkdir()
+    trained(workspace, "r", (100, True))
+    trained(workspace, "none")
+    create(workspace, "export", ExportOptions(run="run:r"))
+    found = catalog.voice_models(workspace, jobs.JobBoard(workspace).states())
+    assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
+
+
+def test_every_family_says_what_it_is():
+    for family in catalog.FAMILIES:
+        assert all((family.title, family.what, family.languages, family.licence, family.size, family.note))
+    assert [family.name for family in catalog.FAMILIES if family.available] == ["tiny"]
+
+
+def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
+    made = chain(workspace, ChainOptions(dataset="mine", language="ti", train=TrainOptions(steps=5), name="run-1"))
+    assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
+    assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
+    assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti")
+    assert made[4].options() == TrainOptions(dataset="mine", extension="tiny-ti", steps=5)
+    assert made[4].id == "run-1"
+
+
+def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
+    with pytest.raises(UserError, match="'../../x' cannot be a name"):
+        chain(workspace, ChainOptions(dataset="../../x"))
+    chain(workspace, ChainOptions(name="taken"))
+    before = workspace.list_runs()
+    with pytest.raises(UserError, match="'taken' is already there"):
+        chain(workspace, ChainOptions(name="taken"))
+    assert workspace.list_runs() == before
+
+

@@ -1,0 +1,189 @@
+"""The command line: flags from the schema and back, exit codes, the JSON line."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config import schema
+from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
+from config.loading import parse_options
+from config.schema import VERBS, Options, TrainOptions
+from core import jobs, worker
+from core.workspace import Workspace
+from scripts import command
+from tests.unit import fake_verbs
+from tests.unit.live_jobs import PATIENCE_S, running, train
+
+ROOT = Path(__file__).parents[2]
+CHANGED = [
+    TrainOptions(steps=5, scope="rows", row_rate=1e-4, device="cpu"),
+    schema.TokenizerOptions(part="merge", merges=40, algorithm="sentencepiece"),
+    schema.SynthesizeOptions(text="it's 5% off", sampling=schema.SamplingOptions(temperature=0.0, seed=7)),
+    schema.CompareOptions(texts=(("am", "ሰላም ዓለም"), ("en", "--hello"[2:])), finetuned="run:x@5"),
+]
+
+
+def parse(arguments: list[str], model: type[Options]) -> Options:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, model)
+    return parse_options(model, given_values(parser.parse_args(arguments), model))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_field_of_every_verb_is_one_flag_with_help(verb: str):
+    all_flags = list(flags(VERBS[verb]))
+    assert len({flag.name for flag in all_flags}) == len(all_flags)
+    text = " ".join(command.build_parser(verb).format_help().split())
+    for flag in all_flags:
+        assert (flag.path[-1] if flag.positional else flag.name) in text
+    assert parse([], VERBS[verb]) == VERBS[verb]()
+    assert to_arguments(VERBS[verb]()) == []
+
+
+@pytest.mark.parametrize("options", CHANGED, ids=lambda options: type(options).__name__)
+def test_the_command_shown_gives_the_same_options(options: Options):
+    assert parse(to_arguments(options), type(options)) == options
+
+
+def test_the_command_shown_can_be_pasted_into_a_shell():
+    shown = command_line("synthesize", CHANGED[2])
+    assert shown == "python -m scripts.synthesize --text 'it'\"'\"'s 5% off' --temperature 0.0 --seed 7"
+
+
+@pytest.fixture
+def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` runs the fake verb of `fake_verbs`."""
+    monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
+
+
+def invoke(workspace: Workspace, *arguments: str) -> int:
+    return command.main("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments], resumable=True)
+
+
+@pytest.mark.usefixtures("fake_train")
+def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Workspace,
+                                                                   capsys: pytest.CaptureFixture[str]):
+    assert invoke(workspace, "--extension", "quick", "--steps", "3", "--name", "mine", "--json") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "step 3/3  speech loss 1.0000  text loss 2.0000  100 tokens/s" in said
+    outcome = json.loads(said[-1])
+    assert (outcome["job"], outcome["status"], outcome["result"]) == ("mine", "finished", {"steps": 3})
+    assert jobs.state(jobs.load(workspace, "mine")).status == "finished"
+    assert "step 3/3" in jobs.log_tail(jobs.load(workspace, "mine"))
+
+
+@pytest.mark.usefixtures("fake_train")
+def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
+    for behaviour, said in (("wrong", "The clip a.wav is missing.\nPut it back."), ("buggy", "ZeroDivisionError")):
+        assert invoke(workspace, "--extension", behaviour) == 1
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert "Traceback" not in printed.err + printed.out
+    [buggy] = [state for state in jobs.JobBoard(workspace).states() if state.traceback]
+    assert "Traceback" in jobs.log_tail(buggy.job)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--steps", "0", "--batch-size", "many"], ["steps", "'0'", "batch_size", "'many'"]),
+    (["--extension", "../../x"], ["extension", "'../../x' cannot be a name"]),
+    (["--config", "/nonexistent.yaml"], ["/nonexistent.yaml could not be read"]),
+])
+def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys: pytest.CaptureFixture[str],
+                                                   arguments: list[str], said: list[str]):
+    assert invoke(workspace, *arguments) == command.USAGE
+    printed = capsys.readouterr().err
+    assert all(part in printed for part in said)
+    assert workspace.list_runs() == []
+
+
+def test_an_unknown_flag_is_a_usage_error(workspace: Workspace):
+    for arguments in (["--stepz", "3"], ["--scope", "all"], ["--step", "3"]):
+        with pytest.raises(SystemExit, match="2"):
+            invoke(workspace, *arguments)
+
+
+def test_a_workspace_that_cannot_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").touch()
+    assert command.main("download", ["--workspace", str(tmp_path / "file")]) == command.USAGE
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("fake_train")
+def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_path: Path):
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
+    assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
+    made = jobs.load(workspace, "a")
+    assert made.options() == TrainOptions(extension="quick", steps=2, seed=9, device="cpu")
+    again = str(made.directory / "config.yaml")
+    assert invoke(workspace, "--config", again, "--name", "b") == 0
+    assert jobs.load(workspace, "b").settings == made.settings
+
+
+def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    preset = tmp_path / "preset.yaml"
+    preset.write_text("verb: prepare\noptions: {}\n")
+    assert invoke(workspace, "--config", str(preset)) == command.USAGE
+    assert "is for 'prepare', not for 'train'" in capsys.readouterr().err
+    preset.write_text("stepz: 3\n")
+    assert invoke(workspace, "--config", str(preset)) == command.USAGE
+    assert "stepz" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("fake_train")
+def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
+    assert invoke(workspace, "--extension", "wrong", "--name", "mine") == 1
+    with pytest.raises(SystemExit, match="2"):
+        invoke(workspace, "--resume", "mine")  # with --device
+    where = ["--workspace", str(workspace.path), "--resume"]
+    assert command.main("train", [*where, "mine"], resumable=True) == 1
+    assert jobs.state(jobs.load(workspace, "mine")).attempt == 2
+    assert command.main("train", [*where, "nobody"], resumable=True) == 1
+    assert "no run named 'nobody'" in capsys.readouterr().err
+    jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    assert command.main("train", [*where, "other", "--json"], resumable=True) == 1
+    refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
+
+
+def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,
+                                                              capsys: pytest.CaptureFixture[str]):
+    job = train(workspace, "patient")
+    jobs.start(job, command=fake_verbs.COMMAND)
+    running(job)
+    code = command.main("train", ["--workspace", str(workspace.path), "--resume", job.id], resumable=True)
+    assert code == worker.ALREADY_RUNNING
+    assert "already running" in capsys.readouterr().err
+
+
+def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace):
+    script = (
+        "import sys; from core import worker; from scripts import command; from tests.unit import fake_verbs\n"
+        "worker._verb = lambda name, verbs: fake_verbs.train\n"
+        "sys.exit(command.main('train', sys.argv[1:], resumable=True))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "--workspace", str(workspace.path), "--device", "cpu", "--extension", "patient",
+         "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("mine in")
+    job = jobs.load(workspace, "mine")
+    running(job)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == worker.STOPPED
+    assert said.endswith("Saved at step 7.\n")
+    assert jobs.state(job).status == "stopped"
+
+
+def test_every_verb_has_its_script():
+    for verb in VERBS:
+        done = subprocess.run([sys.executable, "-m", f"scripts.{verb}", "--help"], cwd=ROOT, capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"python -m scripts.{verb}" in done.stdout

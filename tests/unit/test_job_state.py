@@ -1,0 +1,79 @@
+"""Journals folded into states, without a worker."""
+
+import json
+
+import pytest
+
+from core import job_reader, jobs
+from core.job_reader import JobBoard, JobReader
+from core.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Started
+from core.workspace import Workspace
+from tests.unit.fake_verbs import step
+from tests.unit.live_jobs import train
+
+
+def test_a_reader_reads_only_what_was_appended(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    journal.append(Queued())
+    journal.append(Failed("no"))
+    reader = JobReader(job)
+    first = reader.state()
+    assert reader.state() is first
+    journal.append(Queued())
+    opened: list[int] = []
+    true_read = job_reader.read
+    monkeypatch.setattr(job_reader, "read", lambda path, offset: opened.append(offset) or true_read(path, offset))
+    reader.state()
+    reader.state()
+    assert len(opened) == 1
+    assert opened[0] > 0
+
+
+def test_a_run_made_anew_under_the_same_name_is_read_anew(workspace: Workspace):
+    job = train(workspace, "quick", name="same")
+    Journal(job.journal).append(Failed("old"))
+    board = JobBoard(workspace)
+    assert board.state("same").status == "failed"
+    for path in job.directory.iterdir():
+        path.unlink()
+    job.directory.rmdir()
+    assert board.states() == []
+    train(workspace, "quick", name="same")
+    assert board.state("same").status == "created"
+
+
+def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: Workspace):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    for event in (Queued(), Started(1, 1), step(1), step(2), CheckpointSaved(2, "checkpoints/2", True), step(3),
+                  Evaluated(3, 1.0), SampleMade(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
+        journal.append(event)
+    assert [event.step for event in jobs.state(job).steps] == [1, 2, 3]
+    journal.append(step(3, loss=9.0))
+    state = jobs.state(job)
+    assert [event.speech_loss for event in state.steps] == [1.0, 1.0, 9.0]
+    assert (state.evaluations, state.samples) == ((), ())
+    assert [event.step for event in state.checkpoints] == [2]
+
+
+def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    for event in (Queued(), Started(1, 1), step(2), CheckpointSaved(2, "checkpoints/2", False), Queued(), Started(2, 2),
+                  CheckpointSaved(2, "checkpoints/2", True)):
+        journal.append(event)
+    [saved] = jobs.state(job).checkpoints
+    assert saved.best
+
+
+def test_rate_and_time_left_are_measured(workspace: Workspace):
+    job = train(workspace, "quick")
+    lines = [{"event": "queued", "time": 100.0}, {"event": "started", "time": 100.0, "pid": 1, "attempt": 1}]
+    lines += [{"event": "progress", "time": 100.0 + n, "done": 5 * n, "total": 100, "unit": "clips"} for n in (1, 2, 3)]
+    job.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    state = JobReader(job).state(worker_alive=True)
+    assert (state.rate, state.eta_s) == (5.0, 17.0)
+    journal = Journal(job.journal)
+    journal.append(Progress(1, 10, "sentences"))
+    assert JobReader(job).state(worker_alive=True).eta_s is None  # another count: nothing measured yet
