@@ -129,7 +129,7 @@ class CompareOptions(Options):
 
     base: str = Field("base:tiny", title="Base", description="Model on the left.")
     finetuned: str = Field("", title="Finetuned", description="Model on the right: `run:ID` or `export:NAME`.")
-    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text.")
+    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; none takes a held-out sentence of each language.")
     voice: str = Field("low", title="Voice", description="A voice of the model, or a path to a reference recording.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")

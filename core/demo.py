@@ -7,11 +7,16 @@ The Start page and `scripts.demo` make the same chain. Each job names the one be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
-from config.loading import parse_options
+from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
 from core.job import Job, check_free, create
 from core.workspace import Workspace
+
+PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"
+Chosen = TypeVar("Chosen", bound=Options)
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,19 @@ class ChainOptions:
     source: str = "demo"  # `demo`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
-    train: TrainOptions = field(default_factory=TrainOptions)  # its extension and dataset are set by the chain
+    merges: int = 0
+    train: TrainOptions = field(default_factory=lambda: preset("train", TrainOptions))  # names are set by the chain
     name: str | None = None  # of the training run
 
     @property
     def extended(self) -> str:
         """Name of both the merged tokenizer and the extended model."""
         return f"{self.model}-{self.language}"
+
+
+def preset(verb: str, kind: type[Chosen]) -> Chosen:
+    """Options of one verb as the demo sets them, from `config/presets/demo.yaml`."""
+    return parse_options(kind, read_preset(PRESET, verb))
 
 
 def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
@@ -54,7 +65,7 @@ def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     values: dict[str, dict[str, object]] = {
         "download": {**model},
         "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language},
-        "tokenizer": {**model, **dataset, **tokenizer},
+        "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges},
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }

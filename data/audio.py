@@ -5,6 +5,7 @@ Every rate is stated once, in `MelSettings`. A file that is not audio raises `Us
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -53,7 +54,10 @@ def load(path: str | Path, sample_rate: int) -> torch.Tensor:
 
 def save(path: str | Path, waveform: torch.Tensor, sample_rate: int) -> None:
     """Write waveform (S,) as 16-bit WAV, clipped to [-1, 1]."""
-    soundfile.write(str(path), to_numpy(waveform), sample_rate, subtype="PCM_16")
+    try:
+        soundfile.write(str(path), to_numpy(waveform), sample_rate, subtype="PCM_16")
+    except (soundfile.SoundFileError, OSError) as error:
+        raise UserError(f"{path} could not be written: {error}.", "Free space on the disk, then try again.") from error
 
 
 def to_numpy(waveform: torch.Tensor) -> np.ndarray:
@@ -80,10 +84,12 @@ def mel_filterbank(settings: MelSettings) -> torch.Tensor:
 def log_mel(waveform: torch.Tensor, settings: MelSettings) -> torch.Tensor:
     """Natural logarithm of the mel amplitude of (B, S): (B, n_mels, F), F = S // hop_length + 1."""
     window = torch.hann_window(settings.win_length, device=waveform.device)
+    frames = waveform.shape[-1] // settings.hop_length + 1
+    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])  # reflecting at the ends needs so many samples
     spectrum = torch.stft(
-        waveform, settings.n_fft, settings.hop_length, settings.win_length,
+        torch.nn.functional.pad(waveform, (0, short)), settings.n_fft, settings.hop_length, settings.win_length,
         window, center=True, return_complex=True,
-    ).abs()
+    ).abs()[..., :frames]
     filters = mel_filterbank(settings).to(waveform.device)
     return torch.log(torch.clamp(filters.T @ spectrum, min=settings.floor))
 
@@ -96,10 +102,14 @@ def griffin_lim(mel: torch.Tensor, settings: MelSettings, n_iter: int = 32) -> t
     (Perraudin et al. 2013) from zero phase.
     """
     window = torch.hann_window(settings.win_length, device=mel.device)
-    return AF.griffinlim(
-        _magnitude(mel.float(), settings), window, settings.n_fft, settings.hop_length,
+    frames = mel.shape[-1]
+    short = max(0, settings.n_fft // (2 * settings.hop_length) + 2 - frames)  # as in `log_mel`
+    padded = torch.nn.functional.pad(mel.float(), (0, short), value=math.log(settings.floor))
+    waveform = AF.griffinlim(
+        _magnitude(padded, settings), window, settings.n_fft, settings.hop_length,
         settings.win_length, power=1.0, n_iter=n_iter, momentum=0.99, length=None, rand_init=False,
     )
+    return waveform[..., :(frames - 1) * settings.hop_length]
 
 
 @lru_cache(maxsize=8)

@@ -18,10 +18,10 @@ from config.errors import UserError
 Ending = Literal["sentence", "phrase", "word"]
 
 # Full stops that need no space after them: Ethiopic, Indic, Chinese and Japanese, Khmer, Burmese, Armenian, Tibetan.
-_STOPS = "።፧፨।॥。！？｡．︒។៕៖၊။։༎᠃᠉᙮꓿𑅁"
+_STOPS = "።፧፨।॥。！？｡．︒។៕៖။։༎᠃᠉᙮꓿𑅁"
 _SPACED_STOPS = ".!?…؟۔"  # they also stand inside words and numbers, so a space or the end must follow
 _ETHIOPIC_STOP = "፡፡|(?<=[\u1200-\u135a])::"  # how the Ethiopic full stop is often typed
-_MARKS = "፣፤፥፦、，；：､"  # commas and their like that need no space
+_MARKS = "፣፤፥፦、，；：､၊"  # commas and their like that need no space
 _SPACED_MARKS = ",;:،؛–—"
 _CLOSING = "\"'»”’›)]}」』】）》〉］"
 

@@ -8,7 +8,6 @@ code tables that start as sums over the quantiser's levels.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from scripts.tiny.schedule import learning_rate, steps
 from scripts.tiny.train_codec import SILENT
 from scripts.tiny.train_judge import error
 
-STEPS = 4500
+STEPS = 3600
 BATCH = 48
 GUIDED_LAYERS, GUIDED_HEADS, GUIDED_WIDTH = (1, 2, 3), 2, 2.0  # the last in characters
 PROMPT = 50  # codes at most
@@ -249,10 +248,13 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
 
 
 def folded(model: SpeechLM) -> SpeechLM:
-    """`model` with each code table written out, as it ships."""
-    for table in (model.speech_emb, model.speech_head):
-        parametrize.remove_parametrizations(table, "weight", leave_parametrized=True)
-    return model
+    """A copy of `model` with each code table written out, as it ships."""
+    tensors = {key: value for key, value in model.state_dict().items() if ".parametrizations." not in key}
+    for name in ("speech_emb", "speech_head"):
+        tensors[f"{name}.weight"] = model.get_submodule(name).weight
+    plain = SpeechLM(model.config)
+    plain.load_state_dict(tensors)
+    return plain
 
 
 @torch.inference_mode()
@@ -281,10 +283,10 @@ def build(folder: Path, seed: int) -> None:
                 for lang in ("en", "fr") for split in ("combinations", "running")}
 
     def report(model: SpeechLM, step: int) -> None:
-        save_module(folder / f"t3-{step}.safetensors", folded(copy.deepcopy(model)), model.config)
+        save_module(folder / f"t3-{step}.safetensors", folded(model), model.config)
         for (language, split), clips in held_out.items():
             letters, phonemes = judged(model, codec, judge, front_end, clips[:20], voices, 0.5)
             print(f"  step {step} {language} {split}: letters {letters:.3f} phonemes {phonemes:.3f}", flush=True)
 
-    model = train(spoken, codec.config, front_end, STEPS, seed, every=750, report=report)
+    model = train(spoken, codec.config, front_end, STEPS, seed, every=900, report=report)
     save_module(folder / "t3.safetensors", model, model.config)

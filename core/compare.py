@@ -1,0 +1,192 @@
+"""The same texts, voice and seed through two models, side by side, with a judge who knows its own error.
+
+For a language that the base model lacks, its side reads the romanised spelling as one of
+its own languages, and says so: it has no tokens for the text itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from config.errors import UserError
+from config.schema import CompareOptions
+from core import clips, compute, evaluate, originals, spectrogram
+from core.clips import Clip
+from core.journal import Plan, Result, Warned
+from core.loading import VoiceModel, load
+from core.reporter import Reporter, stage
+from core.speak import Speaker
+from core.workspace import Workspace
+from data.romanise import romanise
+from models.base import Judge, Verdict
+
+BASE, FINETUNED = "base", "finetuned"
+REPORT = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a side really speaks for a text; `note` says where that differs from what was asked."""
+
+    text: str
+    language: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One side of one text."""
+
+    reading: Reading
+    clip: Clip
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One text on both sides; a side that cannot speak it is missing. `identical`: equal to the bit."""
+
+    language: str
+    text: str
+    sides: dict[str, Spoken] = field(default_factory=dict)
+
+    @property
+    def identical(self) -> bool | None:
+        if len(self.sides) < 2:
+            return None
+        return self.sides[BASE].clip.sha256 == self.sides[FINETUNED].clip.sha256
+
+
+def run(options: CompareOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Speak every text with both models, emit the clips, write `comparison.json`."""
+    comparison = Comparison(options, workspace, reporter)
+    rows = []
+    with stage(reporter, "speak"):
+        for index, (language, text) in enumerate(comparison.texts):
+            rows.append(comparison.row(index, language, text))
+    with stage(reporter, "judge originals"):
+        languages = dict.fromkeys(row.language for row in rows)
+        own_errors = {code: comparison.error_on_originals(code) for code in languages}
+    _write_report(reporter, rows, own_errors)
+    return _result(rows, own_errors, comparison.finetuned)
+
+
+class Comparison:
+    """Both models, loaded and checked against all texts before anything is spoken."""
+
+    def __init__(self, options: CompareOptions, workspace: Workspace, reporter: Reporter) -> None:
+        self._options, self._workspace, self._reporter = options, workspace, reporter
+        if not options.finetuned:
+            raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
+        with stage(reporter, "load"):
+            device = compute.prepare(options.device)
+            self.base = load(workspace, options.base, device)
+            self.finetuned = load(workspace, options.finetuned, device)
+            longest = originals.longest_texts(workspace, self.finetuned)
+            self._speakers = {BASE: Speaker(self.base, options.voice, longest),
+                              FINETUNED: Speaker(self.finetuned, options.voice, longest)}
+            self._judge: Judge | None = self.finetuned.family.judge(self.finetuned.base_folder)
+        if self.base.base_hash != self.finetuned.base_hash:
+            reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
+        self.texts = options.texts or _sample_texts(workspace, self.finetuned)
+        self._readings = [self._read(language, text) for language, text in self.texts]
+        self._announce()
+
+    def row(self, index: int, language: str, text: str) -> Row:
+        """Speak one text on both sides; the pictures share the time scale of the longer clip."""
+        spoken = {side: self._spoken(side, index, language, text, reading)
+                  for side, reading in self._readings[index].items()}
+        longest_s = max(side.clip.duration_s for side in spoken.values())
+        for side, made in spoken.items():
+            picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
+            spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, longest_s)
+            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, made.reading.note))
+        return Row(language, text, spoken)
+
+    def error_on_originals(self, language: str) -> float | None:
+        return originals.judge_error(self._workspace, self.finetuned, self._judge, language)
+
+    def _spoken(self, side: str, index: int, language: str, text: str, reading: Reading) -> Spoken:
+        stem = f"{index:03d}-{side}"
+        clip = clips.speak(self._speakers[side], reading.text, reading.language, self._options.sampling, self._reporter,
+                           side=side, index=index, piece_stem=f"{stem}-part", stem=stem)
+        return Spoken(reading, clip, originals.verdict(self._judge, clip.waveform, clip.sample_rate, text, language))
+
+    def _read(self, language: str, text: str) -> dict[str, Reading]:
+        """How each side reads a text; raises `UserError` for what the finetuned model cannot speak."""
+        self._speakers[FINETUNED].pieces(text, language)
+        found = {FINETUNED: Reading(text, language)}
+        base = reading(self.base, text, language)
+        return {BASE: base, **found} if base else found
+
+    def _announce(self) -> None:
+        count = len(self.texts)
+        lines = [f"{count} texts through {self.base.ref} and {self.finetuned.ref}: "
+                 f"voice {self._options.voice}, seed {self._options.sampling.seed}."]
+        notes = [sides[BASE].note for sides in self._readings if BASE in sides]
+        lines += [note for note in dict.fromkeys(notes) if note]
+        self._reporter.emit(Plan(tuple(lines), {"texts": count}))
+        for (language, text), sides in zip(self.texts, self._readings, strict=True):
+            if BASE not in sides:
+                message = f"The base model has no {language!r} and cannot spell {text!r}: it stays silent."
+                self._reporter.emit(Warned(message))
+
+
+def reading(model: VoiceModel, text: str, language: str) -> Reading | None:
+    """How `model` reads a text: as it stands, or romanised when it lacks the language; None when it cannot."""
+    if language in model.front_end.languages:
+        return Reading(text, language)
+    spelled = romanise(text)
+    own = sorted(model.front_end.base_languages, key=lambda code: code != "en")
+    for code in own:
+        speakable = model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code)
+        if speakable:
+            note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
+            return Reading(spelled, code, note)
+    return None
+
+
+def _sample_texts(workspace: Workspace, model: VoiceModel) -> tuple[tuple[str, str], ...]:
+    """One held-out sentence of each language, new languages first."""
+    codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
+    found = [(code, known[0].text) for code in codes if (known := originals.recordings(workspace, model, code))]
+    if not found:
+        raise UserError("There are no texts to compare.", "Give pairs of language and text.")
+    return tuple(found)
+
+
+def _write_report(reporter: Reporter, rows: Sequence[Row], own_errors: dict[str, float | None]) -> None:
+    values = {"error_on_originals": own_errors, "rows": [_row_values(row) for row in rows]}
+    text = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
+    (reporter.directory / REPORT).write_text(text, encoding="utf-8")
+
+
+def _row_values(row: Row) -> dict[str, object]:
+    sides = {side: {
+        "spoken_text": made.reading.text, "spoken_language": made.reading.language, "note": made.reading.note,
+        "path": made.clip.path, "sha256": made.clip.sha256, "segments": made.clip.segments,
+        "duration_s": round(made.clip.duration_s, 3), "seconds": round(made.clip.seconds, 3),
+        "peak": round(made.clip.peak, 4), "level_db": round(made.clip.level_db, 1),
+        "error": made.verdict.error if made.verdict else None, "heard": made.verdict.heard if made.verdict else "",
+    } for side, made in row.sides.items()}
+    return {"language": row.language, "text": row.text, "identical": row.identical, **sides}
+
+
+def _result(rows: Sequence[Row], own_errors: dict[str, float | None], model: VoiceModel) -> Result:
+    """Flat: errors by side and language, and whether base languages sound the same to the bit."""
+    result: Result = {"texts": len(rows), "report": REPORT}
+    by_language: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_language[row.language].append(row)
+    for language, own in by_language.items():
+        for side in (BASE, FINETUNED):
+            verdicts = [made.verdict for row in own if (made := row.sides.get(side)) and made.verdict]
+            result[f"error_{side}_{language}"] = evaluate.score(language, verdicts).error if verdicts else None
+        result[f"error_originals_{language}"] = own_errors[language]
+        if not model.front_end.is_new(language):
+            result[f"identical_{language}"] = all(row.identical for row in own)
+    result["seconds"] = round(sum(made.clip.seconds for row in rows for made in row.sides.values()), 3)
+    return result

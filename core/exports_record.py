@@ -1,0 +1,47 @@
+"""What `export.json` says of an export. Never loads torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from core.records import Origin
+
+RECORD, SUMS, CERTIFICATE = "export.json", "SHA256SUMS.json", "certificate.json"
+AGAIN = "Copy the export again from where it was made, or make it again: python -m scripts.export."
+
+
+@dataclass(frozen=True)
+class ExportRecord:
+    """What `export.json` says of an export."""
+
+    name: str
+    run: str
+    step: int
+    scope: str
+    dataset: str
+    languages: tuple[str, ...]  # that the base model does not have
+    origin: Origin
+    longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
+    judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
+
+
+def write_record(folder: Path, record: ExportRecord) -> None:
+    """Write `export.json`."""
+    text = json.dumps(dataclasses.asdict(record), ensure_ascii=False, indent=1) + "\n"
+    (folder / RECORD).write_text(text, encoding="utf-8")
+
+
+def read_record(folder: Path) -> ExportRecord:
+    """What `folder` holds; `UserError` when it is no export or damaged."""
+    path = folder / RECORD
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        values["origin"] = Origin(**values["origin"])
+        values["languages"] = tuple(values["languages"])
+        return ExportRecord(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} could not be read: {error}.", AGAIN) from error

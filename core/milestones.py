@@ -1,0 +1,116 @@
+"""What happens at a checkpoint: save, measure, speak, judge, rank, and delete what is no longer needed.
+
+The checkpoint is saved first, so that a kill during the rendering loses nothing; a resumed
+run measures a checkpoint that was saved and not yet measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from core import checkpoint, evaluate
+from core.checkpoint import Ranking
+from core.evaluate import Spoken, Studio
+from core.journal import CheckpointSaved, Evaluated, SampleMade, Warned
+from core.records import CheckpointRecord
+from core.reporter import Reporter
+from core.trainer import Trainer
+from data import audio
+from models.base import Sampling
+
+SAMPLES = "samples"
+_JUDGED, _LOSS = "judged error", "held-out speech loss"
+
+
+@dataclass
+class Milestones:
+    """The checkpoints of one run."""
+
+    trainer: Trainer
+    studio: Studio
+    record: CheckpointRecord
+    reporter: Reporter
+
+    @property
+    def run(self) -> Path:
+        """The run's folder."""
+        return self.reporter.directory
+
+    @property
+    def measure(self) -> str:
+        """By what the best is chosen: judged speech where it can be judged, else the loss."""
+        judged = self.trainer.options.judged_sentences > 0 and self.studio.judges(self.trainer.data.language)
+        return _JUDGED if judged else _LOSS
+
+    def warn(self) -> None:
+        """Say it when speech cannot be judged although that was asked for."""
+        language = self.trainer.data.language
+        if self.trainer.options.judged_sentences > 0 and not self.studio.judges(language):
+            self.reporter.emit(Warned(
+                f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
+                "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples."))
+
+    def save(self) -> None:
+        """Save the present step; older checkpoints that are neither best nor last are deleted."""
+        step = self.trainer.step
+        checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, self.trainer.state())
+        best = checkpoint.read_ranking(self.run).best
+        checkpoint.prune(self.run, {step} if best is None else {step, best})
+
+    def announce(self) -> None:
+        """Tell of a checkpoint that is saved and not measured."""
+        self.reporter.emit(CheckpointSaved(self.trainer.step, self._path(), best=False))
+
+    def measured(self) -> bool:
+        """Whether the present step stands in the ranking."""
+        return self.trainer.step in checkpoint.read_ranking(self.run).values
+
+    def evaluate(self) -> None:
+        """Measure the present step, which is saved, and rank it."""
+        step, language = self.trainer.step, self.trainer.data.language
+        loss = self.trainer.held_out_loss()
+        error = self._speak(language)
+        self.reporter.emit(Evaluated(step, loss, {} if error is None else {language: error}))
+        ranking = checkpoint.read_ranking(self.run)
+        ranking = Ranking(self.measure, ranking.best, ranking.values).with_value(step, loss if error is None else error)
+        checkpoint.write_ranking(self.run, ranking)
+        self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
+        assert ranking.best is not None
+        checkpoint.prune(self.run, {step, ranking.best})
+
+    def _speak(self, language: str) -> float | None:
+        """Render the sample sentences; their error, or None when no judge knows the language."""
+        options = self.trainer.options
+        if options.judged_sentences == 0:
+            return None
+        sentences = evaluate.chosen(self.trainer.data.sentences, options.judged_sentences)
+        score, said = evaluate.judged(self.studio, self.trainer.voice, language, sentences, Sampling(seed=options.seed))
+        for index, item in enumerate(said):
+            self._keep(index, item)
+        if not self.studio.judges(language):
+            return None
+        if score.sentences == 0:
+            raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset anew.")
+        return score.error
+
+    def _keep(self, index: int, item: Spoken) -> None:
+        step = self.trainer.step
+        path = Path(SAMPLES) / f"step-{step:06d}" / f"{index + 1:02d}-{item.language}.wav"
+        target = self.run / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            audio.save(target, item.waveform, item.sample_rate)
+        except OSError as error:
+            raise UserError(f"The sample {target} could not be written: {error.strerror}.",
+                            "Free some space, then resume the run; the checkpoint is intact.") from error
+        error_value = item.verdict.error if item.verdict else None
+        self.reporter.emit(SampleMade(step, item.language, item.text, path.as_posix(), error_value))
+
+    def _record(self) -> CheckpointRecord:
+        values = {**vars(self.record), "step": self.trainer.step}
+        return CheckpointRecord(**values)
+
+    def _path(self) -> str:
+        return checkpoint.folder_of(Path(), self.trainer.step).as_posix()

@@ -1,0 +1,136 @@
+"""One optimizer step: what is trained, at which rate, and the two next-token losses it follows.
+
+The optimizer holds the new rows and the adapters and nothing else. Every loss is a sum over
+the tokens of all micro-batches divided by their number, so that accumulation changes memory
+and not the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.loading import VoiceModel
+from core.precision import Precision
+from core.prefix import new_rows
+from models.base import LossOptions, Sample
+
+_FLOOR = 0.03  # share of the peak rate at the end of the cosine
+_BETAS = (0.9, 0.98)
+
+
+@dataclass(frozen=True)
+class Trainables:
+    """Every parameter that may change, by name."""
+
+    rows: dict[str, nn.Parameter]
+    adapters: dict[str, nn.Parameter]
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        """Rows, then adapters: the order of the optimizer's groups."""
+        return {**self.rows, **self.adapters}
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """Means in nats a token, the norm of the gradients before clipping, and the tokens seen."""
+
+    speech: float
+    text: float
+    gradient_norm: float
+    tokens: int
+
+
+def trainables(voice: VoiceModel) -> Trainables:
+    """The new rows and, in `gated` and `full`, the adapters; all else of the module stays frozen."""
+    module = voice.model.module
+    rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
+    found = Trainables(rows, voice.adapters.parameters() if voice.adapters else {})
+    for parameter in found.named.values():
+        parameter.requires_grad_(True)
+    open_names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert open_names == set(found.named), open_names ^ set(found.named)
+    return found
+
+
+def optimizer(found: Trainables, options: TrainOptions) -> torch.optim.AdamW:
+    """AdamW with a group for the rows, which are not decayed, and one for the adapters."""
+    rows = {"params": list(found.rows.values()), "lr": options.row_rate, "weight_decay": 0.0}
+    groups: list[dict[str, object]] = [rows]
+    if found.adapters:
+        groups.append({"params": list(found.adapters.values()), "lr": options.adapter_rate,
+                       "weight_decay": options.weight_decay})
+    return torch.optim.AdamW(groups, betas=_BETAS)
+
+
+def rate_factor(step: int, options: TrainOptions) -> float:
+    """Share of the peak rate at `step` (from 0): linear warmup, then a cosine to 3%."""
+    if step < options.warmup:
+        return (step + 1) / options.warmup
+    share = (step - options.warmup) / max(1, options.steps - options.warmup)
+    return _FLOOR + (1 - _FLOOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def set_rate(optimizer: torch.optim.AdamW, options: TrainOptions, step: int) -> float:
+    """Set the rates for `step`; that of the rows."""
+    for group, peak in zip(optimizer.param_groups, (options.row_rate, options.adapter_rate), strict=False):
+        group["lr"] = peak * rate_factor(step, options)
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def step(voice: VoiceModel, micro_batches: Sequence[Sequence[Sample]], found: Trainables, optimizer: torch.optim.AdamW,
+         options: TrainOptions, precision: Precision, generator: torch.Generator) -> StepLosses:
+    """Learn from the micro-batches. A loss that is not a number raises `UserError` and changes nothing."""
+    hiding = LossOptions(options.text_dropout, options.code_dropout)
+    speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
+    text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
+    speech = text = 0.0
+    optimizer.zero_grad(set_to_none=True)
+    for batch in micro_batches:
+        with precision.autocast():
+            losses = voice.model.losses(batch, hiding, generator)
+        assert losses.speech_count == sum(sample.speech_targets for sample in batch)
+        total = losses.speech_sum / speech_targets + options.text_loss_weight * losses.text_sum / text_targets
+        total.backward()
+        speech += losses.speech_sum.item() / speech_targets
+        text += losses.text_sum.item() / text_targets
+    norm = float(nn.utils.clip_grad_norm_(list(found.named.values()), options.clip))
+    if not math.isfinite(speech + text + norm):
+        optimizer.zero_grad(set_to_none=True)
+        raise NotFinite(speech, text, norm)
+    optimizer.step()
+    return StepLosses(speech, text, norm, speech_targets + text_targets)
+
+
+class NotFinite(ArithmeticError):
+    """A loss or gradient is infinite or no number."""
+
+    def __init__(self, speech: float, text: float, norm: float) -> None:
+        super().__init__(f"speech loss {speech}, text loss {text}, gradient norm {norm}")
+
+    def explained(self, step: int, clips: Iterable[str]) -> UserError:
+        """What the user reads: the step and the clips."""
+        return UserError(
+            f"Training broke at step {step}: {self}. The clips of the step: {', '.join(clips)}.",
+            "Train again with lower learning rates or in float32; if it breaks at the same clips, listen to them.",
+        )
+
+
+@torch.no_grad()
+def held_out_loss(voice: VoiceModel, samples: Sequence[Sample], batch_size: int, precision: Precision) -> float:
+    """Mean next-token loss on the speech of `samples`, nothing hidden, in nats a token."""
+    total, count = 0.0, 0
+    ordered = sorted(samples, key=lambda sample: len(sample.speech_codes))
+    for start in range(0, len(ordered), batch_size):
+        with precision.autocast():
+            losses = voice.model.losses(ordered[start:start + batch_size], LossOptions())
+        total += losses.speech_sum.item()
+        count += losses.speech_count
+    return total / count

@@ -1,0 +1,41 @@
+"""Speak a text: segments as they are made, then the whole, judged where the judge knows the language."""
+
+from __future__ import annotations
+
+from config.schema import SynthesizeOptions
+from core import clips, compute, originals, spectrogram
+from core.journal import Plan, Result
+from core.loading import load
+from core.reporter import Reporter, stage
+from core.speak import Speaker
+from core.workspace import Workspace
+
+SIDE = "speech"
+
+
+def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Write `audio/segment-NNN.wav` one by one, `audio/speech.wav` and its spectrogram."""
+    with stage(reporter, "load"):
+        model = load(workspace, options.voice_model, compute.prepare(options.device))
+        speaker = Speaker(model, options.voice, originals.longest_texts(workspace, model))
+    pieces = speaker.pieces(options.text, options.language)
+    plan = f"{len(pieces)} segments with {model.ref} in the voice {options.voice}."
+    reporter.emit(Plan((plan,), {"segments": len(pieces)}))
+    with stage(reporter, "speak"):
+        clip = clips.speak(speaker, options.text, options.language, options.sampling, reporter,
+                           side=SIDE, index=0, piece_stem="segment", stem="speech")
+    with stage(reporter, "judge"):
+        judge = model.family.judge(model.base_folder)
+        heard = originals.verdict(judge, clip.waveform, clip.sample_rate, options.text, options.language)
+        own_error = originals.judge_error(workspace, model, judge, options.language)
+        picture = f"{clips.FOLDER}/speech.png"
+        spectrogram.save(reporter.directory / picture, clip.waveform, clip.sample_rate)
+    reporter.emit(clip.event(SIDE, 0, options.text, options.language, heard, picture))
+    return {
+        "path": clip.path, "duration_s": round(clip.duration_s, 3), "seconds": round(clip.seconds, 3),
+        "real_time_factor": round(clip.real_time_factor, 3), "segments": clip.segments, "model": model.ref,
+        "language": options.language, "voice": options.voice, "seed": options.sampling.seed,
+        "peak": round(clip.peak, 4), "level_db": round(clip.level_db, 1), "sha256": clip.sha256,
+        "error": heard.error if heard else None, "error_on_originals": own_error,
+        "heard": heard.heard if heard else "", "spectrogram": picture,
+    }

@@ -1,0 +1,201 @@
+"""Train the new rows, and adapters beside them, of an extended model: the story of one run, top to bottom.
+
+The same function starts a run and resumes it: what stands in `checkpoints/` decides. The
+rate follows the steps alone, never the clock, so that a resumed run is the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core import certificate, certify, checkpoint, compute, precision, records, replay, training_data
+from core.adapters import Adapters
+from core.evaluate import Studio
+from core.journal import Plan, Result, Step, Warned
+from core.loading import VoiceModel, load_checkpoint, load_extension
+from core.milestones import Milestones
+from core.optimization import StepLosses
+from core.records import CheckpointRecord
+from core.reporter import Reporter, StopRequested, check_stop, stage
+from core.trainer import Trainer
+from core.workspace import Workspace
+
+_PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")
+_STEPS_TOLD = 5000  # a longer run tells of every second step, every third ...
+
+
+def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Train to the last step or the time limit, then certify the best checkpoint."""
+    device = compute.prepare(options.device)
+    with stage(reporter, "load"):
+        milestones = _open(options, workspace, reporter, device)
+    trainer = milestones.trainer
+    _write_environment(reporter.directory, device, str(trainer.precision))
+    reporter.emit(_plan(trainer))
+    milestones.warn()
+    check_stop(reporter)
+    if trainer.step and _due(trainer) and not milestones.measured():
+        milestones.evaluate()
+    while not _done(trainer):
+        losses = trainer.take_step()
+        _tell(trainer, losses, reporter)
+        if _due(trainer):
+            milestones.save()
+            _stop_here(milestones, reporter)
+            milestones.evaluate()
+        elif reporter.stop_requested():
+            milestones.save()
+            _stop_here(milestones, reporter)
+    if trainer.step < options.steps:
+        reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
+                             f"{trainer.step} of {options.steps}, before the learning rate had run down."))
+    return _finish(milestones, workspace, reporter)
+
+
+def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device) -> Milestones:
+    """Everything of a new run, or of one that goes on from its last checkpoint."""
+    run = reporter.directory
+    checkpoint.clean(run)
+    saved = checkpoint.steps(run)
+    if saved:
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved[-1]), device)
+    else:
+        voice = new_voice(options, workspace, device)
+    data = training_data.load(workspace, options.dataset, voice)
+    for note in data.notes:
+        reporter.emit(Warned(note))
+    studio = Studio.of(voice)
+    rehearsed = replay.load(voice, studio.voices).rehearsed if options.scope == "full" else ()
+    if options.scope == "full" and options.replay > 0 and not rehearsed:
+        reporter.emit(Warned("The base model comes with no clips to rehearse: replay is off, expect more drift."))
+    trainer = Trainer(options, voice, data, rehearsed, precision.decide(options.precision, device))
+    if saved:
+        state = checkpoint.load_state(run, saved[-1])
+        if state.data_fingerprint != data.fingerprint:
+            raise UserError(f"The dataset {options.dataset!r} is not the one this run began with.",
+                            "Put that dataset back, or start a new run.")
+        trainer.restore(state)
+    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter)
+
+
+def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
+    """The untrained extension, with fresh adapters where the scope has them."""
+    voice = load_extension(workspace, options.extension, device)
+    if options.scope == "rows":
+        return voice
+    adapters = Adapters.fresh(voice.model.module, voice.model.adapter_targets, options.adapter_rank,
+                              options.adapter_dropout, options.seed)
+    voice.model.module.to(device)
+    return replace(voice, adapters=adapters, scope=options.scope)
+
+
+def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: VoiceModel) -> CheckpointRecord:
+    folder = workspace.extensions / options.extension
+    there = folder / records.EXTENSION
+    rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
+    return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
+                            options.adapter_rank if voice.adapters else None)
+
+
+def _plan(trainer: Trainer) -> Plan:
+    counts, options, data = trainer.counts, trainer.options, trainer.data
+    total = counts.new_rows + counts.old_rows
+    frozen = _amount(counts.base_parameters)
+    beside = f"adapters of {_amount(counts.adapter_parameters)} beside" if counts.adapter_parameters else "0 of"
+    return Plan(
+        (f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
+         f"{beside} {frozen} frozen parameters.",
+         f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
+         f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation} clips; "
+         f"{trainer.precision}."),
+        {"new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
+         "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
+         "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out)},
+    )
+
+
+def _amount(parameters: int) -> str:
+    """Such as `5.9 M` or `4.2 k`."""
+    return f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters / 1e3:.1f} k"
+
+
+def _done(trainer: Trainer) -> bool:
+    limit = trainer.options.max_minutes * 60
+    return trainer.step >= trainer.options.steps or 0 < limit <= trainer.seconds
+
+
+def _due(trainer: Trainer) -> bool:
+    return trainer.step % trainer.options.checkpoint_every == 0 or _done(trainer)
+
+
+def _tell(trainer: Trainer, losses: StepLosses, reporter: Reporter) -> None:
+    options = trainer.options
+    if trainer.step % max(1, options.steps // _STEPS_TOLD) and not _due(trainer):
+        return
+    left = trainer.seconds / trainer.step * (options.steps - trainer.step)
+    if options.max_minutes:
+        left = min(left, max(0.0, options.max_minutes * 60 - trainer.seconds))
+    reporter.emit(Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate,
+                       losses.gradient_norm, round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3),
+                       round(left, 1)))
+
+
+def _stop_here(milestones: Milestones, reporter: Reporter) -> None:
+    """End the run if that was asked for; the present step is saved."""
+    if reporter.stop_requested():
+        milestones.announce()
+        trainer = milestones.trainer
+        raise StopRequested(f"Stopped after step {trainer.step} of {trainer.options.steps}, which is saved; "
+                            "resume goes on from there.")
+
+
+def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) -> Result:
+    """Certify the best checkpoint; the run's result."""
+    run, trainer = reporter.directory, milestones.trainer
+    ranking = checkpoint.read_ranking(run)
+    assert ranking.best is not None
+    with stage(reporter, "certificate"):
+        made = certify.certify_folder(workspace, checkpoint.folder_of(run, ranking.best), trainer.voice.device)
+        certificate.write(run / certificate.FILE, made)
+    if made.failed():
+        reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))
+    result: Result = {
+        "run": run.name, "steps": trainer.step, "best_step": ranking.best, "chosen_by": ranking.measure,
+        "best_value": round(ranking.values[ranking.best], 4), "train_seconds": round(trainer.seconds, 1),
+        "certificate": "failed: " + ", ".join(made.failed()) if made.failed() else "passed",
+    }
+    for error in made.errors:
+        for when, value in (("before", error.before), ("after", error.after), ("original", error.original)):
+            result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
+    return result
+
+
+def _write_environment(run: Path, device: torch.device, computed_in: str) -> None:
+    """What the numbers of this run were made with."""
+    environment = {
+        "python": platform.python_version(), "packages": {name: version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(), "precision": computed_in, "commit": _commit(),
+    }
+    (run / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
+
+
+def _commit() -> str | None:
+    """The commit of the code, where it runs from a clone."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,181 @@
+"""What a run trains on and is measured by: cached features with the ids of their texts.
+
+No audio file is opened: features come from the cache that `prepare` filled. A clip that
+cannot be used is counted and named, never lost in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from config.errors import UserError
+from core.loading import VoiceModel
+from core.workspace import Workspace
+from data import manifest
+from data.batches import Clip, Draw
+from data.features import FeatureCache
+from data.front_end import FrontEnd
+from data.manifest import HELD_OUT, TRAIN
+from models.base import Features, Sample, SpeechModel
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One clip as the model sees it."""
+
+    id: str
+    text: str
+    language: str
+    speaker: str
+    text_ids: np.ndarray  # (T,) int64
+    speech_codes: np.ndarray  # (U,) int64
+    speaker_embedding: np.ndarray  # (D,) float32
+
+    @property
+    def order_clip(self) -> Clip:
+        """What the order of training asks of a clip."""
+        return Clip(len(self.text_ids) + len(self.speech_codes), self.speaker)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A held-out sentence to speak, with its original recording where there is one."""
+
+    text: str
+    original: Path | None
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Clips by use; `notes` name what was left out."""
+
+    language: str
+    fingerprint: str
+    train: tuple[Utterance, ...]
+    held_out: tuple[Utterance, ...]
+    sentences: tuple[Sentence, ...]
+    notes: tuple[str, ...]
+
+
+def load(workspace: Workspace, name: str, voice: VoiceModel) -> TrainingData:
+    """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on."""
+    dataset = manifest.load(workspace.dataset(name))
+    language = dataset.card.language
+    _check_language(name, language, voice.front_end)
+    extractor = voice.family.extractor(voice.base_folder, voice.device)
+    reader = _Reader(voice, FeatureCache(workspace.cache, extractor.fingerprint))
+    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.speaks(clip, language)])
+    held_out = reader.utterances([clip for clip in dataset.split(HELD_OUT) if reader.speaks(clip, language)])
+    train = reader.with_company(train)
+    if not train:
+        why = " ".join(reader.notes()) or "none is in the training split."
+        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", "Prepare it again with other settings.")
+    if not held_out:
+        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.",
+                        "Prepare it with a held-out share above 0.")
+    paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
+    sentences = tuple(Sentence(item.text, paths[item.id]) for item in held_out)
+    return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes())
+
+
+def sample(target: Utterance, prompt: Utterance, prompt_length: int) -> Sample:
+    """`target` to learn in the voice of another clip."""
+    return Sample(target.text_ids, target.speech_codes, prompt.speaker_embedding, prompt.speech_codes[:prompt_length])
+
+
+def samples(draws: Sequence[Draw], clips: Sequence[Utterance], prompt_length: int) -> list[Sample]:
+    """The samples of a batch."""
+    return [sample(clips[draw.target], clips[draw.prompt], prompt_length) for draw in draws]
+
+
+def measured(held_out: Sequence[Utterance], train: Sequence[Utterance], prompt_length: int) -> list[Sample]:
+    """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
+    of_speaker: dict[str, Utterance] = {}
+    for item in train:
+        of_speaker.setdefault(item.speaker, item)
+    return [sample(item, of_speaker.get(item.speaker) or nearest(item, train), prompt_length) for item in held_out]
+
+
+def nearest(item: Utterance, others: Sequence[Utterance]) -> Utterance:
+    """The clip of `others` whose speaker embedding points most like that of `item`."""
+    return max(others, key=lambda other: float(item.speaker_embedding @ other.speaker_embedding))
+
+
+def _check_language(name: str, language: str, front_end: FrontEnd) -> None:
+    if language not in front_end.languages:
+        raise UserError(
+            f"The dataset {name!r} is in {language!r}; the extended model speaks {', '.join(front_end.languages)}.",
+            "Train a tokenizer on this dataset and extend the model with it.",
+        )
+    if not front_end.is_new(language):
+        raise UserError(
+            f"The dataset {name!r} is in {language!r}, which the base model already speaks: nothing of it may change.",
+            "Choose a dataset in the new language.",
+        )
+
+
+def utterance(name: str, text: str, language: str, speaker: str, features: Features, front_end: FrontEnd) -> Utterance:
+    """`text` and the features of its recording, ready for the model."""
+    return Utterance(name, text, language, speaker, front_end.encode(text, language),
+                     features.speech_codes.astype(np.int64), features.speaker_embedding.astype(np.float32))
+
+
+class _Reader:
+    """Clips to utterances, keeping account of those left out."""
+
+    def __init__(self, voice: VoiceModel, cache: FeatureCache) -> None:
+        self._front_end, self._model, self._cache = voice.front_end, voice.model, cache
+        self._left_out: dict[str, list[str]] = {}
+
+    def utterances(self, clips: Sequence[manifest.Clip]) -> tuple[Utterance, ...]:
+        made = [self._utterance(clip) for clip in clips]
+        return tuple(item for item in made if item is not None)
+
+    def speaks(self, clip: manifest.Clip, language: str) -> bool:
+        if clip.language != language:
+            self._leave_out(f"not in {language!r}", clip.id)
+        return clip.language == language
+
+    def with_company(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
+        """Only clips whose speaker has another one: the prompt must not be the target."""
+        count: dict[str, int] = {}
+        for item in clips:
+            count[item.speaker] = count.get(item.speaker, 0) + 1
+        for item in clips:
+            if count[item.speaker] < 2:
+                self._leave_out("the only clip of the speaker, which leaves none to prompt it", item.id)
+        return tuple(item for item in clips if count[item.speaker] > 1)
+
+    def notes(self) -> tuple[str, ...]:
+        """One line a reason, with the first names."""
+        return tuple(
+            f"{len(ids)} clips left out ({reason}): {', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
+            for reason, ids in self._left_out.items()
+        )
+
+    def _utterance(self, clip: manifest.Clip) -> Utterance | None:
+        if not self._cache.has(clip.sha256):
+            self._leave_out("no features in the cache: prepare the dataset again", clip.id)
+            return None
+        arrays = self._cache.load(clip.sha256)
+        features = Features(arrays["speech_codes"], arrays["speaker_embedding"])
+        if self._front_end.unknown_characters(clip.text, clip.language):
+            self._leave_out("characters outside the vocabulary", clip.id)
+            return None
+        item = utterance(clip.id, clip.text, clip.language, clip.speaker, features, self._front_end)
+        if not _fits(item, self._model):
+            limits = f"{self._model.longest_text} text ids or {self._model.longest_speech} codes"
+            self._leave_out(f"longer than the model's {limits}", clip.id)
+            return None
+        return item
+
+    def _leave_out(self, reason: str, name: str) -> None:
+        self._left_out.setdefault(reason, []).append(name)
+
+
+def _fits(item: Utterance, model: SpeechModel) -> bool:
+    return len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech

@@ -1,0 +1,65 @@
+"""The whole main job without a browser, on the built-in model and the demo dataset.
+
+Runs download, prepare, tokenizer, extend, train, compare and export one after the other,
+and writes WORKSPACE/demo/report.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+
+from config.errors import UserError
+from config.schema import CompareOptions, ExportOptions
+from core import certificate, demo, demo_report, jobs
+from core.job import Job, create
+from core.workspace import Workspace
+from scripts.command import DEFAULT_WORKSPACE, run_job
+
+
+def main() -> int:
+    """Run the demo; the exit code of the first job that fails, or 0."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.demo", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with the report as one line of JSON")
+    given = parser.parse_args()
+    try:
+        return run(Workspace.open(given.workspace), as_json=given.json)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return 1
+
+
+def run(workspace: Workspace, *, as_json: bool = False) -> int:
+    """The chain, then a comparison and an export, then the report."""
+    made = demo.chain(workspace)
+    made += _afterwards(workspace, made[-1])
+    for job in made:
+        code = run_job(job)
+        if code != 0:
+            return code
+    states = [jobs.state(job) for job in made]
+    training = next(job for job in made if job.verb == "train")
+    outcome = demo_report.report(states, certificate.read(training.directory / certificate.FILE))
+    path = demo_report.write(workspace, outcome)
+    sys.stdout.write(f"\n{demo_report.table(outcome)}\n\nThe report is {path}.\n")
+    if as_json:
+        sys.stdout.write(json.dumps(dataclasses.asdict(outcome), ensure_ascii=False) + "\n")
+    return 0
+
+
+def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
+    listening = demo.preset("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
+    exporting = demo.preset("export", ExportOptions).model_copy(
+        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
+    return [
+        create(workspace, "compare", listening, after=(training.id,)),
+        create(workspace, "export", exporting, after=(training.id,)),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""An export stands alone, reloads strictly with equal logits, and is blocked by a failed check."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from config.errors import UserError
+from config.schema import ExportOptions, SamplingOptions
+from core import certificate, certify, export, exports, replay
+from core.export import EXAMPLE, plain_tensors, same_logits
+from core.loading import VoiceModel, load
+from core.prefix import new_rows
+from core.speak import Speaker, joined
+from core.workspace import Workspace
+from models.speech_lm import SpeechLM
+from models.tiny.family import _language_model_config
+from models.tiny.files import load_module
+from tests.trained import RUN, trained_world
+from tests.worlds import Listener
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return trained_world(tmp_path_factory.mktemp("world") / "workspace")
+
+
+@pytest.fixture(scope="module")
+def exported(world: Workspace) -> Path:
+    result = export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-first"))
+    assert result["ref"] == "export:first"
+    assert result["base_logits"] == "passed"
+    return world.exports / "first"
+
+
+def probes(model: VoiceModel) -> list[replay.ProbeSample]:
+    clips = replay.load(model, model.family.voices(model.base_folder)).probing
+    found = replay.probes(clips, model.model.prompt_length)
+    new = replace(found[0].sample, text_ids=model.front_end.encode("ሀለመ ሰረቀ", "am"))
+    return [*found, replay.ProbeSample("am", "ሀለመ ሰረቀ", new)]
+
+
+def test_an_export_reloads_with_equal_logits(world: Workspace, exported: Path) -> None:
+    checkpoint, again = load(world, f"run:{RUN}", CPU), load(world, "export:first", CPU)
+    assert again.base_hash == checkpoint.base_hash
+    assert all(same_logits(checkpoint, again, item) for item in probes(checkpoint))
+
+
+def test_the_weights_load_strictly_at_the_new_size(world: Workspace, exported: Path) -> None:
+    model = load(world, f"run:{RUN}", CPU)
+    config = _language_model_config(exported)
+    assert config.text_rows == model.front_end.size > model.front_end.prefix_size
+    plain = load_module(exported / "t3.safetensors", SpeechLM(config))
+    assert set(plain.state_dict()) == set(load(world, "base:tiny", CPU).model.module.state_dict())
+    item = probes(model)[0]
+    tiny = replace(load(world, "base:tiny", CPU).model, module=plain)
+    wanted, seen = model.model.probe(item.sample), tiny.probe(item.sample)
+    assert torch.equal(wanted.speech_logits, seen.speech_logits)
+    torch.testing.assert_close(wanted.text_logits, seen.text_logits)
+
+
+def test_old_rows_keep_the_bytes_of_the_base_file(world: Workspace, exported: Path) -> None:
+    base, new = load_file(world.model("tiny") / "t3.safetensors"), load_file(exported / "t3.safetensors")
+    for name, value in base.items():
+        assert torch.equal(new[name][:len(value)].to(value.dtype), value)
+        assert new[name].dtype == value.dtype or name in ("text_emb.weight", "text_head.weight")
+
+
+def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: Workspace, exported: Path) -> None:
+    model = load(world, f"run:{RUN}", CPU)
+    merged = load_module(exported / "t3-merged.safetensors", SpeechLM(_language_model_config(exported)))
+    tiny = replace(load(world, "base:tiny", CPU).model, module=merged)
+    english, amharic = probes(model)[0], probes(model)[-1]
+    with model.speaking("am"):
+        wanted = model.model.probe(amharic.sample).speech_logits
+    torch.testing.assert_close(tiny.probe(amharic.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
+    with model.speaking("en"):
+        wanted = model.model.probe(english.sample).speech_logits
+    assert not torch.allclose(tiny.probe(english.sample).speech_logits, wanted)
+    assert "`t3-merged.safetensors` has the adapters folded" in (exported / "README.md").read_text(encoding="utf-8")
+
+
+def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> None:
+    model = load(world, f"run:{RUN}", CPU)
+    plain = load_module(exported / "t3.safetensors", SpeechLM(_language_model_config(exported)))
+    wrapped = PeftModel.from_pretrained(plain, str(exported / "adapter"))
+    tiny = replace(load(world, "base:tiny", CPU).model, module=wrapped.base_model.model)
+    item = probes(model)[-1]
+    with model.speaking("am"):
+        torch.testing.assert_close(tiny.probe(item.sample).speech_logits, model.model.probe(item.sample).speech_logits)
+
+
+def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
+    """Copied away, without base, run or dataset, it speaks by its own script."""
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(exported, folder)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(folder / "load_example.py")], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "speech.wav").stat().st_size > 44
+    model = exports.load(folder, CPU)
+    speaker = Speaker(model, "low", exports.record_of(model).longest_texts)
+    assert len(joined(list(speaker.say(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
+
+
+def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
+    proof = certificate.read(exported / "certificate.json")
+    assert not proof.failed()
+    assert proof.check("export_reloads").verdict == "passed"
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    for part in ("licence Apache-2.0", "judge on originals", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
+        assert part in card
+    for language in ("am", "en", "fr"):
+        assert (exported / "samples" / f"{language}.wav").is_file()
+    sums = json.loads((exported / "SHA256SUMS.json").read_text(encoding="utf-8"))
+    there = {path.relative_to(exported).as_posix() for path in exported.rglob("*") if path.is_file()}
+    assert set(sums) == there - {"SHA256SUMS.json"}
+
+
+def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(exported, folder)
+    with open(folder / "t3.safetensors", "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(UserError, match=r"t3\.safetensors is damaged: its 1000 bytes are not those that were exported"):
+        exports.load(folder, CPU)
+    (folder / "t3.safetensors").unlink()
+    with pytest.raises(UserError, match=r"t3\.safetensors is missing"):
+        exports.load(folder, CPU)
+
+
+def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, exported: Path, monkeypatch) -> None:
+    proof = certificate.read(exported / "certificate.json")
+    failed = replace(proof, checks=tuple(
+        replace(check, verdict="failed", seen="something else") if check.name == "prefix_rows" else check
+        for check in proof.checks if check.name != "export_reloads"))
+    monkeypatch.setattr(certify, "certify", lambda *_arguments: failed)
+    listener = Listener(world.runs / "export-failed")
+    message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
+    with pytest.raises(UserError, match=message) as caught:
+        export.run(ExportOptions(run=f"run:{RUN}", export="blocked"), world, listener)
+    assert "--override prefix_rows" in caught.value.hint
+    with pytest.raises(UserError, match="There is no check named prefix"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="blocked", override=("prefix",)), world, listener)
+    assert world.list_exports() == ["first"]
+    export.run(ExportOptions(run=f"run:{RUN}", export="forced", override=("prefix_rows",)), world, listener)
+    assert "in spite of failed checks" in (world.exports / "forced" / "README.md").read_text(encoding="utf-8")
+    assert "prefix_rows" in listener.of("warned")[0].message
+    shutil.rmtree(world.exports / "forced")
+
+
+def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
+    with pytest.raises(UserError, match="There is already an export named 'first'"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
+    exports.check(exported)
+
+
+def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, monkeypatch) -> None:
+    def full(_folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    proof = certificate.read(exported / "certificate.json")
+    monkeypatch.setattr(certify, "certify", lambda *_arguments: proof)
+    monkeypatch.setattr(exports, "write_sums", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
+    assert [path.name for path in world.exports.iterdir()] == ["first"]
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "x" * 65])
+def test_names_that_leave_the_workspace_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match="cannot be a name"):
+        ExportOptions(run="run:x", export=name)
+
+
+@pytest.mark.parametrize(("run", "message"), [
+    ("", "'' is not a run to export"), ("base:tiny", "'base:tiny' is not a run to export"),
+    ("run:nothing", "There is no run named 'nothing'"), ("run:../../x", "cannot be a name in runs"),
+    (f"run:{RUN}@7", "has no checkpoint of step '7'"),
+])
+def test_what_is_no_run_is_refused(world: Workspace, run: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        export.run(ExportOptions(run=run, export="second"), world, Listener(world.runs / "export-second"))
+
+
+def test_rows_alone_are_exported_without_adapters(tmp_path: Path) -> None:
+    world = trained_world(tmp_path / "workspace", "rows")
+    export.run(ExportOptions(run=f"run:{RUN}", export="rows"), world, Listener(world.runs / "export"))
+    folder = world.exports / "rows"
+    assert not (folder / "adapter").exists()
+    assert not (folder / "t3-merged.safetensors").exists()
+    model = load(world, f"run:{RUN}", CPU)
+    rows = new_rows(model.model.module, model.model.text_tables)
+    written = load_file(folder / "t3.safetensors")
+    assert torch.equal(written["text_emb.weight"][model.front_end.prefix_size:], rows["text_emb"])
+    assert set(plain_tensors(model)) == set(written)

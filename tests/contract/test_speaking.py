@@ -1,0 +1,75 @@
+"""What every family must keep while it speaks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from core.loading import VoiceModel
+from models.base import Sample, Sampling
+from tests.contract.conftest import World
+from tests.worlds import ENGLISH, FRENCH
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def trained(world: World) -> VoiceModel:
+    """A gated model after a few steps, so that its adapters act."""
+    trainer = world.trainer(adapter_rate=2e-2, steps=10)
+    for _ in range(10):
+        trainer.take_step()
+    return trainer.voice
+
+
+@pytest.mark.parametrize("language", ["en", "am"])
+def test_cached_decoding_equals_teacher_forcing(world: World, trained: VoiceModel, language: str) -> None:
+    texts = {"en": ENGLISH, "am": ("ሀለመ", "ሰረቀ ሀለ", "መሰ ተነከ ሀ")}[language]
+    voices = list(trained.family.voices(trained.base_folder).values())
+    for index, text in enumerate(texts):
+        ids, voice = trained.front_end.encode(text, language), voices[index % len(voices)]
+        with trained.speaking(language):
+            codes = trained.model.generate([ids], [voice], GREEDY)[0]
+            logits = trained.model.probe(Sample(ids, codes, voice.speaker_embedding, voice.prompt_codes)).speech_logits
+        assert len(codes) > 0
+        assert np.array_equal(logits[:len(codes), :world.case.codes].argmax(-1).numpy(), codes)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=3), Sampling(guidance=1.0)],
+                         ids=["greedy", "sampled", "guided"])
+def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampling: Sampling) -> None:
+    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+    texts = [trained.front_end.encode(text, "en") for text in ENGLISH]
+    together = trained.model.generate(texts, [voice] * len(texts), sampling)
+    for text, codes in zip(texts, together, strict=True):
+        assert np.array_equal(trained.model.generate([text], [voice], sampling)[0], codes)
+
+
+def test_the_seed_decides(trained: VoiceModel) -> None:
+    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+    text = [trained.front_end.encode(ENGLISH[0], "en")]
+    first, again, other = (trained.model.generate(text, [voice], Sampling(temperature=1.0, min_p=0.0, seed=seed))[0]
+                           for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_base_text_keeps_its_ids(world: World) -> None:
+    base, extended = world.base().front_end, world.extension().front_end
+    assert extended.size > base.size
+    for language, texts in (("en", ENGLISH), ("fr", FRENCH)):
+        for text in texts:
+            ids = extended.encode(text, language)
+            assert np.array_equal(ids, base.encode(text, language))
+            assert ids.max() < base.size
+
+
+def test_the_vocoder_makes_sound_of_the_codes(trained: VoiceModel) -> None:
+    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+    vocoder = trained.family.vocoder(trained.base_folder, torch.device("cpu"))
+    codes = trained.model.generate([trained.front_end.encode(ENGLISH[0], "en")], [voice], GREEDY)[0]
+    waveform = vocoder.decode(codes, voice)
+    assert waveform.ndim == 1
+    assert torch.isfinite(waveform).all()
+    assert torch.equal(waveform, vocoder.decode(codes, voice))

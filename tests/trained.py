@@ -1,0 +1,52 @@
+"""A small world with a trained run: adapters and rows are set by hand, so that no training is waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from core import checkpoint, job, records
+from core.adapters import Adapters
+from core.checkpoint import TrainerState
+from core.journal import CheckpointSaved, Journal
+from core.loading import load
+from core.prefix import new_rows
+from core.records import CheckpointRecord, ExtensionRecord
+from core.workspace import Workspace
+from data.batches import Position
+from tests.worlds import extended_world, train_options
+
+RUN = "run-am"
+
+
+def trained_world(path: Path, scope: str = "gated") -> Workspace:
+    """`extended_world` with a run whose one checkpoint changed everything its scope allows."""
+    workspace = extended_world(path)
+    write_checkpoint(workspace, scope)
+    return workspace
+
+
+def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN) -> None:
+    """A run in `workspace` as training leaves it, after 8 steps."""
+    options = train_options(scope=scope)
+    made = job.create(workspace, "train", options, name=name)
+    voice = replace(load(workspace, "extension:tiny-am", torch.device("cpu")), scope=scope)
+    noise = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for rows in new_rows(voice.model.module, voice.model.text_tables).values():
+            rows += 0.1 * torch.randn(rows.shape, generator=noise)
+    if scope != "rows":
+        adapters = Adapters.fresh(voice.model.module, voice.model.adapter_targets, 4, 0.0, seed=1)
+        with torch.no_grad():
+            for value in adapters.parameters().values():
+                value += 0.1 * torch.randn(value.shape, generator=noise)
+        voice = replace(voice, adapters=adapters)
+    untrained = records.read(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
+    record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, "", voice.origin, 4)
+    state = TrainerState(8, 1.0, Position(0, 0), Position(0, 0), "", {"generator": torch.zeros(4)})
+    folder = checkpoint.save(made.directory, record, voice, options, state)
+    journal = Journal(made.journal)
+    journal.append(CheckpointSaved(8, folder.relative_to(made.directory).as_posix(), best=True))
+    journal.close()

@@ -1,0 +1,65 @@
+"""Errors over many sentences, and what is done with those that cannot be spoken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core import evaluate
+from core.evaluate import Studio
+from core.loading import VoiceModel, load_base
+from core.training_data import Sentence
+from core.workspace import Workspace
+from models.base import Sampling, Verdict
+from tests.worlds import ENGLISH, write_model
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> VoiceModel:
+    workspace = Workspace.open(tmp_path_factory.mktemp("evaluate"))
+    write_model(workspace.models / "tiny")
+    return load_base(workspace, "tiny", torch.device("cpu"))
+
+
+def test_an_error_is_over_all_letters_and_not_a_mean_of_means() -> None:
+    score = evaluate.score("en", [Verdict("a" * 90, "", 9), Verdict("b" * 10, "", 10)])
+    assert score.error == pytest.approx(0.19)
+    assert evaluate.score("en", []).sentences == 0
+
+
+def test_sentences_are_spread_evenly() -> None:
+    sentences = [Sentence(str(index), None) for index in range(40)]
+    assert [item.text for item in evaluate.chosen(sentences, 4)] == ["0", "10", "20", "30"]
+    assert evaluate.chosen(sentences[:3], 4) == sentences[:3]
+    assert evaluate.chosen(sentences, 0) == []
+
+
+def test_what_cannot_be_read_is_counted(base: VoiceModel) -> None:
+    sentences = [Sentence(text, None) for text in ("the cat", "ሰላም", "...", "a" * 60)]
+    score, said = evaluate.judged(Studio.of(base), base, "en", sentences, Sampling())
+    assert (score.sentences, score.left_out) == (1, 3)
+    assert [item.text for item in said] == ["the cat"]
+
+
+def test_voices_take_turns_over_batches(base: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "_BATCH", 3)
+    said = Studio.of(base).speak(base, "en", ENGLISH, Sampling())
+    assert [item.voice for item in said] == ["high", "low", "high", "low"]
+    assert all(item.verdict is not None for item in said)
+
+
+def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: VoiceModel) -> None:
+    for remember in (True, False):
+        studio = Studio.of(base, remember)
+        first, again = (studio.speak(base, "en", ENGLISH[:1], Sampling())[0] for _ in range(2))
+        assert (first is again) is remember
+        assert torch.equal(first.waveform, again.waveform)
+
+
+def test_an_original_is_judged_as_it_is(base: VoiceModel) -> None:
+    sentences = evaluate.held_out(base, "en")
+    score = evaluate.judged_originals(Studio.of(base), "en", [*sentences, Sentence("no recording", None)])
+    assert score.sentences == len(sentences) == 4
+    assert all(isinstance(item.original, Path) for item in sentences)

@@ -1,0 +1,269 @@
+"""Speaking with a small random model: what the controls reach, what is refused, and what a comparison says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image
+
+from config.errors import UserError
+from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
+from core import compare, originals, spectrogram, synthesize
+from core.loading import load
+from core.reporter import StopRequested
+from core.speak import Speaker, joined
+from core.workspace import Workspace
+from data import audio
+from tests.trained import RUN, trained_world
+from tests.worlds import RATE, Listener, tone
+
+TEXT = "the cat sees a dog. we go home now, five green birds sing."
+LIVELY = SamplingOptions(temperature=1.0, min_p=0.0)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return trained_world(tmp_path_factory.mktemp("world") / "workspace")
+
+
+@pytest.fixture(scope="module")
+def speaker(world: Workspace) -> Speaker:
+    model = load(world, "base:tiny", torch.device("cpu"))
+    return Speaker(model, "low", originals.longest_texts(world, model))
+
+
+@pytest.fixture
+def listener(world: Workspace, request: pytest.FixtureRequest) -> Iterator[Listener]:
+    name = request.node.name.split("[")[0]
+    return Listener(world.runs / name)
+
+
+def say(speaker: Speaker, text: str = TEXT, **changes: object) -> torch.Tensor:
+    return joined(list(speaker.say(text, "en", LIVELY.model_copy(update=changes))))
+
+
+def test_same_seed_text_and_voice_give_the_same_audio(speaker: Speaker) -> None:
+    assert torch.equal(say(speaker), say(speaker))
+
+
+@pytest.mark.parametrize("change", [
+    {"seed": 1}, {"temperature": 0.0}, {"top_p": 0.1}, {"min_p": 0.9}, {"repetition_penalty": 3.0}, {"guidance": 3.0},
+])
+def test_every_control_reaches_the_sampler(speaker: Speaker, change: dict[str, object]) -> None:
+    assert not torch.equal(say(speaker), say(speaker, **change))
+
+
+def test_the_voice_is_heard(world: Workspace, speaker: Speaker) -> None:
+    other = Speaker(speaker.model, "high", originals.longest_texts(world, speaker.model))
+    assert not torch.equal(say(speaker), say(other))
+
+
+def test_the_language_reaches_tag_and_adapters(world: Workspace, monkeypatch) -> None:
+    model = load(world, f"run:{RUN}", torch.device("cpu"))
+    assert model.adapters is not None
+    asked, generate = [], model.model.generate
+
+    def watched(texts, voices, sampling):
+        asked.append((int(texts[0][1]), model.adapters.on))
+        return generate(texts, voices, sampling)
+
+    monkeypatch.setattr(model.model, "generate", watched)
+    for text, language in (("cinq", "en"), ("cinq", "fr"), ("ሀለመ", "am")):
+        list(Speaker(model, "low").say(text, language, LIVELY))
+    assert asked == [(model.front_end.tag_id(code), code == "am") for code in ("en", "fr", "am")]
+
+
+def test_segments_end_in_pauses_but_the_last(speaker: Speaker) -> None:
+    pauses = [silence_at_the_end(segment.waveform) for segment in speaker.say(TEXT, "en", LIVELY)]
+    assert pauses[0] >= 0.25
+    assert any(0.12 <= pause < 0.25 for pause in pauses[1:-1])
+    assert pauses[-1] < 0.04
+
+
+def silence_at_the_end(waveform: torch.Tensor) -> float:
+    heard = waveform.abs().nonzero()
+    return (len(waveform) - 1 - int(heard.max())) / RATE
+
+
+def test_the_first_segment_comes_before_the_second_is_made(speaker: Speaker) -> None:
+    made = []
+    generate = speaker.model.model.generate
+
+    def counted(*arguments):
+        made.append(1)
+        return generate(*arguments)
+
+    speaker.model.model.generate = counted  # type: ignore[method-assign]
+    try:
+        first = next(iter(speaker.say(TEXT, "en", LIVELY)))
+    finally:
+        speaker.model.model.generate = generate  # type: ignore[method-assign]
+    assert first.text == "the cat sees a dog."
+    assert len(made) == 1
+
+
+def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: Speaker) -> None:
+    front_end, longest = speaker.model.front_end, originals.longest_texts(world, speaker.model)
+    assert longest["en"] == max(len(front_end.encode(item.text, "en"))
+                                for item in originals.recordings(world, speaker.model, "en"))
+    pieces = speaker.pieces(" ".join([TEXT] * 5), "en")
+    assert all(len(front_end.encode(piece.text, "en")) <= longest["en"] for piece in pieces)
+
+
+def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(speaker: Speaker, monkeypatch) -> None:
+    model, asked = speaker.model.model, []
+
+    def endless(texts, voices, sampling):
+        asked.append(texts[0])
+        return [np.ones(model.longest_speech if len(texts[0]) > 12 else 5, dtype=np.int64)]
+
+    monkeypatch.setattr(model, "generate", endless)
+    segments = list(speaker.say("the cat sees a dog", "en", LIVELY))
+    assert " ".join(segment.text for segment in segments) == "the cat sees a dog"
+    assert not any(segment.cut for segment in segments)
+    assert list(speaker.say("incomprehensible", "en", LIVELY))[0].cut
+
+
+def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Speaker, tmp_path: Path) -> None:
+    path = tmp_path / "me.wav"
+    audio.save(path, tone(9, 1.2, 300.0), RATE)
+    again = Speaker(speaker.model, str(path), originals.longest_texts(world, speaker.model))
+    assert not torch.equal(say(again), say(speaker))
+    audio.save(path, tone(9, 1.2, 90.0), RATE)  # the file changes, so the voice does
+    assert not torch.equal(say(Speaker(speaker.model, str(path))), say(again))
+
+
+@pytest.mark.parametrize(("samples", "message"), [
+    (np.zeros(RATE), r"me\.wav is silent: its peak is 0\.00000"),
+    (np.full(RATE // 4, 0.3), r"me\.wav lasts 0\.25 s; at least 0\.5 s are needed"),
+    (np.full(RATE, np.nan), r"me\.wav holds samples that are no numbers"),
+])
+def test_a_reference_that_is_no_speech_is_refused(speaker: Speaker, tmp_path: Path, samples, message: str) -> None:
+    soundfile.write(tmp_path / "me.wav", samples, RATE, subtype="FLOAT")
+    with pytest.raises(UserError, match=message):
+        Speaker(speaker.model, str(tmp_path / "me.wav"))
+
+
+def test_a_reference_that_is_not_audio_is_refused(speaker: Speaker, tmp_path: Path) -> None:
+    (tmp_path / "me.wav").write_text("not audio")
+    with pytest.raises(UserError, match=r"me\.wav could not be read as audio"):
+        Speaker(speaker.model, str(tmp_path / "me.wav"))
+
+
+def test_an_unknown_voice_is_refused_with_the_known_ones(speaker: Speaker) -> None:
+    with pytest.raises(UserError, match="'nobody' is neither a voice of the model nor a recording") as caught:
+        Speaker(speaker.model, "nobody")
+    assert "high, low" in caught.value.hint
+
+
+@pytest.mark.parametrize(("text", "language", "message"), [
+    ("", "en", "The text is empty"),
+    (" ?! … ", "en", "The text is empty"),
+    ("it costs 3.5", "en", r"outside the vocabulary of 'en': 3 \(U\+0033\)"),
+    ("the cat", "xx", "The language 'xx' is not one of: en, fr"),
+])
+def test_a_text_that_cannot_be_spoken_is_refused(speaker: Speaker, text: str, language: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        list(speaker.say(text, language, LIVELY))
+
+
+def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: Listener) -> None:
+    options = SynthesizeOptions(text=TEXT, sampling=LIVELY, device="cpu")
+    result = synthesize.run(options, world, listener)
+    pieces, (whole,) = listener.of("audio_piece"), listener.of("audio")
+    parts = [audio.read(listener.directory / piece.path)[0] for piece in pieces]
+    spoken, rate = audio.read(listener.directory / whole.path)
+    assert torch.equal(torch.cat(parts), spoken)
+    assert rate == RATE
+    assert [piece.path for piece in pieces][:2] == ["audio/segment-000.wav", "audio/segment-001.wav"]
+    assert result["segments"] == len(pieces)
+    assert result["duration_s"] == pytest.approx(len(spoken) / RATE, abs=1e-3)
+    assert result["real_time_factor"] == pytest.approx(result["seconds"] / result["duration_s"], abs=0.01)
+    assert isinstance(result["error"], float)
+    assert isinstance(result["error_on_originals"], float)
+    assert (listener.directory / whole.spectrogram).is_file()
+
+
+def test_synthesis_stops_between_segments(world: Workspace, listener: Listener, monkeypatch) -> None:
+    monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_piece")) >= 1)
+    with pytest.raises(StopRequested, match="after 1 segments"):
+        synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
+
+
+def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace, listener: Listener) -> None:
+    texts = (("en", "the cat sees"), ("fr", "le chat voit"), ("am", "ሀለመ ሰረቀ"))
+    options = CompareOptions(finetuned=f"run:{RUN}", texts=texts, sampling=LIVELY, device="cpu")
+    result = compare.run(options, world, listener)
+    assert result["identical_en"] is True
+    assert result["identical_fr"] is True
+    assert "identical_am" not in result
+    made = listener.of("audio")
+    assert [(event.side, event.index) for event in made] == list(itertools.chain.from_iterable(
+        (("base", index), ("finetuned", index)) for index in range(3)))
+    assert all((listener.directory / event.path).is_file() for event in made)
+    rows = json.loads((listener.directory / "comparison.json").read_text(encoding="utf-8"))["rows"]
+    assert rows[0]["base"]["sha256"] == rows[0]["finetuned"]["sha256"]
+    assert rows[2]["base"]["sha256"] != rows[2]["finetuned"]["sha256"]
+    for language in ("en", "fr", "am"):
+        for side in ("base", "finetuned", "originals"):
+            assert isinstance(result[f"error_{side}_{language}"], float)
+
+
+def test_the_base_reads_a_new_language_romanised_and_says_so(world: Workspace, listener: Listener) -> None:
+    options = CompareOptions(finetuned=f"run:{RUN}", texts=(("am", "ሀለመ ሰረቀ"),), device="cpu")
+    compare.run(options, world, listener)
+    base, finetuned = listener.of("audio")
+    wanted = "The base model has no 'am': it reads the romanised spelling \"haleme serek'e\" as 'en'."
+    assert base.note == wanted
+    assert finetuned.note == ""
+    assert wanted in listener.of("plan")[0].lines
+
+
+def test_a_full_adapter_is_not_called_identical(tmp_path: Path) -> None:
+    world = trained_world(tmp_path / "workspace", "full")
+    listener = Listener(world.runs / "full")
+    options = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", "the cat sees"),), sampling=LIVELY, device="cpu")
+    assert compare.run(options, world, listener)["identical_en"] is False
+
+
+def test_without_texts_a_held_out_sentence_of_each_language_is_compared(world: Workspace, listener: Listener) -> None:
+    compare.run(CompareOptions(finetuned=f"run:{RUN}", device="cpu"), world, listener)
+    assert [event.language for event in listener.of("audio")][::2] == ["am", "en", "fr"]
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"finetuned": ""}, "There is no finetuned model to compare with"),
+    ({"texts": (("en", ""),)}, "The text is empty"),
+    ({"texts": (("am", "ሀ ፩"),)}, r"outside the vocabulary of 'am': ፩ \(U\+1369\)"),
+    ({"voice": "nobody"}, "'nobody' is neither a voice"),
+])
+def test_a_comparison_that_cannot_be_is_refused_before_anything_is_spoken(
+    world: Workspace, listener: Listener, changes: dict[str, object], message: str,
+) -> None:
+    values = {"finetuned": f"run:{RUN}", "texts": (("en", "the cat"),), "device": "cpu", **changes}
+    with pytest.raises(UserError, match=message):
+        compare.run(CompareOptions(**values), world, listener)
+    assert not listener.of("audio_piece")
+
+
+def test_spectrograms_share_a_time_scale_and_are_transparent(tmp_path: Path) -> None:
+    waveform = tone(3, 1.0)
+    spectrogram.save(tmp_path / "own.png", waveform, RATE)
+    spectrogram.save(tmp_path / "shared.png", waveform, RATE, duration_s=2.0)
+    own, shared = (np.asarray(Image.open(tmp_path / name).convert("RGBA")) for name in ("own.png", "shared.png"))
+    assert own.shape == shared.shape
+    assert own[0, 0, 3] == 0
+    filled = [(image[:, :, 3] == 255).mean() for image in (own, shared)]
+    assert filled[1] < 0.7 * filled[0]
+
+
+@pytest.mark.parametrize("samples", [0, 1, 400, 1500])
+def test_a_very_short_clip_has_a_spectrogram(samples: int) -> None:
+    assert spectrogram.draw(torch.zeros(samples), RATE).startswith(b"\x89PNG")

@@ -1,0 +1,237 @@
+"""A run from end to end on a small world: what it says, keeps, and does when something is wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import certificate, checkpoint, train, trainer
+from core.loading import load, load_checkpoint, load_extension
+from core.optimization import NotFinite
+from core.reporter import StopRequested
+from core.workspace import Workspace
+from tests.worlds import Listener, extended_world, train_options
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(made: Workspace, tmp_path: Path) -> Workspace:
+    shutil.copytree(made.path, tmp_path / "workspace")
+    return Workspace.open(tmp_path / "workspace")
+
+
+def started(world: Workspace, name: str = "one", stop_after: int | None = None, **changes: object) -> Listener:
+    listener = Listener(world.runs / name, stop_after)
+    if stop_after is None:
+        train.run(train_options(**changes), world, listener)
+    else:
+        with pytest.raises(StopRequested):
+            train.run(train_options(**changes), world, listener)
+    return listener
+
+
+def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -> None:
+    events = started(world).events
+    plan = next(event for event in events if event.kind == "plan")
+    assert events.index(plan) < next(index for index, event in enumerate(events) if event.kind == "step")
+    assert plan.lines[0].startswith("11 new rows of 57; 0 of 46 old rows; adapters of 4.2 k beside 30.6 k frozen")
+    assert plan.counts["old_rows_trained"] == 0
+
+
+def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([3.0, 1.0, 2.0, 2.5])
+    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    listener = started(world, steps=8, checkpoint_every=2, judged_sentences=0)
+    assert checkpoint.steps(listener.directory) == [4, 8]
+    ranking = checkpoint.read_ranking(listener.directory)
+    assert (ranking.measure, ranking.best) == ("held-out speech loss", 4)
+    assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
+
+
+def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
+    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: next(errors))
+    ranking = checkpoint.read_ranking(started(world).directory)
+    assert (ranking.measure, ranking.best, ranking.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
+
+
+def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
+    listener = started(world)
+    made = listener.of("sample")
+    assert [event.step for event in made] == [4, 4, 8, 8]
+    for event in made:
+        assert (listener.directory / event.path).stat().st_size > 1000
+        assert event.error is not None
+
+
+def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) -> None:
+    listener = started(world)
+    made = certificate.read(listener.directory / certificate.FILE)
+    assert made.failed() == ()
+    assert made.step == checkpoint.read_ranking(listener.directory).best
+    assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
+    environment = json.loads((listener.directory / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
+
+
+def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
+    listener = started(world, stop_after=3)
+    assert checkpoint.steps(listener.directory) == [3]
+    assert [(event.step, event.best) for event in listener.of("checkpoint")] == [(3, False)]
+
+
+def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
+    listener = started(world, max_minutes=1e-6)
+    assert [event.step for event in listener.of("step")] == [1]
+    assert "time limit" in listener.of("warned")[0].message
+    assert certificate.read(listener.directory / certificate.FILE).step == 1
+
+
+def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("core.milestones.Milestones.evaluate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert checkpoint.steps(world.runs / "one") == [4]
+    listener = started(world)
+    assert [event.step for event in listener.of("evaluated")] == [4, 8]
+    assert [event.step for event in listener.of("step")] == [5, 6, 7, 8]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if "step-000008" in str(self) and self.name == "training.safetensors":
+            written(self, data[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match="step 8 could not be saved") as caught:
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert "MB needed" in caught.value.message
+    assert "The checkpoint of step 4 is intact." in caught.value.message
+    assert "Free some space, then resume" in caught.value.hint
+    assert [path.name for path in (world.runs / "one" / "checkpoints").iterdir() if path.is_dir()] == ["step-000004"]
+    assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
+
+
+def test_a_truncated_checkpoint_is_named_with_the_intact_one(world: Workspace) -> None:
+    run = started(world, checkpoint_every=3, stop_after=4).directory
+    assert checkpoint.steps(run) == [3, 4]
+    broken = checkpoint.folder_of(run, 4) / "training.safetensors"
+    broken.write_bytes(broken.read_bytes()[:1000])
+    with pytest.raises(UserError, match="training.safetensors is damaged: its 1000 bytes") as caught:
+        train.run(train_options(checkpoint_every=3), world, Listener(run))
+    assert "run:one@3" in caught.value.hint
+    assert f"delete {checkpoint.folder_of(run, 4)} and resume" in caught.value.hint
+    shutil.rmtree(checkpoint.folder_of(run, 4))
+    assert started(world, checkpoint_every=3).of("step")[0].step == 4
+
+
+def test_a_damaged_record_is_named(world: Workspace) -> None:
+    run = started(world, stop_after=1).directory
+    record = checkpoint.folder_of(run, 1) / "checkpoint.json"
+    record.write_text(record.read_text()[:50])
+    with pytest.raises(UserError, match="checkpoint.json could not be read") as caught:
+        load_checkpoint(world, record.parent, CPU)
+    assert "no other whole checkpoint" in caught.value.hint
+
+
+def test_what_a_killed_writer_left_is_removed(world: Workspace) -> None:
+    leftover = world.runs / "one" / "checkpoints" / ".writing-step-000004"
+    leftover.mkdir(parents=True)
+    (leftover / "rows.safetensors").write_bytes(b"half")
+    started(world, stop_after=1)
+    assert not leftover.exists()
+
+
+def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
+    with pytest.raises(UserError, match=r"broke at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
+        train.run(train_options(row_rate=1.0, adapter_rate=1.0, clip=1000.0, steps=200, warmup=0, judged_sentences=0,
+                                checkpoint_every=500), _exploding(world), Listener(world.runs / "one"))
+    assert isinstance(caught.value.__cause__, NotFinite)
+    assert "lower learning rates" in caught.value.hint
+
+
+def _exploding(world: Workspace) -> Workspace:
+    """Features with an infinite speaker embedding."""
+    from safetensors.numpy import load_file, save_file
+
+    for path in world.cache.rglob("*.safetensors"):
+        arrays = load_file(path)
+        arrays["speaker_embedding"][:] = float("inf")
+        save_file(arrays, path)
+    return world
+
+
+def test_another_dataset_under_the_same_name_does_not_resume(world: Workspace) -> None:
+    from tests.worlds import write_dataset
+
+    started(world, stop_after=2)
+    shutil.rmtree(world.datasets / "demo-am")
+    write_dataset(world, train=10)
+    with pytest.raises(UserError, match="not the one this run began with"):
+        train.run(train_options(), world, Listener(world.runs / "one"))
+
+
+def test_a_changed_base_model_is_refused(world: Workspace) -> None:
+    from tests.worlds import write_model
+
+    started(world, stop_after=2)
+    shutil.rmtree(world.models / "tiny")
+    write_model(world.models / "tiny", seed=5)
+    with pytest.raises(UserError, match="was made for a base model of 46 text rows"):
+        load_extension(world, "tiny-am", CPU)
+    with pytest.raises(UserError, match="was made for a base model"):
+        train.run(train_options(), world, Listener(world.runs / "one"))
+
+
+def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> None:
+    victim = next(world.cache.rglob("*.safetensors"))
+    victim.unlink()
+    listener = started(world, stop_after=1)
+    message = listener.of("warned")[0].message
+    assert message.startswith("1 clips left out (no features in the cache")
+
+
+def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
+    listener = started(world)
+    assert "No judge knows 'am'" in listener.of("warned")[0].message
+    assert checkpoint.read_ranking(listener.directory).measure == "held-out speech loss"
+    assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
+
+
+def test_adapters_load_with_peft_itself(world: Workspace) -> None:
+    from peft import PeftModel
+
+    run = started(world).directory
+    finetuned = load_checkpoint(world, checkpoint.folder_of(run, 8), CPU)
+    plain = load(world, "base:tiny", CPU)
+    wrapped = PeftModel.from_pretrained(plain.model.module, str(checkpoint.folder_of(run, 8) / "adapter"))
+    theirs = {name: value for name, value in wrapped.named_parameters() if "lora_" in name}
+    assert finetuned.adapters is not None
+    ours = finetuned.adapters.parameters()
+    assert len(theirs) == len(ours)
+    assert all(torch.equal(theirs[f"base_model.model.{name}"], value) for name, value in ours.items())

@@ -1,0 +1,102 @@
+"""What a run sees of a dataset and of the base languages."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import replay, training_data
+from core.loading import VoiceModel, load_base, load_extension
+from core.workspace import Workspace
+from data import manifest
+from tests.worlds import extended_world
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def voice(world: Workspace) -> VoiceModel:
+    return load_extension(world, "tiny-am", CPU)
+
+
+def changed(world: Workspace, name: str, **changes: object) -> None:
+    """The demo dataset under another name, with some fields of the clip `000` (or of all) changed."""
+    there = manifest.load(world.dataset("demo-am"))
+    every = bool(changes.pop("every", False))
+    clips = [dataclasses.replace(clip, **changes) if every or clip.id == "000" else clip  # type: ignore[arg-type]
+             for clip in there.clips]
+    folder: Path = world.datasets / name
+    folder.mkdir()
+    manifest.save(folder, manifest.make_card(name, str(changes.get("language", "am")), "changed", clips), clips)
+
+
+def test_held_out_clips_are_not_trained_on(world: Workspace, voice: VoiceModel) -> None:
+    data = training_data.load(world, "demo-am", voice)
+    assert (len(data.train), len(data.held_out), data.notes) == (12, 4, ())
+    assert not {item.id for item in data.train} & {item.id for item in data.held_out}
+    assert [sentence.text for sentence in data.sentences] == [item.text for item in data.held_out]
+    assert all(sentence.original is not None and sentence.original.is_file() for sentence in data.sentences)
+
+
+def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*given: object) -> None:
+        raise AssertionError(given)
+
+    monkeypatch.setattr("data.audio.load", opened)
+    assert len(training_data.load(world, "demo-am", voice).train) == 12
+
+
+@pytest.mark.parametrize(("name", "changes", "reason"), [
+    ("unknown", {"text": "ጨጨ"}, "characters outside the vocabulary"),
+    ("long", {"text": "ሀለ " * 30}, "longer than the model's 48 text ids or 63 codes"),
+    ("single", {"speaker": "only one"}, "the only clip of the speaker"),
+    ("missing", {"sha256": "0" * 64}, "no features in the cache"),
+])
+def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: VoiceModel, name: str, changes: dict[str, object],
+                                             reason: str) -> None:
+    changed(world, name, **changes)
+    data = training_data.load(world, name, voice)
+    assert len(data.train) == 11
+    assert data.notes[0].startswith("1 clips left out (" + reason)
+    assert data.notes[0].endswith("000.")
+
+
+def test_nothing_to_train_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
+    changed(world, "nothing", every=True, sha256="0" * 64)
+    with pytest.raises(UserError, match="no clip to train on: 16 clips left out .no features"):
+        training_data.load(world, "nothing", voice)
+
+
+def test_nothing_to_measure_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
+    changed(world, "unmeasured", every=True, split="train")
+    with pytest.raises(UserError, match="no held-out clip") as caught:
+        training_data.load(world, "unmeasured", voice)
+    assert "held-out share above 0" in caught.value.hint
+
+
+def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace, voice: VoiceModel) -> None:
+    changed(world, "english", every=True, language="en")
+    with pytest.raises(UserError, match="which the base model already speaks"):
+        training_data.load(world, "english", voice)
+    changed(world, "swahili", every=True, language="sw")
+    with pytest.raises(UserError, match="is in 'sw'; the extended model speaks en, fr, am"):
+        training_data.load(world, "swahili", voice)
+
+
+def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspace) -> None:
+    base = load_base(world, "tiny", CPU)
+    found = replay.load(base, base.family.voices(base.base_folder))
+    probed = {item.id for item in found.probing}
+    assert not probed & {item.id for item in found.rehearsed}
+    assert {item.language for item in found.probing} == {"en", "fr"}
+    for item in replay.probes(found.probing, base.model.prompt_length):
+        assert len(item.sample.prompt_codes) > 0

@@ -1,0 +1,145 @@
+"""A whole small world in a workspace: a random base model of the built-in family, and a dataset in a new language.
+
+The weights are noise and the recordings are tones, but every file is of the true kind, so
+the true code path runs in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+
+from config.schema import ExtendOptions, TrainOptions
+from core import extend
+from core.journal import Event
+from core.workspace import Workspace
+from data import audio, manifest
+from data.features import FeatureCache
+from data.front_end import FrontEnd
+from data.manifest import Clip
+from models.decoder import DecoderConfig
+from models.registry import family
+from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.tiny.codec import Codec, CodecConfig
+from models.tiny.files import save_module
+from models.tiny.judge import Judge, JudgeConfig
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçèéêëîïôùûü"
+RATE = 16000
+ENGLISH = ("the cat sees a dog", "we go home now", "five green birds sing", "she reads a book")
+FRENCH = ("le chat voit un chien", "nous rentrons à la maison", "cinq oiseaux chantent", "elle lit un livre")
+SYLLABLES = "ሀለመሰረቀበተነከ"
+
+
+class Listener:
+    """A reporter that keeps the events; `stop_after` a number of steps it asks for a stop."""
+
+    def __init__(self, directory: Path, stop_after: int | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.stop_after, self.events = directory, stop_after, list[Event]()
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def stop_requested(self) -> bool:
+        return self.stop_after is not None and len(self.of("step")) >= self.stop_after
+
+    def of(self, kind: str) -> list:
+        return [event for event in self.events if event.kind == kind]
+
+
+def tone(seed: int, seconds: float, pitch: float = 150.0) -> torch.Tensor:
+    """A waveform (S,) whose harmonics change every tenth of a second."""
+    noise = np.random.default_rng(seed)
+    time = np.arange(int(seconds * RATE)) / RATE
+    levels = np.repeat(noise.random((int(seconds * 10) + 1, 6)), RATE // 10, axis=0)[: len(time)]
+    harmonics = np.stack([np.sin(2 * np.pi * pitch * (k + 1) * time) for k in range(6)], 1)
+    return torch.from_numpy((0.1 * (levels * harmonics).sum(1)).astype(np.float32))
+
+
+def write_model(folder: Path, seed: int = 0) -> None:
+    """A model folder of the built-in family with random weights."""
+    torch.manual_seed(seed)
+    for part in ("voices", "held_out"):
+        (folder / part).mkdir(parents=True)
+    front_end = FrontEnd.base({"en": "latin", "fr": "latin"}, LETTERS)
+    front_end.save(folder)
+    codec = CodecConfig(width=16, encoder_blocks=1, decoder_blocks=1, levels=(3, 3, 3), speaker_size=8)
+    save_module(folder / "codec.safetensors", Codec(codec), codec)
+    judge = JudgeConfig(("en", "fr", "am"), tuple(LETTERS), ("a", "b"), width=16)
+    save_module(folder / "judge.safetensors", Judge(judge), judge)
+    size = codec.codebook_size
+    config = SpeechLMConfig(
+        DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=front_end.size, speech_rows=size + 2,
+        start_speech=size, stop_speech=size + 1, text_positions=48, speech_positions=64, speaker_size=8,
+        prompt_queries=2,
+    )
+    save_module(folder / "t3.safetensors", SpeechLM(config), config)
+    for name, pitch in (("low", 100.0), ("high", 220.0)):
+        soundfile.write(folder / "voices" / f"{name}.ogg", tone(seed, 1.0, pitch).numpy(), RATE)
+    _write_held_out(folder)
+    sums = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+    (folder / "SHA256SUMS.json").write_text(json.dumps(sums))
+
+
+def _write_held_out(folder: Path) -> None:
+    rows = []
+    for language, texts in (("en", ENGLISH), ("fr", FRENCH)):
+        for split in ("combinations", "replay"):
+            for index, text in enumerate(texts):
+                name = f"held_out/{language}-{split}-{index}.ogg"
+                soundfile.write(folder / name, tone(len(rows) + 50, 0.8, (100.0, 220.0)[index % 2]).numpy(), RATE)
+                rows.append({"language": language, "text": text, "audio": name, "split": split})
+    (folder / "held_out.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, held_out: int = 4) -> None:
+    """A prepared dataset of tones in two voices with its features in the cache."""
+    folder = workspace.datasets / name
+    (folder / "audio").mkdir(parents=True)
+    extractor = family("tiny").extractor(workspace.model("tiny"), torch.device("cpu"))
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    noise, clips = np.random.default_rng(1), []
+    for index in range(train + held_out):
+        words = ["".join(noise.choice(list(SYLLABLES), 3)) for _ in range(2 + index % 3)]
+        seconds = 0.5 + 0.1 * (index % 4)
+        path = folder / "audio" / f"{index:03d}.wav"
+        audio.save(path, tone(index + 100, seconds, (100.0, 220.0)[index % 2]), RATE)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        cache.save(digest, vars(extractor.extract(audio.load(path, RATE))))
+        split, speaker = "train" if index < train else "held_out", f"s{index % 2}"
+        clips.append(Clip(path.stem, f"audio/{path.name}", " ".join(words), "am", split, seconds, speaker, digest))
+    manifest.save(folder, manifest.make_card(name, "am", "tones", clips), clips)
+
+
+def write_tokenizer(workspace: Workspace, name: str = "tiny-am") -> FrontEnd:
+    """A merged tokenizer with the dataset's syllables."""
+    front_end = family("tiny").front_end(workspace.model("tiny")).extended("am", "ethiopic", sorted(SYLLABLES), [])
+    front_end.save(workspace.tokenizers / name)
+    return front_end
+
+
+def extended_world(path: Path) -> Workspace:
+    """A workspace with the model, a dataset, the tokenizer and the extension."""
+    workspace = Workspace.open(path)
+    write_model(workspace.models / "tiny")
+    write_dataset(workspace)
+    write_tokenizer(workspace)
+    options = ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am")
+    extend.run(options, workspace, Listener(workspace.runs / "extend"))
+    return workspace
+
+
+def train_options(**changes: object) -> TrainOptions:
+    """Options of a run of seconds."""
+    values: dict[str, object] = {
+        "extension": "tiny-am", "dataset": "demo-am", "steps": 8, "batch_size": 4, "warmup": 2, "adapter_rank": 4,
+        "checkpoint_every": 4, "judged_sentences": 2, "precision": "float32", "device": "cpu", **changes,
+    }
+    return TrainOptions(**values)  # type: ignore[arg-type]
