@@ -157,7 +157,10 @@ def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tu
 
 
 def _material(workspace: Workspace, case: _Case, language: str) -> tuple[VoiceModel, list[Sentence]]:
-    """What to compare with, and held-out sentences; `UserError` when one of them is not there any more."""
+    """What to compare with, and held-out sentences; `UserError` when one of them is not there any more.
+
+    Sentences that chose the checkpoint are left out, unless no other is held out.
+    """
     if not case.finetuned.front_end.is_new(language):
         return case.base, _some(evaluate.held_out(case.base, language))
     dataset = manifest.load(workspace.dataset(case.record.dataset))
@@ -165,6 +168,7 @@ def _material(workspace: Workspace, case: _Case, language: str) -> tuple[VoiceMo
     if extension.rows_hash != case.record.rows_hash:
         raise UserError("the extension was made anew since")
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]
+    clips = [clip for clip in clips if clip.text not in case.record.judged] or clips
     untrained = load_extension(workspace, case.record.extension, case.base.device)
     return untrained, _some([Sentence(clip.text, dataset.audio_path(clip)) for clip in clips])
 

@@ -6,7 +6,7 @@ run measures a checkpoint that was saved and not yet measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
@@ -17,6 +17,7 @@ from core.journal import CheckpointSaved, Evaluated, SampleMade, Warned
 from core.records import CheckpointRecord
 from core.reporter import Reporter
 from core.trainer import Trainer
+from core.training_data import Sentence
 from data import audio
 from models.base import Sampling
 
@@ -85,8 +86,8 @@ class Milestones:
         options = self.trainer.options
         if options.judged_sentences == 0:
             return None
-        sentences = evaluate.chosen(self.trainer.data.sentences, options.judged_sentences)
-        score, said = evaluate.judged(self.studio, self.trainer.voice, language, sentences, Sampling(seed=options.seed))
+        sampling = Sampling(seed=options.seed)
+        score, said = evaluate.judged(self.studio, self.trainer.voice, language, self._choosing(), sampling)
         for index, item in enumerate(said):
             self._keep(index, item)
         if not self.studio.judges(language):
@@ -109,8 +110,12 @@ class Milestones:
         self.reporter.emit(SampleMade(step, item.language, item.text, path.as_posix(), error_value))
 
     def _record(self) -> CheckpointRecord:
-        values = {**vars(self.record), "step": self.trainer.step}
-        return CheckpointRecord(**values)
+        judged = tuple(sentence.text for sentence in self._choosing())
+        return replace(self.record, step=self.trainer.step, judged=judged)
+
+    def _choosing(self) -> list[Sentence]:
+        """The held-out sentences by which checkpoints are ranked."""
+        return evaluate.chosen(self.trainer.data.sentences, self.trainer.options.judged_sentences)
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()

@@ -54,6 +54,7 @@ class CheckpointRecord:
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
+    judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 
@@ -72,6 +73,8 @@ def read(path: Path, kind: type[Record]) -> Record:
         values["origin"] = Origin(**values["origin"])
         if "languages" in values:
             values["languages"] = tuple(values["languages"])
+        if "judged" in values:
+            values["judged"] = tuple(values["judged"])
         return kind(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

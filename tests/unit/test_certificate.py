@@ -114,3 +114,11 @@ def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
 def test_reading_a_certificate_needs_no_torch() -> None:
     code = "import sys, core.certificate, core.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
+    train.run(train_options(judged_sentences=1), world, Listener(world.runs / "chosen"))
+    folder = checkpoint.folder_of(world.runs / "chosen", 8)
+    assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
+    made = certify.certify_folder(world, folder, CPU)
+    assert next(error for error in made.errors if error.language == "am").sentences == 3
