@@ -80,7 +80,7 @@ class TrainOptions(Options):
     extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.")
     scope: Scope = Field("gated", title="Scope", description="`rows`: only the new rows. `gated`: new rows, and adapters that act on the new language alone. `full`: adapters that act on every language; the drift is measured.")
-    steps: int = Field(700, ge=1, le=1_000_000, title="Steps", description="Optimizer steps.")
+    steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Optimizer steps.")
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this long; 0 is no limit.")
     batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips in one forward pass.")
     accumulation: int = Field(1, ge=1, le=256, title="Accumulation", description="Forward passes in one step.")
@@ -90,14 +90,15 @@ class TrainOptions(Options):
     warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the cosine.")
     clip: float = Field(1.0, gt=0.0, le=1000.0, title="Gradient clipping", description="Largest norm of all gradients together.")
     adapter_rank: int = Field(16, ge=1, le=512, title="Adapter rank", description="Rank of the low-rank adapters (LoRA).")
-    adapter_dropout: float = Field(0.0, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.")
+    adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.")
     text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples whose text is hidden, so that guidance keeps working.")
-    code_dropout: float = Field(0.25, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are hidden in a sample.")
+    code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are hidden in a sample.")
     text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text beside that on speech.")
+    attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention", description="Weight of a loss that asks the model's aligned heads to read the text at an even pace; families without such heads skip it.")
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay", description="Share of base-language clips in each batch; scope `full` only.")
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", title="Precision", description="`auto` is bfloat16 where the hardware has it.")
-    checkpoint_every: int = Field(100, ge=1, le=1_000_000, title="Checkpoint every", description="Steps between checkpoints, each with rendered and judged samples.")
-    judged_sentences: int = Field(10, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
+    checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every", description="Steps between checkpoints, each with rendered and judged samples.")
+    judged_sentences: int = Field(20, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
@@ -105,11 +106,11 @@ class TrainOptions(Options):
 class SamplingOptions(Options):
     """How codes are drawn."""
 
-    temperature: float = Field(0.5, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
+    temperature: float = Field(0.3, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
     top_p: float = Field(1.0, gt=0.0, le=1.0, title="Top p", description="Smallest set of codes with this probability.")
     min_p: float = Field(0.05, ge=0.0, le=1.0, title="Min p", description="Codes below this share of the likeliest are left out.")
     repetition_penalty: float = Field(1.0, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, codes already used become less likely.")
-    guidance: float = Field(0.0, ge=0.0, le=3.0, title="Guidance", description="Weight of the difference to speech without text; 0 is off and twice as fast.")
+    guidance: float = Field(0.5, ge=0.0, le=3.0, title="Guidance", description="Weight of the difference to speech without text; 0 is off and twice as fast.")
     seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
 
 

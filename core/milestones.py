@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core import checkpoint, evaluate
 from core.checkpoint import Ranking
 from core.evaluate import Spoken, Studio
@@ -40,15 +41,20 @@ class Milestones:
         return self.reporter.directory
 
     @property
+    def options(self) -> TrainOptions:
+        """The run's options."""
+        return self.trainer.options
+
+    @property
     def measure(self) -> str:
         """By what the best is chosen: judged speech where it can be judged, else the loss."""
-        judged = self.trainer.options.judged_sentences > 0 and self.studio.judges(self.trainer.data.language)
+        judged = self.options.judged_sentences > 0 and self.studio.judges(self.trainer.data.language)
         return _JUDGED if judged else _LOSS
 
     def warn(self) -> None:
         """Say it when speech cannot be judged although that was asked for."""
         language = self.trainer.data.language
-        if self.trainer.options.judged_sentences > 0 and not self.studio.judges(language):
+        if self.options.judged_sentences > 0 and not self.studio.judges(language):
             self.reporter.emit(Warned(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
                 "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples."))
@@ -83,7 +89,7 @@ class Milestones:
 
     def _speak(self, language: str) -> float | None:
         """Render the sample sentences; their error, or None when no judge knows the language."""
-        options = self.trainer.options
+        options = self.options
         if options.judged_sentences == 0:
             return None
         sampling = Sampling(seed=options.seed)
@@ -115,7 +121,7 @@ class Milestones:
 
     def _choosing(self) -> list[Sentence]:
         """The held-out sentences by which checkpoints are ranked."""
-        return evaluate.chosen(self.trainer.data.sentences, self.trainer.options.judged_sentences)
+        return evaluate.chosen(self.trainer.data.sentences, self.options.judged_sentences)
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()

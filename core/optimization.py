@@ -88,7 +88,7 @@ def set_rate(optimizer: torch.optim.AdamW, options: TrainOptions, step: int) -> 
 def step(voice: VoiceModel, micro_batches: Sequence[Sequence[Sample]], found: Trainables, optimizer: torch.optim.AdamW,
          options: TrainOptions, precision: Precision, generator: torch.Generator) -> StepLosses:
     """Learn from the micro-batches. A loss that is not a number raises `UserError` and changes nothing."""
-    hiding = LossOptions(options.text_dropout, options.code_dropout)
+    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
     speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
     text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
     speech = text = 0.0
@@ -98,6 +98,8 @@ def step(voice: VoiceModel, micro_batches: Sequence[Sequence[Sample]], found: Tr
             losses = voice.model.losses(batch, hiding, generator)
         assert losses.speech_count == sum(sample.speech_targets for sample in batch)
         total = losses.speech_sum / speech_targets + options.text_loss_weight * losses.text_sum / text_targets
+        if losses.attention_sum is not None:
+            total = total + options.attention_weight * losses.attention_sum / speech_targets
         total.backward()
         speech += losses.speech_sum.item() / speech_targets
         text += losses.text_sum.item() / text_targets

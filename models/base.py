@@ -52,6 +52,7 @@ class LossOptions:
 
     text_dropout: float = 0.0
     code_dropout: float = 0.0
+    attention: bool = False  # also measure how far the family's aligned heads look from an even reading of the text
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Losses:
     text_count: int
     speech_sum: torch.Tensor
     speech_count: int
+    attention_sum: torch.Tensor | None = None  # over the speech tokens; None where it was not asked for
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,11 @@ class Probe:
 class Sampling:
     """How codes are drawn; see `config.schema.SamplingOptions`."""
 
-    temperature: float = 0.5
+    temperature: float = 0.3
     top_p: float = 1.0
     min_p: float = 0.05
     repetition_penalty: float = 1.0
-    guidance: float = 0.0
+    guidance: float = 0.5
     seed: int = 0
 
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from models.base import Losses, LossOptions, Probe, Sample
 from models.decoder import Decoder, DecoderConfig
+from models.guided_attention import GuidedAttention
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class SpeechLMConfig:
     prompt_queries: int = 32
     prompt_heads: int = 4
     unused_tokens: int = 0
+    aligned_heads: tuple[tuple[int, int], ...] = ()  # (layer, head) that follow the text
 
     @property
     def conditioning_length(self) -> int:
@@ -228,15 +230,26 @@ def losses(model: SpeechLM, batch: Batch, options: LossOptions, generator: torch
         code_keep = torch.rand(batch.codes.shape, generator=generator).ge(rate).float().to(device)
         code_keep[:, 0] = 1.0  # the start is never hidden
     rows, text_at, codes_at = stream(model, batch, text_keep, code_keep)
-    hidden = model.tfmr(rows)
+    heads = model.config.aligned_heads if options.attention else ()
+    with GuidedAttention(model.tfmr, heads) as guide:
+        hidden = model.tfmr(rows)
+        attention = guide.loss(text_at, codes_at, *_even_reading(batch, text_keep)) if heads else None
     text_from, text_target = _text_targets(batch, text_at)
     speech_from, speech_target = _speech_targets(batch, codes_at, model.config.stop_speech)
     text_logits = model.text_head(hidden[text_from])
     speech_logits = model.speech_head(hidden[speech_from])
     return Losses(
         F.cross_entropy(text_logits.float(), text_target, reduction="sum"), len(text_target),
-        F.cross_entropy(speech_logits.float(), speech_target, reduction="sum"), len(speech_target),
+        F.cross_entropy(speech_logits.float(), speech_target, reduction="sum"), len(speech_target), attention,
     )
+
+
+def _even_reading(batch: Batch, text_keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The place in the text at each code (B, U + 1) if it were read at one pace, and which codes count."""
+    columns = torch.arange(batch.codes.shape[1], device=batch.codes.device)[None]
+    centres = (batch.text_lengths[:, None] - 1) * (columns + 0.5) / batch.code_lengths[:, None]
+    weights = (columns < batch.code_lengths[:, None]).float()
+    return centres, weights if text_keep is None else weights * text_keep[:, None]
 
 
 def _text_targets(batch: Batch, text_at: torch.Tensor):

@@ -218,4 +218,5 @@ def _with_decoder(config: SpeechLMConfig) -> SpeechLMConfig:
     """The header holds the nested config as a plain object."""
     settings = dict(vars(config))
     settings["decoder"] = DecoderConfig(**settings["decoder"])
+    settings["aligned_heads"] = tuple((layer, head) for layer, head in settings["aligned_heads"])
     return SpeechLMConfig(**settings)

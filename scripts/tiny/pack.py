@@ -29,6 +29,7 @@ from scripts.tiny.train_model import base_front_end
 PACK = Path(models.__file__).parent / "tiny" / "pack"
 DEMO = Path(data.__file__).parent / "demo" / "am"
 BASE_LANGUAGES = ("en", "fr")
+SUMS = "SHA256SUMS.json"
 REPLAY = 40  # training clips a language that are kept, to probe the old languages and to replay them
 OPUS_LEVEL = 0.93  # about 24 kbit/s
 SPLITS = ("combinations", "running")
@@ -159,9 +160,9 @@ def _write_readme(scores: list[Score], folder: Path) -> None:
 
 
 def _write_checksums() -> None:
-    files = [p for p in sorted(PACK.rglob("*")) if p.is_file() and p.suffix != ".md"]
+    files = [p for p in sorted(PACK.rglob("*")) if p.is_file() and p.suffix != ".md" and p.name != SUMS]
     sums = {str(p.relative_to(PACK)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-    (PACK / "SHA256SUMS.json").write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    (PACK / SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
 README = """# The built-in model

@@ -22,7 +22,8 @@ from data.front_end import FrontEnd
 from models.base import LossOptions, Sample, Sampling, Voice
 from models.decoder import Attention, DecoderConfig, Layer
 from models.generate import generate
-from models.speech_lm import Batch, SpeechLM, SpeechLMConfig, collate, losses, segment_index
+from models.guided_attention import GuidedAttention
+from models.speech_lm import SpeechLM, SpeechLMConfig, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.files import load_config, load_module, save_module
 from models.tiny.judge import Judge, JudgeConfig
@@ -33,7 +34,7 @@ from scripts.tiny.train_judge import error
 
 STEPS = 3600
 BATCH = 48
-GUIDED_LAYERS, GUIDED_HEADS, GUIDED_WIDTH = (1, 2, 3), 2, 2.0  # the last in characters
+GUIDED_LAYERS = (1, 2, 3)  # the first two heads of each learn to follow the text
 PROMPT = 50  # codes at most
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz'àâæçèéêëîïôùûüÿœ"
 
@@ -59,6 +60,7 @@ def configure(codec: CodecConfig, front_end: FrontEnd) -> SpeechLMConfig:
         DecoderConfig(width=256, layers=6, heads=4, mlp_width=512),
         text_rows=front_end.size, speech_rows=size + 2, start_speech=size, stop_speech=size + 1,
         text_positions=128, speech_positions=256, speaker_size=codec.speaker_size, prompt_queries=4,
+        aligned_heads=tuple((layer, head) for layer in GUIDED_LAYERS for head in (0, 1)),
     )
 
 
@@ -114,43 +116,6 @@ def _sinusoids(positions: torch.Tensor, width: int) -> torch.Tensor:
     rates = torch.exp(-math.log(1000.0) * torch.arange(0, width, 2) / width)
     angles = positions[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1)
-
-
-class GuidedAttention:
-    """Loss that asks some heads to look, while a code is spoken, near the character being spoken."""
-
-    def __init__(self, model: SpeechLM) -> None:
-        self.model = model
-        self.seen: dict[Attention, tuple] = {}
-        for index in GUIDED_LAYERS:
-            attention = _attention(model, index)
-            attention.register_forward_pre_hook(lambda module, inputs: self.seen.update({module: inputs}))
-
-    def loss(self, batch: Batch, centres: torch.Tensor) -> torch.Tensor:
-        """Mean negative logarithm of the attention inside a Gaussian around centres (B, U + 1)."""
-        text_at, codes_at = segment_index(batch, self.model.config.conditioning_length)
-        near = torch.arange(text_at.shape[1])[None, None] - centres[..., None]
-        near = torch.exp(-near.square() / (2 * GUIDED_WIDTH**2))
-        near = near * (torch.arange(text_at.shape[1])[None] < batch.text_lengths[:, None])[:, None]
-        real = (torch.arange(codes_at.shape[1])[None] < batch.code_lengths[:, None]).float()
-        total = torch.zeros(())
-        for module, inputs in self.seen.items():
-            weights = self._weights(module, inputs)
-            last = weights.shape[-1] - 1
-            rows = codes_at.clamp(max=last)[:, None, :, None].expand(-1, GUIDED_HEADS, -1, last + 1)
-            columns = text_at.clamp(max=last)[:, None, None].expand(-1, GUIDED_HEADS, codes_at.shape[1], -1)
-            looked = weights.gather(2, rows).gather(3, columns)
-            inside = torch.log((looked * near[:, None]).sum(-1) + 1e-4)
-            total = total - (inside * real[:, None]).sum() / real.sum() / GUIDED_HEADS
-        self.seen.clear()
-        return total / len(GUIDED_LAYERS)
-
-    def _weights(self, module, inputs) -> torch.Tensor:
-        queries, keys = module.queries_and_keys(inputs[0], inputs[1])
-        queries, keys = queries[:, :GUIDED_HEADS], keys[:, :GUIDED_HEADS]
-        scores = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        return scores.masked_fill(future, -torch.inf).softmax(-1)
 
 
 def centres_of(clip: Clip, codes: int) -> np.ndarray:
@@ -214,7 +179,7 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
     model = SpeechLM(configure(codec, front_end)).train()
     rate = sum(len(s.clip.text) for s in spoken) / sum(len(s.sample.speech_codes) for s in spoken)
     initialise(model, codec.levels, rate)
-    guided, parts = GuidedAttention(model), optimizers(model)
+    parts = optimizers(model)
     peaks = [part.param_groups[0]["lr"] for part in parts]
     options = LossOptions(text_dropout=0.1, code_dropout=0.4)
     begin, recent = time.time(), []
@@ -226,9 +191,12 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
         centres = torch.zeros(packed.codes.shape)
         for row, item in enumerate(batch):
             centres[row, : len(item.centres)] = torch.from_numpy(item.centres)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        guide = GuidedAttention(model.tfmr, model.config.aligned_heads)
+        with torch.autocast("cpu", dtype=torch.bfloat16), guide:
             found = losses(model, packed, options)
-            looking = guided.loss(packed, centres)
+            places = segment_index(packed, model.config.conditioning_length)
+            real = torch.arange(centres.shape[1])[None] < packed.code_lengths[:, None]
+            looking = guide.loss(*places, centres, real.float()) / real.sum()
         speech, text = found.speech_sum / found.speech_count, found.text_sum / found.text_count
         weight = 0.3 * max(0.1, 1 - 1.5 * step / count)
         (speech + 0.1 * text + weight * looking).backward()
@@ -243,7 +211,6 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
         if every and report and (step + 1) % every == 0:
             report(model.eval(), step + 1)
             model.train()
-            guided.seen.clear()
     return folded(model).eval()
 
 

@@ -13,11 +13,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("config", "core", "data", "models", "scripts", "ui")
 
 # What all families share: it may be imported by a family and must not import one.
-SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.generate")
+SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.generate",
+                 "models.guided_attention")
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.catalog", "core.demo", "core.doctor", "core.download", "core.job", "core.job_reader", "core.job_state",
+    "core.catalog", "core.certificate", "core.demo", "core.doctor", "core.download", "core.job", "core.job_reader", "core.job_state",
     "core.jobs", "core.journal", "core.locks", "core.queueing", "core.reporter", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")

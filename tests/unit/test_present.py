@@ -1,0 +1,186 @@
+"""What the page says of jobs: words, numbers, curves, clips. All of it pure, and all of it escaped."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from core.job import Job
+from core.job_state import JobState
+from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Step
+from core.workspace import Workspace
+from ui import curves, listening, media, present, records, training, votes
+from ui.markup import Html, element, join, table
+
+
+def job(verb: str = "train", **settings: object) -> Job:
+    return Job(Path("/w/runs/train-1"), verb, "cpu", (), 1.0, settings)
+
+
+def steps(count: int) -> tuple[Step, ...]:
+    return tuple(Step(number, 100, 4 / number, 2.0, 1e-3, 0.5, 900.0, number * 0.5, 10.0)
+                 for number in range(1, count + 1))
+
+
+def test_text_is_escaped_unless_it_is_html() -> None:
+    assert element("p", "<b>", Html("<i>x</i>"), class_="a\"b") == '<p class="a&quot;b">&lt;b&gt;<i>x</i></p>'
+    assert join(["<", Html("<br>")]) == "&lt;<br>"
+    assert "&lt;script&gt;" in present.fault("<script>", "do not")
+
+
+def test_cells_carry_the_name_of_their_column() -> None:
+    assert '<td data-name="Size">9</td>' in table(("Size",), [(9,)])
+
+
+@pytest.mark.parametrize(("seconds", "words"), [
+    (0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (840, "14 min"), (7500, "2 h 5 min"), (None, "unknown"),
+    (math.inf, "unknown"),
+])
+def test_durations_in_words(seconds: float | None, words: str) -> None:
+    assert present.duration(seconds) == words
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    assert present.percent(None) == present.percent(math.nan) == "–"
+    assert present.percent(0.184) == "18.4%"
+
+
+def test_progress_is_never_invented() -> None:
+    unknown = JobState(job(), "running", progress=Progress(12, None, "clips"))
+    assert present.progress_share(unknown) is None
+    assert "unknown" in present.bar(unknown)
+    assert present.progress_words(Progress(3_200_000, 9_000_000, "bytes", "t3")) == "3.2 MB of 9.0 MB t3"
+
+
+def test_a_failure_shows_message_hint_exit_code_and_traceback() -> None:
+    state = JobState(job(), "failed", message="The disk is full.", hint="Free some space.", traceback="line 7",
+                     exit_code=1)
+    shown = present.job_card(state)
+    for part in ("The disk is full.", "Free some space.", "Exit code 1", "line 7", "failed"):
+        assert part in shown
+
+
+def test_the_queue_names_its_devices_and_an_empty_one_says_so() -> None:
+    assert "Nothing is running" in present.queue([])
+    assert "Device cpu" in present.queue([JobState(job(), "running")])
+
+
+def test_a_long_series_is_thinned_and_keeps_its_last_point() -> None:
+    points = [(float(x), float(x)) for x in range(100_000)]
+    thinned = curves.thin(points)
+    assert len(thinned) <= 240
+    assert thinned[-1] == points[-1]
+
+
+def test_smoothing_starts_at_the_first_value() -> None:
+    assert curves.smooth([(1, 5.0), (2, 5.0)]) == [(1, pytest.approx(5.0)), (2, pytest.approx(5.0))]
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert curves.ticks(0.0, 1.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert curves.ticks(3.0, 3.0) == [3.0]
+
+
+def test_a_chart_without_points_says_that_nothing_was_measured() -> None:
+    assert "Nothing measured yet" in curves.chart("Loss", [curves.Series("speech", [])])
+
+
+def test_a_chart_survives_values_that_are_not_numbers() -> None:
+    drawn = curves.chart("Loss", [curves.Series("speech", [(1, math.nan), (2, 1.0), (3, 2.0)])])
+    assert "nan" not in drawn
+
+
+def test_a_run_is_shown_with_its_numbers_curves_and_samples() -> None:
+    state = JobState(
+        job(), "running", steps=steps(50), evaluations=(Evaluated(50, 1.2, {"am": 0.3}),),
+        samples=(SampleMade(50, "am", "ሰላም", "samples/50.ogg", 0.3),),
+    )
+    assert "50 of 100" in training.numbers(state)
+    assert "polyline" in training.curves(state)
+    samples = training.samples(state)
+    assert 'src="media/runs/train-1/samples/50.ogg"' in samples
+    assert "30% misheard" in samples
+
+
+def comparison() -> JobState:
+    made = tuple(AudioMade(side, 0, f"audio/0-{side}.ogg", "ሰላም", "am", 1.5, 0.4, error, "ሰላ", f"audio/0-{side}.png")
+                 for side, error in (("base", 0.9), ("finetuned", 0.2)))
+    asked = job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one")
+    return JobState(asked, "finished", audio=made, result={"error_originals_am": 0.02})
+
+
+def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
+    state = comparison()
+    shown = listening.comparison(state, records.originals(state), listening.Blind(False))
+    assert "90% misheard" in shown
+    assert "20% misheard" in shown
+    assert shown.count("original recordings: 2.0%") == 2
+    assert "Before" in shown
+    assert "run:one" in shown
+
+
+def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
+    state = comparison()
+    hidden = listening.comparison(state, {}, listening.Blind(True))
+    for telling in ("Before", "After", "run:one", "misheard", "heard"):
+        assert telling not in hidden
+    assert "Voice A" in hidden
+    assert "misheard" in listening.comparison(state, {}, listening.Blind(True, frozenset({0})))
+
+
+def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
+    state = JobState(job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one"), "running")
+    assert listening.comparison(state, {}, listening.Blind(False)).count("Being made.") == 2
+
+
+def test_the_order_of_a_blind_pair_is_the_same_after_a_reload_and_not_always_the_same() -> None:
+    assert votes.order("a", 0) == votes.order("a", 0)
+    assert {votes.order("a", index) for index in range(20)} == {("base", "finetuned"), ("finetuned", "base")}
+
+
+def test_votes_are_kept_and_a_broken_line_counts_for_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "votes.jsonl"
+    votes.save(path, votes.Vote("a", 0, "am", "ሰላም", "finetuned", "run:one"))
+    with open(path, "a") as file:
+        file.write('{"job": "a", "ind\n')
+    votes.save(path, votes.Vote("a", 1, "am", "ውሃ", "same", "run:one"))
+    kept = votes.read(path)
+    assert [vote.choice for vote in kept] == ["finetuned", "same"]
+    assert votes.tally(kept)["am", "finetuned"] == 1
+    assert "Amharic" in listening.tally(kept)
+
+
+@pytest.mark.parametrize("asked", [
+    "runs/one/config.yaml", "runs/one/output.log", "runs/one/checkpoints/rows.safetensors",
+    "runs/one/audio/x.safetensors", "runs/one/audio/../config.yaml", "runs/../runs/one/audio/a.ogg",
+    "runs/one/audio/.hidden.ogg", "runs//audio/a.ogg", "models/tiny/audio/a.ogg", "/etc/passwd",
+    "runs/one/audio/away.ogg", "runs/one/audio/missing.ogg",
+])
+def test_the_page_serves_no_other_file(tmp_path: Path, asked: str) -> None:
+    workspace = Workspace.open(tmp_path / "w")
+    audio = workspace.runs / "one" / "audio"
+    audio.mkdir(parents=True)
+    (workspace.runs / "one" / "config.yaml").write_text("x")
+    (workspace.runs / "one" / "output.log").write_text("x")
+    (audio / "x.safetensors").write_text("x")
+    (audio / ".hidden.ogg").write_text("x")
+    (tmp_path / "secret.ogg").write_text("x")
+    (audio / "away.ogg").symlink_to(tmp_path / "secret.ogg")
+    assert media.resolve(workspace, asked) is None
+
+
+def test_the_page_serves_sound_and_pictures_of_runs(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "w")
+    (workspace.runs / "one" / "audio").mkdir(parents=True)
+    path = workspace.runs / "one" / "audio" / "0 base.png"
+    path.write_text("x")
+    assert media.url("runs", "one", "audio/0 base.png") == "media/runs/one/audio/0%20base.png"
+    assert media.resolve(workspace, "runs/one/audio/0 base.png") == path.resolve()
+
+
+def test_a_result_is_shown_as_it_was_reported() -> None:
+    shown = present.result_facts(Finished({"new_rows": 81, "old_rows_equal": True, "error": None}).result)
+    for part in ("new rows", "81", "yes", "–"):
+        assert part in shown
