@@ -37,28 +37,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="id of the run in the workspace")
     parser.add_argument("--workspace", default="workspace")
-    parser.add_argument("--temperature", type=float, nargs="*", default=[0.5])
     given = parser.parse_args()
     workspace, device = Workspace.open(given.workspace), torch.device("cpu")
     finetuned = load(workspace, f"run:{given.run}", device)
     base = load(workspace, "base:tiny", device)
     untrained = load(workspace, "extension:tiny-am", device)
     studio = Studio.of(base)
-    print("| set | temperature | originals | before | after |\n|---|---|---|---|---|")
+    print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
         before = base if language in BASE_LANGUAGES else untrained
         for split in SPLITS:
-            _row(studio, before, finetuned, language, split, given.temperature)
+            _row(studio, before, finetuned, language, split)
 
 
-def _row(studio: Studio, before: VoiceModel, after: VoiceModel, language: str, split: str,
-         temperatures: list[float]) -> None:
+def _row(studio: Studio, before: VoiceModel, after: VoiceModel, language: str, split: str) -> None:
     sentences = sentences_of(language, split)
     original = evaluate.judged_originals(studio, language, sentences).error
-    for temperature in temperatures:
-        first, second = (evaluate.judged(studio, model, language, sentences, Sampling(temperature=temperature))[0].error
-                         for model in (before, after))
-        print(f"| {language} {split} | {temperature} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)
+    first, second = (evaluate.judged(studio, model, language, sentences, Sampling())[0].error
+                     for model in (before, after))
+    print(f"| {language} {split} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)
 
 
 if __name__ == "__main__":
