@@ -1,0 +1,106 @@
+"""Start the page: `python app.py`. Arguments, the workspace, the server; the work is done by other processes."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from config.errors import UserError
+from core.workspace import Workspace
+from ui.startup import import_gradio
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PASSWORD_VARIABLE = "LISAN_PASSWORD"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the page until interrupted; the exit code."""
+    given = build_parser().parse_args(arguments)
+    try:
+        auth = sign_in(given.host, given.share, given.auth, given.no_password)
+        workspace = Workspace.open(given.workspace)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return 2
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    return serve(workspace, given, auth)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Lisan: teach a voice a new language.")
+    parser.add_argument("--workspace", default="workspace", help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=7860, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--auth", metavar="USER:PASSWORD",
+                        help=f"ask for this sign-in (or set {PASSWORD_VARIABLE}, to keep it out of the process list)")
+    parser.add_argument("--no-password", action="store_true", help="let anyone in who can reach the address")
+    parser.add_argument("--share", action="store_true", help="make a public link by Gradio's servers; needs --auth")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    return parser
+
+
+def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tuple[str, str] | None:
+    """User and password to ask for, None for nobody's; `UserError` when the page would lie open by mistake."""
+    spelled = auth or os.environ.get(PASSWORD_VARIABLE)
+    if spelled:
+        user, colon, password = spelled.partition(":")
+        if not (colon and user and password):
+            raise UserError("The sign-in must be USER:PASSWORD, and neither may be empty.",
+                            f"Such as --auth me:a-long-password, or the same in {PASSWORD_VARIABLE}.")
+        return user, password
+    if share:
+        raise UserError("A public link needs a sign-in: whoever has the link could start work on this machine.",
+                        f"Give --auth USER:PASSWORD or set {PASSWORD_VARIABLE}.")
+    if host not in LOOPBACK and not no_password:
+        raise UserError(f"Listening on {host} lets others on the network start work on this machine.",
+                        f"Give --auth USER:PASSWORD (or set {PASSWORD_VARIABLE}), or say --no-password.")
+    return None
+
+
+def serve(workspace: Workspace, given: argparse.Namespace, auth: tuple[str, str] | None) -> int:
+    """Build the page and serve it until interrupted."""
+    import_gradio()
+    from ui import layout, media, theme
+
+    blocks = layout.build(workspace)
+    try:
+        blocks.launch(
+            server_name=given.host, server_port=given.port or free_port(given.host), auth=auth, share=given.share,
+            inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
+            footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
+            allowed_paths=[], app_kwargs={"routes": media.routes(workspace)},
+            theme=theme.build_theme(), head=theme.head(),
+        )
+    except OSError as error:
+        sys.stderr.write(f"The page could not be served on {given.host}:{given.port}: {error}\n")
+        sys.stderr.write("Choose another --port; 0 takes a free one.\n")
+        return 1
+    sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
+    sys.stdout.flush()
+    return _until_interrupted(blocks)
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now."""
+    import socket
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _until_interrupted(blocks: object) -> int:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        sys.stdout.write("The page is closed. Jobs go on.\n")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""A real Chromium in front of the real app. A missing browser fails the run; it does not skip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+PICTURES = Path(__file__).resolve().parents[2] / "test-output"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ("--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required")
+PATIENCE_MS = 60_000
+WIDE, NARROW = (1280, 900), (390, 844)
+
+expect.set_options(timeout=PATIENCE_MS)
+
+Take = Callable[[Page, str], Path]
+
+
+def chromium() -> str:
+    """Path of a Chromium: LISAN_CHROMIUM, or one that the system has."""
+    named = os.environ.get("LISAN_CHROMIUM")
+    found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
+    if not found:
+        pytest.fail("There is no Chromium: install one (apt-get install chromium) or name it in LISAN_CHROMIUM.")
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS), timeout=PATIENCE_MS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open an address in a fresh browser context; errors of its scripts fail the test at the end."""
+    faults: list[str] = []
+    contexts = []
+
+    def visit(url: str, size: tuple[int, int] = WIDE, scheme: str = "light") -> Page:
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(url, timeout=PATIENCE_MS)
+        page.wait_for_selector("#tabs [role=tab]")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert faults == [], f"scripts of the page failed: {faults}"
+
+
+@pytest.fixture
+def take() -> Take:
+    """Keep a picture of the whole page under `test-output/`."""
+
+    def picture(page: Page, name: str) -> Path:
+        PICTURES.mkdir(exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        page.screenshot(path=str(path), full_page=True)
+        return path
+
+    return picture
+
+
+def open_tab(page: Page, name: str) -> None:
+    """Open a tab by its label, also where the tab bar is too narrow to show it."""
+    tab = page.locator(f'#tabs [role="tab"]:visible:text-is("{name}")').first
+    if not tab.is_visible():
+        page.locator("#tabs .overflow-menu > button").click()
+        tab = page.locator(f'#tabs .overflow-dropdown button:text-is("{name}")').first
+    tab.click()
+    page.locator(f"#tab-{name.lower()}").wait_for(state="visible")
+
+
+def wait_until(what: Callable[[], bool], seconds: float, page: Page) -> None:
+    """Let the page go on until `what` holds."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, f"not within {seconds:g} s"
+        page.wait_for_timeout(250)

@@ -1,0 +1,164 @@
+"""Workspaces made by hand: job directories whose journals say what a real worker would have said."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from config.schema import CompareOptions, Options, TrainOptions
+from core import certificate, demo
+from core.certificate import Certificate, Check, LanguageError
+from core.job import Job, create
+from core.journal import (
+    AudioMade,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Finished,
+    Journal,
+    Plan,
+    Progress,
+    Queued,
+    SampleMade,
+    Stage,
+    Started,
+    Step,
+)
+from core.workspace import Workspace
+
+SENTENCE = "ሰላም ለሁሉም"
+_PNG = bytes.fromhex(  # one grey pixel
+    "89504e470d0a1a0a0000000d4948445200000001000000010800000000"
+    "3a7e9b550000000a49444154789c6368000000820081dd436af40000000049454e44ae426082"
+)
+
+
+def append(job: Job, *events: Event) -> None:
+    """Add `events` to the journal of `job`."""
+    journal = Journal(job.journal)
+    for event in events:
+        journal.append(event)
+    journal.close()
+
+
+def tone(path: Path, seconds: float = 1.2, frequency: float = 220.0) -> None:
+    """A sound that is not silence, at 16 kHz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    time = np.arange(int(16_000 * seconds)) / 16_000
+    soundfile.write(path, 0.4 * np.sin(2 * math.pi * frequency * time), 16_000)
+
+
+def picture(path: Path) -> None:
+    """A small PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_PNG)
+
+
+def chain(workspace: Workspace, *, steps: int = 400, total: int = 700, finished: bool = False) -> list[Job]:
+    """A demo chain with its first four jobs finished and training at `steps`, or finished too."""
+    made = demo.chain(workspace, demo.ChainOptions(train=TrainOptions(steps=total)))
+    for job in made[:-1]:
+        append(job, Queued(), Started(1, 1), Progress(300, 300, "clips"), Finished({"folder": job.id, "seconds": 2.5}))
+    train(made[-1], steps, total, finished=finished)
+    return made
+
+
+def train(job: Job, steps: int, total: int, *, finished: bool = False) -> None:
+    """Events of a training run up to `steps`."""
+    append(job, Queued(), Started(1, 1), Plan(
+        ("81 new rows of 2535 are trained; 0 of 2454 old rows.", "Adapters with 196,608 numbers, for Amharic only."),
+        {"new_rows": 81, "rows": 2535, "old_rows": 2454}), Stage("train"))
+    for step in range(1, steps + 1):
+        speech = 1.6 + 3.2 * math.exp(-step / 120) + 0.12 * math.sin(step * 1.7)
+        append(job, Step(step, total, speech, 2.0 * math.exp(-step / 90) + 0.5, 5e-3 * min(1, step / 30), 0.8, 5200.0,
+                         step * 0.42, (total - step) * 0.42))
+        if step % 100 == 0:
+            checkpoint(job, step, speech)
+    if finished:
+        append(job, Finished({"best_step": steps, "error_am": 0.18, "minutes": 4.8}))
+
+
+def checkpoint(job: Job, step: int, speech: float) -> None:
+    """A checkpoint with its evaluation and one sample."""
+    (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True, exist_ok=True)
+    error = 0.15 + 0.7 * math.exp(-step / 200)
+    sample = f"samples/step-{step:06d}-am.wav"
+    tone(job.directory / sample)
+    append(job, Evaluated(step, speech + 0.1, {"am": error, "en": 0.06, "fr": 0.08}),
+           SampleMade(step, "am", SENTENCE, sample, error),
+           CheckpointSaved(step, f"checkpoints/step-{step:06d}", True))
+
+
+def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tuple[tuple[str, str], ...] = (
+        ("am", SENTENCE), ("en", "The old boat came home before the rain."))) -> Job:
+    """A comparison with both sides of each text."""
+    job = make(workspace, "compare", CompareOptions(finetuned=f"run:{run}", texts=texts))
+    append(job, Queued(), Started(1, 1))
+    for index, (language, text) in enumerate(texts):
+        for side, frequency in (("base", 220.0), ("finetuned", 330.0)):
+            sound, drawing = f"audio/{index}-{side}.wav", f"audio/{index}-{side}.png"
+            tone(job.directory / sound, 1.4, frequency)
+            picture(job.directory / drawing)
+            error = 0.06 if language != "am" else 0.91 if side == "base" else 0.17
+            append(job, AudioMade(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
+    if finished:
+        append(job, Finished({"texts": len(texts), "error_originals_am": 0.021, "error_originals_en": 0.03}))
+    return job
+
+
+def make(workspace: Workspace, verb: str, options: Options) -> Job:
+    """A job that no worker was started for."""
+    return create(workspace, verb, options)
+
+
+def dataset(workspace: Workspace, name: str = "amharic-demo") -> None:
+    """A prepared dataset with a report that complains of two clips."""
+    folder = workspace.datasets / name
+    folder.mkdir(parents=True, exist_ok=True)
+    clips = [{"id": f"c{number}", "audio": f"audio/c{number}.ogg", "text": text, "language": "am", "split": split,
+              "duration_s": 2.0, "speaker": "one", "sha256": "0" * 64}
+             for number, (text, split) in enumerate([(SENTENCE, "held_out"), ("ውሃ እፈልጋለሁ", "train")])]
+    lines = "".join(json.dumps(clip, ensure_ascii=False) + "\n" for clip in clips)
+    (folder / "manifest.jsonl").write_text(lines, "utf-8")
+    (folder / "dataset.yaml").write_text(
+        f"name: {name}\nlanguage: am\nsource: demo\nclips: 300\ntrain_clips: 260\nheld_out_clips: 40\n"
+        "duration_s: 812.4\nfingerprint: abc\n", "utf-8")
+    (folder / "report.json").write_text(json.dumps({
+        "found": 302, "kept": 300, "duration_s": 812.4, "characters": {"ሰ": 40, "ላ": 32}, "dropped": {"።": 120},
+        "errors": [{"kind": "silent", "where": "clips/am-017.ogg", "message": "The clip is silent (peak 0.001)."}],
+        "warnings": [{"kind": "rare", "where": "ኧ", "message": "Occurs 2 times; it will be learned badly."}],
+    }, ensure_ascii=False), "utf-8")
+
+
+def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
+    """A tokenizer's report."""
+    folder = workspace.tokenizers / name
+    folder.mkdir(parents=True, exist_ok=True)
+    sentences = [{"text": text, "tokens_before": 14, "tokens_after": 14, "same": True}
+                 for text in ("The old boat came home.", "She opened the window.")]
+    (folder / "report.json").write_text(json.dumps({
+        "tokens_added": 81, "prefix_size": 2454, "size": 2535, "characters": 80, "characters_covered": 80,
+        "unknown_rate_before": 0.83, "unknown_rate": 0.0,
+        "tokens_per_character_before": 1.0, "tokens_per_character": 0.98,
+        "proofs": [{"language": "en", "sentences": sentences, "same": True}],
+    }, ensure_ascii=False), "utf-8")
+
+
+def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
+    """A certificate beside the run; with `failed`, the old rows have moved."""
+    one, other = "4f9a" * 16, "77b0" * 16
+    certificate.write(workspace.runs / run / certificate.FILE, Certificate(
+        f"run:{run}@700", run, 700, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
+        (Check("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
+               "The 2454 old rows of text_emb and text_head are those of the base file."),
+         Check("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
+               "Every tensor of the base model is what it was."),
+         Check("base_logits", "passed", "equal to the bit", "16 of 16 samples (en, fr) equal to the bit",
+               "Logits of base-language samples before and after.")),
+        (LanguageError("en", False, 40, 0.061, 0.061, 0.032), LanguageError("fr", False, 40, 0.073, 0.073, 0.041),
+         LanguageError("am", True, 40, 0.731, 0.184, 0.022)),
+    ))

@@ -1,0 +1,193 @@
+"""Every tab over jobs made by hand: what it says, that it follows the journal, that nothing overflows at any width."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Response, expect
+
+from core.job import Job
+from core.journal import AudioMade, Finished, Step
+from core.locks import FileLock
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.browser.conftest import NARROW, WIDE, Take, open_tab, wait_until
+from tests.serving import App, served
+from ui.page import TABS
+
+pytestmark = pytest.mark.browser
+LABELS = [label for _, label in TABS]
+ANSWER_MS = 300.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A served workspace in which a training runs, as far as its journal and its lock say."""
+
+    app: App
+    workspace: Workspace
+    training: Job
+    comparison: Job
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    workspace = Workspace.open(tmp_path_factory.mktemp("scene"))
+    earlier = scenes.chain(workspace, steps=200, finished=True)
+    scenes.certify(workspace, earlier[-1].id, failed=True)
+    made = scenes.chain(workspace, steps=220)
+    scenes.dataset(workspace)
+    scenes.tokenizer(workspace)
+    (workspace.models / "tiny" / "voices").mkdir(parents=True)
+    comparison = scenes.compare(workspace, made[-1].id)
+    lock = FileLock.take(made[-1].lock)
+    assert lock is not None
+    with served(workspace.path) as app:
+        yield Scene(app, workspace, made[-1], comparison)
+    lock.close()
+
+
+Visit = Callable[..., Page]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_tab_fits_its_width(
+    scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
+) -> None:
+    page = open_page(scene.app.url, size, scheme)
+    for label in LABELS:
+        open_tab(page, label)
+        page.wait_for_timeout(1500)
+        take(page, f"{label.lower()}-{size[0]}-{scheme}")
+        wide, seen = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert wide <= seen, f"{label} is {wide} wide in a window of {seen}"
+
+
+def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=train")
+    expect(page.locator("#run-status")).to_contain_text("81 new rows of 2535")
+    expect(page.locator("#run-status")).to_contain_text("220 of 700")
+    line = page.locator("#run-curves polyline").first
+    before = line.get_attribute("points")
+    scenes.append(scene.training, Step(221, 700, 1.5, 0.5, 1e-3, 0.5, 5000.0, 93.0, 190.0))
+    expect(page.locator("#run-status")).to_contain_text("221 of 700")
+    wait_until(lambda: line.get_attribute("points") != before, 20, page)
+
+
+def test_a_reload_and_a_second_browser_show_the_same(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url)
+    open_tab(page, "Train")
+    expect(page.locator("#run-status")).to_contain_text(scene.training.id)
+    wait_until(lambda: "tab=train" in page.url, 10, page)
+    page.reload()
+    expect(page.locator("#tab-train")).to_be_visible()
+    expect(page.locator("#run-status")).to_contain_text("81 new rows of 2535")
+    other = open_page(scene.app.url + "?tab=train")
+    expect(other.locator("#run-status")).to_contain_text(scene.training.id)
+
+
+def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=train")
+    expect(page.locator("#stop")).to_be_visible()
+    expect(page.locator("#force-stop")).to_be_hidden()
+    page.locator("#stop").click()
+    expect(page.locator("#run-status")).to_contain_text("stopping")
+    assert scene.training.stop_file.exists()
+    page.locator("#force-stop").click()
+    expect(page.locator("#force-sure")).to_be_visible()
+    page.get_by_role("button", name="No, let it finish").click()
+    expect(page.locator("#force-sure")).to_be_hidden()
+    scene.training.stop_file.unlink()
+    expect(page.locator("#run-status")).to_contain_text("running")
+
+
+def test_a_wrong_option_is_told_beside_the_button_and_starts_nothing(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=tokenizer")
+    before = scene.workspace.list_runs()
+    page.locator("#field-tokenizer input, #field-tokenizer textarea").fill("../../x")
+    page.locator("#run-tokenizer").click()
+    expect(page.locator("#tab-tokenizer [role=alert]").first).to_contain_text("'../../x' cannot be a name")
+    assert scene.workspace.list_runs() == before
+
+
+def test_the_equal_command_follows_the_form(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=tokenizer")
+    page.locator("#field-merges input").fill("40")
+    page.locator("#field-merges input").press("Tab")
+    page.get_by_role("button", name="The same on the command line").locator("visible=true").click()
+    expect(page.locator("#command-tokenizer")).to_contain_text("python -m scripts.tokenizer --workspace")
+    expect(page.locator("#command-tokenizer")).to_contain_text("--merges 40")
+
+
+def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=certificate")
+    expect(page.locator("#proof")).to_contain_text("1 of 3 checks failed")
+    before = scene.workspace.list_runs()
+    page.locator("#export").click()
+    expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("prefix_rows")
+    assert scene.workspace.list_runs() == before
+
+
+def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#clips audio")).to_have_count(4)
+    expect(page.locator("#clips")).to_contain_text("91% misheard")
+    expect(page.locator("#clips")).to_contain_text("original recordings: 2.1%")
+    played = page.locator("#clips audio").first.evaluate(
+        "async (audio) => { await audio.play(); await new Promise(done => setTimeout(done, 900)); "
+        "return [audio.currentTime, audio.duration]; }")
+    assert played[0] > 0.2
+    assert abs(played[1] - 1.4) < 0.1
+
+
+def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#clips audio")).to_have_count(4)
+    page.locator("#clips audio").first.evaluate("audio => { audio.loop = true; return audio.play(); }")
+    scenes.append(scene.comparison, AudioMade("base", 2, "audio/0-base.wav", "more", "en", 1.4, 0.5), Finished({}))
+    expect(page.locator("#clips audio")).to_have_count(5)
+    assert page.locator("#clips audio").first.evaluate("audio => !audio.paused && audio.currentTime > 0")
+
+
+def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    page.locator("#listen-blind input").check()
+    expect(page.locator("#clips")).to_contain_text("Voice A")
+    expect(page.locator("#clips")).not_to_contain_text("misheard")
+    page.locator("#vote-a").click()
+    expect(page.locator("#tally")).to_contain_text("Blind votes so far")
+    expect(page.locator("#clips")).to_contain_text("91% misheard")
+    assert len((scene.workspace.path / "votes.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_page_answers_quickly(scene: Scene, open_page: Visit) -> None:
+    """The time from asking to the whole answer, over refreshes of the busiest tab."""
+    page = open_page(scene.app.url + "?tab=train")
+    expect(page.locator("#run-status")).to_contain_text(scene.training.id)
+    times: list[float] = []
+
+    def note(response: Response) -> None:
+        if "/gradio_api/run" in response.url or "/gradio_api/api" in response.url:
+            response.finished()
+            timing = response.request.timing
+            times.append(timing["responseEnd"] - timing["requestStart"])
+
+    page.on("response", note)
+    wait_until(lambda: len(times) >= 8, 60, page)
+    print(f"answers in ms: {[round(time) for time in times]}")
+    assert statistics.median(times) <= ANSWER_MS
+
+
+def test_an_app_that_was_restarted_shows_the_same(tmp_path: Path, open_page: Visit) -> None:
+    workspace = Workspace.open(tmp_path)
+    made = scenes.chain(workspace, steps=100, finished=True)
+    for _ in range(2):
+        with served(tmp_path) as app:
+            page = open_page(app.url + "?tab=train")
+            expect(page.locator("#run-status")).to_contain_text(made[-1].id)
+            expect(page.locator("#run-samples audio")).to_have_count(1)

@@ -1,0 +1,56 @@
+"""The app as a process of its own on the loopback address, for tests that look at it from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READY = "Lisan is ready: "
+
+
+@dataclass(frozen=True)
+class App:
+    """A served page. `seconds` passed from the start of the process to the first whole page."""
+
+    url: str
+    process: subprocess.Popen[str]
+    seconds: float
+
+    def maps(self) -> str:
+        """Files that the process has mapped into its memory."""
+        return Path(f"/proc/{self.process.pid}/maps").read_text()
+
+
+@contextmanager
+def served(workspace: Path, arguments: Sequence[str] = (), patience_s: float = 60.0) -> Iterator[App]:
+    """`python app.py` over `workspace` on a free port; ended, and only it, at the end."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "app.py", "--port", "0", "--workspace", str(workspace), *arguments], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, env={name: value for name, value in os.environ.items() if name != "LISAN_PASSWORD"},
+    )
+    try:
+        url = _address(process)
+        with urllib.request.urlopen(url, timeout=patience_s) as page:
+            page.read()
+        yield App(url, process, time.monotonic() - began)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(READY):
+            return line.removeprefix(READY).strip()
+    raise AssertionError(f"the app ended with exit code {process.wait()} before it was ready")

@@ -1,0 +1,144 @@
+"""Certificate tab: the proof of what moved and what did not, and the export that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gradio as gr
+
+from config.errors import UserError
+from config.schema import ExportOptions
+from core.certificate import Certificate, Check, LanguageError, read
+from ui import present, records, steps
+from ui.form import parse
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.page import Page
+
+
+def build(page: Page) -> None:
+    """Lay out the tab."""
+    live = page.live
+    steps.lead("Certificate", "After each run, what should not have moved is measured again and compared. A check that "
+               "fails is red, and a voice with a red check is not exported unless you name that check.")
+    subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
+    proof = gr.HTML(elem_id="proof")
+    with gr.Accordion("Export", open=True, elem_classes="fold"):
+        gr.HTML(paragraph("A folder with the weights in the layout that the model's own tools load, and this "
+                          "certificate.", class_="small"))
+        with gr.Row(elem_classes="grid"):
+            name = gr.Textbox(ExportOptions.model_fields["export"].default, label="Name of the export",
+                              elem_id="export-name", min_width=200)
+            override = gr.CheckboxGroup([], label="Export in spite of these failed checks", visible=False,
+                                        elem_id="override", min_width=200)
+        export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
+        notice = gr.HTML(elem_classes="notices")
+        last = gr.HTML(elem_id="export-result")
+    live.watch("proof", subject)
+    live.panel(subject, lambda view: _subjects(page, view), "certificate")
+    live.panel(proof, lambda view: _proof(page, view), "certificate")
+    live.panel(override, lambda view: _overrides(page, view), "certificate")
+    live.panel(last, lambda view: _last_export(view), "certificate")
+    page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
+
+
+def _references(page: Page, view: View) -> list[tuple[str, str]]:
+    """Runs and exports with a certificate, newest first, as label and reference."""
+    found = [(f"run {state.id}", f"run:{state.id}") for state in view.jobs
+             if state.verb == "train" and records.certificate_path(page.workspace, f"run:{state.id}").is_file()]
+    found += [(f"export {name}", f"export:{name}") for name in page.workspace.list_exports()]
+    return found
+
+
+def _chosen(page: Page, view: View) -> str:
+    offered = [reference for _, reference in _references(page, view)]
+    current = view.chosen.get("proof", "")
+    return current if current in offered else offered[0] if offered else ""
+
+
+def _subjects(page: Page, view: View) -> object:
+    return gr.update(choices=_references(page, view), value=_chosen(page, view) or None)
+
+
+def _proof(page: Page, view: View) -> Html:
+    reference = _chosen(page, view)
+    if not reference:
+        return present.empty("When a run has finished, its certificate is here.")
+    return certificate_view(read(records.certificate_path(page.workspace, reference)))
+
+
+def certificate_view(proof: Certificate) -> Html:
+    """Verdict, errors by language, checks with hashes, and what it was computed from."""
+    failed = proof.failed()
+    counted = [check for check in proof.checks if check.verdict in ("passed", "failed")]
+    if not counted:
+        banner = present.fault("Nothing was checked.", "A certificate without checks proves nothing; train again.")
+    elif failed:
+        banner = div("verdict bad", element("strong", f"{len(failed)} of {len(counted)} checks failed"),
+                     paragraph("Red lines say what moved."))
+    else:
+        banner = div("verdict good", element("strong", f"All {len(counted)} checks passed"), paragraph(_promise(proof)))
+    about = present.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
+                           ("Base model", proof.model), ("Made", present.clock(proof.created))])
+    return join((banner, _errors(proof.errors), element("h3", "Checks"),
+                 div("checks", *(_check(check) for check in proof.checks)), about))
+
+
+def _promise(proof: Certificate) -> str:
+    """What passing means, which is less in a scope whose drift is measured."""
+    if any(check.verdict == "measured" for check in proof.checks):
+        return "What must not move did not. The drift of the old languages was measured; it stands below."
+    return "What the voice could say before, it says exactly as before."
+
+
+_TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
+
+
+def _check(check: Check) -> Html:
+    tone, mark = _TONES[check.verdict]
+    return div(f"check {tone}", span("mark", mark), div(
+        "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.verdict)),
+        paragraph(check.what),
+        div("hashes", span("small", "before "), element("code", check.expected)),
+        div("hashes", span("small", "after "), element("code", check.seen)),
+    ))
+
+
+def _errors(rows: Sequence[LanguageError]) -> Html:
+    if not rows:
+        return NOTHING
+    cells = [
+        (join((present.language_name(row.language), " ", span("badge busy", "new") if row.new else NOTHING)),
+         present.percent(row.before), present.percent(row.after), present.percent(row.original), str(row.sentences))
+        for row in rows
+    ]
+    return join((element("h3", "How much the judge misheard"), present.table_of(
+        ("Language", "Before", "After", "Original recordings", "Sentences"), cells)))
+
+
+def _failed(page: Page, reference: str) -> tuple[str, ...]:
+    if not reference:
+        return ()
+    return read(records.certificate_path(page.workspace, reference)).failed()
+
+
+def _overrides(page: Page, view: View) -> object:
+    failed = _failed(page, _chosen(page, view))
+    return gr.update(choices=list(failed), visible=bool(failed))
+
+
+def _export(page: Page, reference: str, name: str, override: Sequence[str] | None) -> Sequence[object]:
+    if not (reference or "").startswith("run:"):
+        raise UserError("Choose a run to export.", "An export is made from a run; train one first.")
+    blocking = [check for check in _failed(page, reference) if check not in (override or ())]
+    if blocking:
+        raise UserError(f"These checks failed: {', '.join(blocking)}.",
+                        "Tick each of them to export in spite of it, or train again.")
+    settings = {"run": reference, "export": name, "override": tuple(override or ())}
+    job = page.start("export", parse(ExportOptions, settings))
+    return [present.notice(f"Started as {job.id}.")]
+
+
+def _last_export(view: View) -> Html:
+    state = view.newest("export")
+    return join((present.job_card(state), present.result_facts(state.result))) if state else NOTHING

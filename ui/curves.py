@@ -1,0 +1,150 @@
+"""Line charts as inline SVG. Pure: numbers in, HTML out.
+
+The drawing stretches with the page while labels are HTML on top of it, so that text keeps
+its size at every width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ui.markup import Html, div, element, escape, span
+
+Point = tuple[float, float]
+_MOST_POINTS = 240
+_HEIGHT = 100.0
+_WIDTH = 300.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: its name, its points by rising x, and how it is drawn ("line", "faint" or "dots")."""
+
+    name: str
+    points: Sequence[Point]
+    colour: str = "var(--series-1)"
+    style: str = "line"
+
+
+def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most `most` points: the mean of each run of neighbours; the last point is kept as it is."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(len(points) / (most - 1))
+    means = [_mean(points[start:start + size]) for start in range(0, len(points) - 1, size)]
+    return [*means, points[-1]]
+
+
+def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
+    """Exponential mean of y, corrected for its start."""
+    result: list[Point] = []
+    total = norm = 0.0
+    for x, y in points:
+        total = weight * total + (1 - weight) * y
+        norm = weight * norm + (1 - weight)
+        result.append((x, total / norm))
+    return result
+
+
+def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
+    """Round numbers within [low, high], about `wanted` of them."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / wanted
+    scale = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, y_percent: bool = False,
+          x_name: str = "step", y_low: float | None = None) -> Html:
+    """A titled chart with a legend; says so when there is nothing to draw yet."""
+    drawn = [one for one in series if one.points]
+    legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name)
+                             for one in drawn if one.style != "faint"))
+    caption = div("chart-head", element("h4", title), legend)
+    if not drawn:
+        return div("chart", caption, div("plot empty", "Nothing measured yet."))
+    box = _box(drawn, x_most, y_low)
+    lines = Html("".join(_line(one, box) for one in drawn))
+    grid = Html("".join(_rule(y, box) for y in ticks(box.low, box.high)))
+    drawing = element("svg", grid, lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
+                      role="img", aria_label=title)
+    return div("chart", caption, div("plot", drawing, _dots(drawn, box), _y_labels(box, y_percent)),
+               _x_labels(box, x_name))
+
+
+@dataclass(frozen=True)
+class _Box:
+    """The drawn part of the plane."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def across(self, x: float) -> float:
+        """0 at the left edge, 1 at the right."""
+        return (x - self.left) / (self.right - self.left or 1.0)
+
+    def down(self, y: float) -> float:
+        """0 at the top edge, 1 at the bottom; points outside stay at the edge."""
+        return min(1.0, max(0.0, 1.0 - (y - self.low) / (self.high - self.low)))
+
+
+def _box(series: Sequence[Series], x_most: float | None, y_low: float | None) -> _Box:
+    xs = [x for one in series for x, _ in one.points]
+    ys = sorted(y for one in series for _, y in one.points if math.isfinite(y))
+    if not ys:
+        return _Box(0.0, max(xs), 0.0, 1.0)
+    low, high = ys[0], ys[-1]
+    if len(ys) > 20:  # the first losses would flatten all that follows
+        high = min(high, ys[int(0.97 * (len(ys) - 1))] * 1.15)
+    low = low if y_low is None else min(low, y_low)
+    margin = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
+    bottom = low if y_low is not None and low == y_low else low - margin
+    return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin)
+
+
+def _line(series: Series, box: _Box) -> Html:
+    if series.style == "dots" and len(series.points) < 2:
+        return Html("")
+    points = " ".join(
+        f"{box.across(x) * _WIDTH:.1f},{box.down(y) * _HEIGHT:.2f}"
+        for x, y in thin(series.points) if math.isfinite(y)
+    )
+    return element("polyline", points=points, class_=f"line {series.style}", style=f"stroke:{series.colour}")
+
+
+def _rule(y: float, box: _Box) -> Html:
+    height = f"{box.down(y) * _HEIGHT:.2f}"
+    return element("line", x1="0", x2=f"{_WIDTH:g}", y1=height, y2=height, class_="rule")
+
+
+def _dots(series: Sequence[Series], box: _Box) -> Html:
+    """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
+    return Html("".join(
+        span("dot", style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}",
+             title=f"{one.name}: {y:.3g} at {x:g}")
+        for one in series if one.style == "dots" for x, y in one.points
+    ))
+
+
+def _y_labels(box: _Box, percent: bool) -> Html:
+    return Html("".join(
+        span("y-label", f"{y:.0%}" if percent else f"{y:g}", style=f"top:{box.down(y):.2%}")
+        for y in ticks(box.low, box.high)
+    ))
+
+
+def _x_labels(box: _Box, name: str) -> Html:
+    marks = [x for x in ticks(box.left, box.right) if box.across(x) <= 0.84]
+    return div("x-labels", *(span("x-label", f"{x:g}", style=f"left:{box.across(x):.2%}") for x in marks),
+               span("x-name", escape(name)))
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    return (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))

@@ -1,0 +1,70 @@
+"""Data tab: bring recordings in, see what was found and what is wrong with them."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from core.job_state import JobState
+from ui import present, records, steps
+from ui.live import View
+from ui.markup import NOTHING, Html, element, join, paragraph
+from ui.page import Page
+
+_MOST_FINDINGS = 80
+
+
+def build(page: Page) -> None:
+    """Lay out the tab."""
+    steps.lead("Recordings", "Clips of one or more speakers, each with the text that is spoken: a folder with a text "
+               "file beside each clip, or a table (CSV, TSV, JSONL). Nothing is lost in silence: what cannot be used "
+               "is named here.")
+    with gr.Row(elem_classes="two"):
+        with gr.Column(scale=2, min_width=300):
+            steps.step_form(page, "prepare", "Check and prepare", first=("source", "dataset", "language", "held_out"),
+                            choices={"model": page.workspace.list_models})
+        with gr.Column(scale=3, min_width=300):
+            last = gr.HTML(elem_id="prepare-result")
+            page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
+                                                 lambda state: report(page, state)), "data")
+            known = gr.HTML()
+            page.live.panel(known, lambda view: dataset_list(page, view), "data")
+
+
+def report(page: Page, state: JobState) -> Html:
+    """What the check of a dataset counted and found."""
+    found = records.dataset_report(page.workspace.datasets / str(state.job.settings.get("dataset", "")))
+    return report_view(found) if found is not None else present.result_facts(state.result)
+
+
+def report_view(report: records.DatasetReport) -> Html:
+    """Counts in tiles; then each error and warning with its place."""
+    tiles = present.facts([
+        ("Found", f"{report.found} clips"), ("Usable", f"{report.kept} clips"),
+        ("Speech", present.duration(report.duration_s)), ("Letters", report.characters),
+    ])
+    spoken_not = f"Punctuation that is not spoken: {report.dropped}."
+    left_out = paragraph(spoken_not, class_="small") if report.dropped else NOTHING
+    if not report.findings:
+        return join((tiles, left_out, present.notice("Nothing to complain about.", "good")))
+    rows = [(present.tone_word(one.level), one.where, one.message) for one in report.findings[:_MOST_FINDINGS]]
+    rest = len(report.findings) - len(rows)
+    more = paragraph(f"{rest} more are in the dataset's report.json.", class_="small") if rest else NOTHING
+    return join((tiles, left_out, present.table_of(("", "Where", "What"), rows), more))
+
+
+def dataset_list(page: Page, view: View) -> Html:
+    """The datasets of the workspace."""
+    found = records.datasets(page.workspace)
+    if not found:
+        return NOTHING
+    rows = [
+        (one.name, present.language_name(one.language), _or_dash(one.clips), _or_dash(one.held_out_clips),
+         present.duration(one.duration_s))
+        for one in found
+    ]
+    return join((element("h3", "In the workspace"),
+                 present.table_of(("Dataset", "Language", "Clips", "Held out", "Speech"), rows)))
+
+
+def _or_dash(count: int | None) -> str:
+    return "–" if count is None else str(count)

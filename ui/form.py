@@ -1,0 +1,176 @@
+"""Options as widgets and back: labels, help, ranges and defaults come from the schema alone."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, get_args, get_origin
+
+import annotated_types
+import gradio as gr
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from config.arguments import flags, to_arguments
+from config.errors import UserError
+from config.schema import Options
+
+SomeOptions = TypeVar("SomeOptions", bound=Options)
+Value = str | int | float | bool | None
+Choices = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value that a person may set. `kind` is one of choice, integer, number, text."""
+
+    name: str  # with dots for a value inside a group, such as "sampling.seed"
+    title: str
+    help: str
+    kind: Literal["choice", "integer", "number", "text"]
+    default: Value
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def step(self) -> float:
+        """What the arrows of a number box add."""
+        if self.kind == "integer":
+            return 1
+        size = abs(float(self.default or 0)) or (self.maximum or 1.0)
+        return float(10.0 ** (math.floor(math.log10(size)) - (1 if size == self.maximum else 0)))
+
+    @property
+    def range_text(self) -> str:
+        """Such as "0 to 0.9"; empty when there is no upper bound worth saying."""
+        if self.minimum is None or self.maximum is None or self.maximum >= 100_000:
+            return ""
+        return f"{self.minimum:g} to {self.maximum:g}"
+
+
+def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[Entry, ...]:
+    """The scalar values of `model` in the schema's order; tuples are left to their tab."""
+    skipped = set(leave_out)
+    found = []
+    for flag in flags(model):
+        name = ".".join(flag.path)
+        if name not in skipped and get_origin(flag.field.annotation) is not tuple:
+            found.append(_entry(name, flag.field))
+    return tuple(found)
+
+
+def _entry(name: str, field: FieldInfo) -> Entry:
+    annotation = field.annotation
+    minimum = maximum = None
+    for limit in field.metadata:
+        if isinstance(limit, annotated_types.Ge | annotated_types.Gt):
+            minimum = _number(limit.ge if isinstance(limit, annotated_types.Ge) else limit.gt)
+        if isinstance(limit, annotated_types.Le | annotated_types.Lt):
+            maximum = _number(limit.le if isinstance(limit, annotated_types.Le) else limit.lt)
+    choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
+    kind: Literal["choice", "integer", "number", "text"] = "text"
+    if choices:
+        kind = "choice"
+    elif annotation is int:
+        kind = "integer"
+    elif annotation is float:
+        kind = "number"
+    return Entry(name, field.title or name, field.description or "", kind,
+                 field.get_default(call_default_factory=True), choices, minimum, maximum)
+
+
+def _number(bound: object) -> float:
+    return float(bound)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The widgets of one options model, in the order of `names`."""
+
+    model: type[Options]
+    names: tuple[str, ...]
+    widgets: tuple[gr.components.Component, ...]
+
+    def widget(self, name: str) -> gr.components.Component:
+        return self.widgets[self.names.index(name)]
+
+    def options(self, values: Sequence[Value], **fixed: object) -> Options:
+        """The options that the widgets' `values` and `fixed` say; `UserError` names each field that is wrong."""
+        return parse(self.model, {**dict(zip(self.names, values, strict=True)), **fixed})
+
+
+def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),
+               choices: Choices | None = None, defaults: Mapping[str, Value] | None = None,
+               more: str = "More settings") -> Form:
+    """Lay out the widgets of `model` where the caller stands; what is not in `first` goes into a fold."""
+    known = {entry.name: entry for entry in entries(model, leave_out)}
+    shown = [known[name] for name in (first or known)]
+    folded = [entry for name, entry in known.items() if first and name not in first]
+    with gr.Row(elem_classes="grid"):
+        widgets = {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in shown}
+    if folded:
+        with gr.Accordion(more, open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
+            widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
+    return Form(model, tuple(widgets), tuple(widgets.values()))
+
+
+def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
+    """The fitting Gradio component, labelled and limited as the schema says."""
+    value = defaults.get(entry.name, entry.default)
+    common = {"label": entry.title, "info": _info(entry), "elem_id": f"field-{entry.name.replace('.', '-')}",
+              "min_width": 150}
+    if entry.name in choices:
+        offered = list(choices[entry.name])
+        return gr.Dropdown(offered, value=value, allow_custom_value=True, **common)
+    if entry.kind == "choice":
+        return gr.Dropdown(list(entry.choices), value=value, filterable=False, **common)
+    if entry.kind in ("integer", "number"):
+        return gr.Number(value=value, precision=0 if entry.kind == "integer" else None, minimum=entry.minimum,
+                         maximum=entry.maximum, step=entry.step, **common)
+    return gr.Textbox(value=value, max_lines=1, **common)
+
+
+def _info(entry: Entry) -> str:
+    return f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
+
+
+def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
+    """`model` from flat values with dotted names; every fault is told at once, by the field's label."""
+    nested: dict[str, object] = {}
+    for name, value in values.items():
+        group, dot, inner = name.partition(".")
+        if not dot:
+            nested[name] = _trimmed(value)
+        else:
+            inside = nested.setdefault(group, {})
+            assert isinstance(inside, dict)
+            inside[inner] = _trimmed(value)
+    try:
+        return model.model_validate(nested)
+    except ValidationError as error:
+        titles = {entry.name: entry.title for entry in entries(model)}
+        faults = [
+            f"{titles.get(name := '.'.join(str(part) for part in fault['loc']), name)}: "
+            f"{_plain(fault['msg'])} (given: {fault['input']!r})"
+            for fault in error.errors()
+        ]
+        raise UserError(" ".join(f"{fault}." for fault in faults), "Mend these values and try again.") from error
+
+
+def _trimmed(value: object) -> object:
+    """Spaces around a text are nobody's intent; a number box gives 10.0 for 10, which pydantic takes."""
+    return value.strip() if isinstance(value, str) else value
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ").removeprefix("Input ")
+
+
+def command_line(verb: str, options: Options, workspace: Path) -> str:
+    """The equal command on the command line, ready to paste into a shell."""
+    words = ["python", "-m", f"scripts.{verb}", "--workspace", str(workspace), *to_arguments(options)]
+    return shlex.join(words)

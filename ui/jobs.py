@@ -1,0 +1,93 @@
+"""Jobs tab: the queue by device, the history, and a job's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import gradio as gr
+
+from core import jobs
+from core.job_state import JobState
+from ui import present
+from ui.live import View
+from ui.markup import Html, div, element, join, paragraph
+from ui.page import Page
+
+
+def build(page: Page) -> None:
+    """Lay out the tab."""
+    gr.HTML(div("lead", element("h2", "Jobs"), paragraph(
+        "Each piece of work is a process of its own. Close this page, reload it or restart the app: "
+        "the work goes on, and this list shows the same.")))
+    queue = gr.HTML(elem_id="queue")
+    page.live.panel(queue, lambda view: present.queue([job for job in reversed(view.jobs) if job.alive]), "jobs")
+    gr.HTML(element("h3", "Look into one"))
+    with gr.Row(elem_classes="controls"):
+        chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
+        stop = gr.Button("Stop", size="md", scale=0, min_width=110)
+        force = gr.Button("Force stop", variant="stop", size="md", scale=0, min_width=110)
+        resume = gr.Button("Resume", size="md", scale=0, min_width=110)
+    notice = gr.HTML(elem_classes="notices")
+    detail = gr.HTML(elem_id="job-detail")
+    gr.HTML(element("h3", "History"))
+    history = gr.HTML(elem_id="history")
+    page.live.panel(history, lambda view: present.history(view.jobs), "jobs")
+    page.live.watch("job", chosen)
+    page.live.panel(chosen, job_choices, "jobs")
+    page.live.panel(detail, job_detail, "jobs")
+    for button, shown in ((stop, lambda job: job.alive), (force, lambda job: job.status == "stopping"),
+                          (resume, lambda job: job.resumable)):
+        page.live.panel(button, _visible_when(shown), "jobs")
+    page.on(stop.click, lambda name: stop_job(page, name), [chosen], [notice])
+    page.on(force.click, lambda name: force_job(page, name), [chosen], [notice])
+    page.on(resume.click, lambda name: resume_job(page, name), [chosen], [notice])
+
+
+def _chosen(view: View) -> JobState | None:
+    found = view.job(view.chosen.get("job", ""))
+    return found or (view.jobs[0] if view.jobs else None)
+
+
+def job_choices(view: View) -> object:
+    """All jobs to choose from; the newest when none is chosen."""
+    chosen = _chosen(view)
+    return gr.update(choices=[job.id for job in view.jobs], value=chosen.id if chosen else None)
+
+
+def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
+    def render(view: View) -> object:
+        job = _chosen(view)
+        return gr.update(visible=job is not None and shown(job))
+
+    return render
+
+
+def job_detail(view: View) -> Html:
+    """State, options, result and log of the chosen job."""
+    state = _chosen(view)
+    if state is None:
+        return present.empty("Start something, and it appears here.")
+    options = [(name, str(value)) for name, value in state.job.settings.items()]
+    return join((
+        present.job_card(state), present.result_facts(state.result),
+        element("details", element("summary", "Options, as they were when it was queued"), present.facts(options)),
+        element("h4", "Log"), present.log(jobs.log_tail(state.job, 16_384)),
+    ))
+
+
+def stop_job(page: Page, name: str) -> Sequence[object]:
+    """Ask a job to finish its step, save and end."""
+    jobs.stop(jobs.load(page.workspace, name))
+    return [present.notice("It finishes its step, saves, and stops.")]
+
+
+def force_job(page: Page, name: str) -> Sequence[object]:
+    """End a job's process now."""
+    jobs.force_stop(jobs.load(page.workspace, name))
+    return [present.notice("Stopped by force. What was saved before can be resumed.")]
+
+
+def resume_job(page: Page, name: str) -> Sequence[object]:
+    """Go on with a job."""
+    jobs.resume(jobs.load(page.workspace, name))
+    return [present.notice("It goes on from what was saved.")]

@@ -1,0 +1,84 @@
+"""The page as a whole: header, tabs, what happens when it loads, and how it is served."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from core.job_reader import JobBoard
+from core.workspace import Workspace
+from ui import certificate, dataset, embeddings, jobs, listen, model, present, start, tokenizer, train
+from ui.live import QUIET, Live, View
+from ui.markup import NOTHING, Html, div, element, span
+from ui.page import TABS, Page
+
+_BUILDERS = {
+    "start": start.build, "model": model.build, "data": dataset.build, "tokenizer": tokenizer.build,
+    "embeddings": embeddings.build, "train": train.build, "listen": listen.build,
+    "certificate": certificate.build, "jobs": jobs.build,
+}
+_LABELS = dict(TABS)
+
+
+def build(workspace: Workspace) -> gr.Blocks:
+    """The whole page over `workspace`."""
+    live = Live(workspace, JobBoard(workspace))
+    with gr.Blocks(title="Lisan", analytics_enabled=False, fill_width=False) as blocks:
+        tab = gr.State("start")
+        header = gr.HTML(_top(NOTHING), elem_id="header")
+        live.panel(header, header_view)
+        with gr.Tabs(selected="start", elem_id="tabs") as tabs:
+            run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
+            pair = gr.Dropdown([], label="Comparison", elem_id="pair-choice", render=False)
+            page = Page(workspace, live, tabs, tab, run, pair)
+            for name, label in TABS:
+                with gr.Tab(label, id=name, elem_id=f"tab-{name}"):
+                    _BUILDERS[name](page)
+        live.attach(tab)
+        _follow_tabs(blocks, page)
+    return blocks
+
+
+def header_view(view: View) -> Html:
+    """The name, and what is running whatever tab is open."""
+    alive = [state for state in view.jobs if state.alive]
+    running = next((state for state in alive if state.status in ("running", "stopping")), None)
+    if running is not None:
+        share = present.progress_share(running)
+        text = present.VERB_TITLES[running.verb] + (f", {share:.0%}" if share is not None else "")
+        pill = span("pill busy", span("pulse"), text)
+    elif alive:
+        pill = span("pill wait", "Waiting for its turn")
+    else:
+        pill = span("pill", "Nothing running")
+    return _top(pill)
+
+
+def _top(pill: Html) -> Html:
+    return div("top", div("brand", _mark(), element("span", "Lisan", class_="brand-name")), pill)
+
+
+def _mark() -> Html:
+    """Three bars of sound, and a new one beside them."""
+    bars = ((7, 13, 8), (13, 9, 16), (19, 12, 10))
+    drawn = [element("rect", x=x, y=y, width=3.4, height=height, rx=1.7, fill="#fff") for x, y, height in bars]
+    return element("svg", element("rect", width=34, height=34, rx=10, fill="var(--primary-600)"), *drawn,
+                   element("rect", x=25, y=7, width=3.4, height=20, rx=1.7, fill="#f2b04c"),
+                   viewBox="0 0 34 34", class_="brand-mark", aria_hidden="true")
+
+
+def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
+    """Open the tab that the address names, keep the address up to date, refresh on each change."""
+    live = page.live
+
+    def opened(event: gr.SelectData) -> str:
+        return next((name for name, label in TABS if label == event.value), "start")
+
+    def loaded(request: gr.Request) -> list[object]:
+        wanted = request.query_params.get("tab", "start")
+        name = wanted if wanted in _LABELS else "start"
+        return [gr.Tabs(selected=name), name]
+
+    page.tabs.select(opened, None, [page.tab], **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)
+    page.tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
+    blocks.load(loaded, None, [page.tabs, page.tab], **QUIET).then(
+        live.refresh, live.inputs, live.outputs, **QUIET)

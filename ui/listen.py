@@ -1,0 +1,265 @@
+"""Listen tab: the same text, voice and seed through base and finetuned, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+
+from config.errors import UserError
+from config.schema import CompareOptions
+from core import jobs
+from core.catalog import VoiceModel, voice_models
+from core.job_state import JobState
+from ui import listening, media, present, records, sentences, steps, votes
+from ui.form import Form, Value, build_form, parse
+from ui.live import QUIET, View
+from ui.markup import NOTHING, Html, div, element, join
+from ui.page import Page
+
+_SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampling.repetition_penalty",
+             "sampling.guidance", "sampling.seed")
+_OWN = ("base", "finetuned", "voice", "device")  # laid out here, or left as it is
+_HEAR = "watch('value', () => window.lisanHear && window.lisanHear(element));"
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """What is to be said, by whom and how."""
+
+    finetuned: gr.Dropdown
+    language: gr.Dropdown
+    text: gr.Textbox
+    examples: gr.Radio
+    speak: gr.Button
+    notice: gr.HTML
+    base: gr.Dropdown
+    voice: gr.Dropdown
+    sampling: Form
+    stream: gr.Checkbox
+    blind: gr.Checkbox
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    """What was said, side by side."""
+
+    status: gr.HTML
+    hearing: gr.HTML  # no more than the list of parts that the page's script plays
+    clips: gr.HTML
+    ballot: gr.Row
+    first: gr.Button
+    same: gr.Button
+    second: gr.Button
+    tally: gr.HTML
+    asked: gr.State  # the comparison that this browser asked for, whose parts it plays
+
+
+def build(page: Page) -> None:
+    """Lay out the tab and make it live."""
+    steps.lead("Listen", "The same sentence, voice and seed, before and after. A judge that knows the language writes "
+               "down what it hears; the share it gets wrong stands under each clip, beside its share on recordings.")
+    with gr.Row(elem_classes="two"):
+        with gr.Column(scale=2, min_width=300):
+            asking = _lay_out_asking()
+        with gr.Column(scale=3, min_width=300):
+            hearing = _lay_out_hearing(page)
+    _follow(page, asking, hearing)
+    asking.examples.input(lambda chosen: chosen, [asking.examples], [asking.text], **QUIET)
+    names = asking.sampling.names
+    page.on(asking.speak.click, lambda *values: _speak(page, names, *values),
+            [asking.base, asking.finetuned, asking.language, asking.text, asking.voice, *asking.sampling.widgets],
+            [asking.notice, hearing.asked, page.pair])
+    for button, letter in ((hearing.first, "A"), (hearing.same, ""), (hearing.second, "B")):
+        page.on(button.click, _voter(page, letter), [page.pair], [asking.notice])
+
+
+def _lay_out_asking() -> _Asking:
+    finetuned = gr.Dropdown([], label="After: the trained voice", elem_id="listen-finetuned")
+    language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
+    text = gr.Textbox(sentences.EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+    examples = gr.Radio([], label="Or try one of these", elem_classes="chips", elem_id="listen-examples")
+    speak = gr.Button("Speak both", variant="primary", size="lg", elem_id="speak")
+    notice = gr.HTML(elem_classes="notices")
+    with gr.Accordion("Voice, base and sampling", open=False, elem_classes="fold"):
+        with gr.Row(elem_classes="grid"):
+            base = gr.Dropdown([], label="Before: the base", elem_id="listen-base", min_width=150)
+            voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
+        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=_OWN)
+    stream = gr.Checkbox(True, label="Play it while it is made", elem_id="listen-stream")
+    blind = gr.Checkbox(False, label="Blind: hide which is which, and vote", elem_id="listen-blind")
+    return _Asking(finetuned, language, text, examples, speak, notice, base, voice, sampling, stream, blind)
+
+
+def _lay_out_hearing(page: Page) -> _Hearing:
+    page.pair.render()
+    status = gr.HTML(elem_id="pair-status")
+    hearing = gr.HTML(elem_id="hearing", js_on_load=_HEAR)
+    clips = gr.HTML(elem_id="clips")
+    with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as ballot:
+        first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
+        same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
+        second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
+    return _Hearing(status, hearing, clips, ballot, first, same, second, gr.HTML(elem_id="tally"), gr.State(""))
+
+
+def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
+    """Let every part show what the workspace holds."""
+    live = page.live
+    for name, widget in (("finetuned", asking.finetuned), ("language", asking.language), ("base", asking.base),
+                         ("voice", asking.voice), ("pair", page.pair), ("asked", hearing.asked),
+                         ("blind", asking.blind), ("stream", asking.stream)):
+        live.watch(name, widget)
+    for component, render in (
+        (asking.finetuned, lambda view: _offer_models(page, view, "finetuned")),
+        (asking.base, lambda view: _offer_models(page, view, "base")),
+        (asking.voice, lambda view: _offer_voices(page, view)),
+        (asking.language, lambda view: _offer_languages(page)),
+        (asking.examples, lambda view: _offer_examples(page, view)),
+        (page.pair, pair_choices), (hearing.status, _status), (hearing.hearing, hearing_view),
+        (hearing.clips, lambda view: clips_view(page, view)),
+        (hearing.ballot, lambda view: gr.update(visible=_question(page, view) is not None)),
+        (hearing.tally, lambda view: _tally(page, view)),
+    ):
+        live.panel(component, render, "listen")
+
+
+def chosen(view: View) -> JobState | None:
+    """The comparison that is looked at: the chosen one, else the newest."""
+    return view.job(view.chosen.get("pair", "")) or view.newest("compare")
+
+
+def pair_choices(view: View) -> object:
+    """All comparisons, by what they say."""
+    state = chosen(view)
+    offered = [(_pair_title(job), job.id) for job in view.jobs if job.verb == "compare"]
+    return gr.update(choices=offered, value=state.id if state else None, visible=bool(offered))
+
+
+def _pair_title(state: JobState) -> str:
+    texts = state.job.settings.get("texts")
+    said = str(texts[0][1]) if isinstance(texts, Sequence) and texts else state.id
+    more = f" and {len(texts) - 1} more" if isinstance(texts, Sequence) and len(texts) > 1 else ""
+    return f"{present.clock(state.job.created)}  {said[:40]}{more}"
+
+
+def _status(view: View) -> Html:
+    state = chosen(view)
+    if state is None:
+        return present.empty("Nothing has been spoken yet. Choose a trained voice and a sentence, "
+                             "and press “Speak both”.")
+    return NOTHING if state.status == "finished" else present.job_card(state)
+
+
+def clips_view(page: Page, view: View) -> Html:
+    """The comparison's clips, with what the judge makes of real recordings."""
+    state = chosen(view)
+    if state is None:
+        return NOTHING
+    blind = listening.Blind(view.chosen["blind"] == "True", _voted(page, state))
+    return listening.comparison(state, records.originals(state), blind)
+
+
+def hearing_view(view: View) -> Html:
+    """Parts of clips that are still being made, for the script that plays them one after another."""
+    state = view.job(view.chosen["asked"])
+    wanted = view.chosen["stream"] == "True" and view.chosen["blind"] != "True"
+    if state is None or not wanted:
+        return NOTHING
+    parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
+             for part in state.audio_pieces]
+    return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
+
+
+def _models(page: Page, view: View) -> list[VoiceModel]:
+    return voice_models(page.workspace, view.jobs)
+
+
+def _offer_models(page: Page, view: View, which: str) -> object:
+    """Trained voices, newest first, or bases; the first is preselected."""
+    found = [model for model in _models(page, view) if (model.kind == "base") == (which == "base")]
+    found.sort(key=lambda model: model.kind != "run")
+    references = [model.reference for model in found]
+    current = view.chosen[which]
+    value = current if current in references else (references[0] if references else None)
+    return gr.update(choices=[(model.label, model.reference) for model in found], value=value)
+
+
+def _offer_voices(page: Page, view: View) -> object:
+    """The voices that come with the base."""
+    name = (view.chosen["base"] or "base:tiny").partition(":")[2]
+    names = sorted({path.stem for path in (page.workspace.models / name / "voices").glob("*.*")} - {"README"})
+    default = str(CompareOptions.model_fields["voice"].default)
+    current = view.chosen["voice"]
+    value = current if current in names else default if default in names else names[0] if names else None
+    return gr.update(choices=names, value=value)
+
+
+def _offer_languages(page: Page) -> object:
+    new = {found.language for found in records.datasets(page.workspace) if found.language} or {"am"}
+    codes = [*sorted(new), *(code for code in ("en", "fr") if code not in new)]
+    return gr.update(choices=[(present.language_name(code), code) for code in codes])
+
+
+def _offer_examples(page: Page, view: View) -> object:
+    """Sentences of the language: those kept from training when there are some."""
+    code = view.chosen["language"] or "am"
+    own = [text for found in records.datasets(page.workspace) if found.language == code
+           for text in records.held_out_texts(page.workspace, found.name, 5)]
+    return gr.update(choices=list(dict.fromkeys([*own, *sentences.EXAMPLES.get(code, ())]))[:6])
+
+
+def _speak(page: Page, names: Sequence[str], base: str, finetuned: str, language: str, text: str, voice: str,
+           *values: Value) -> Sequence[object]:
+    if not finetuned:
+        raise UserError("There is no trained voice yet.", "Train one first: the Start tab does it with one button.")
+    if not (text or "").strip():
+        raise UserError("The text is empty.", "Write what should be said, or choose an example.")
+    settings: Mapping[str, object] = dict(zip(names, values, strict=True))
+    options = parse(CompareOptions, {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),),
+                                     "voice": voice, **settings})
+    job = page.start("compare", options)
+    return [NOTHING, job.id, page.show(job.id)]
+
+
+def _votes_file(page: Page) -> Path:
+    return page.workspace.path / "votes.jsonl"
+
+
+def _voted(page: Page, state: JobState) -> frozenset[int]:
+    return frozenset(vote.index for vote in votes.read(_votes_file(page)) if vote.job == state.id)
+
+
+def _question(page: Page, view: View) -> int | None:
+    """The clip that is to be voted on in blind mode."""
+    state = chosen(view)
+    if state is None or view.chosen["blind"] != "True":
+        return None
+    return listening.open_question(state, _voted(page, state))
+
+
+def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
+    def vote(pair: str) -> Sequence[object]:
+        state = jobs.state(jobs.load(page.workspace, pair))
+        index = listening.open_question(state, _voted(page, state))
+        if index is None:
+            raise UserError("There is nothing left to vote on here.", "Speak another sentence.")
+        clip = listening.clips(state)[index]["base"]
+        choice = dict(zip("AB", votes.order(state.id, index), strict=True)).get(letter, "same")
+        votes.save(_votes_file(page), votes.Vote(
+            state.id, index, clip.language, clip.text, choice, str(state.job.settings.get("finetuned", "")),  # type: ignore[arg-type]
+        ))
+        return [present.notice("Thank you. It is kept in votes.jsonl in the workspace.")]
+
+    return vote
+
+
+def _tally(page: Page, view: View) -> Html:
+    if view.chosen["blind"] != "True":
+        return NOTHING
+    state = chosen(view)
+    voted = state is not None and bool(_voted(page, state))
+    return join((listening.tally(votes.read(_votes_file(page))),)) if voted else element("span")

@@ -1,0 +1,111 @@
+"""Clips side by side as HTML: players, spectrograms, what the judge heard. Pure functions of a comparison's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from core.job_state import JobState
+from core.journal import AudioMade
+from ui import media, present, training, votes
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+
+SIDES = ("base", "finetuned")
+_TITLES = {"base": "Before", "finetuned": "After"}
+
+
+@dataclass(frozen=True)
+class Blind:
+    """How a comparison is shown without saying which is which; `voted` are the clips whose answer is out."""
+
+    on: bool
+    voted: frozenset[int] = frozenset()
+
+    def hides(self, index: int) -> bool:
+        return self.on and index not in self.voted
+
+
+def clips(state: JobState) -> dict[int, dict[str, AudioMade]]:
+    """The finished clips by number and side."""
+    found: dict[int, dict[str, AudioMade]] = {}
+    for clip in state.audio:
+        found.setdefault(clip.index, {})[clip.side] = clip
+    return dict(sorted(found.items()))
+
+
+def open_question(state: JobState, voted: frozenset[int]) -> int | None:
+    """The first clip with both sides that has no vote yet."""
+    return next((index for index, sides in clips(state).items() if len(sides) == 2 and index not in voted), None)
+
+
+def comparison(state: JobState, originals: Mapping[str, float], blind: Blind) -> Html:
+    """All clips of a comparison, two sides each; those still to come are shown as coming."""
+    texts = state.job.settings.get("texts") or ()
+    made = clips(state)
+    wanted = range(max(len(texts), len(made))) if isinstance(texts, Sequence) else made
+    rows = [_pair(state, index, made.get(index, {}), originals, blind) for index in wanted]
+    return join(rows) if rows else NOTHING
+
+
+def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals: Mapping[str, float],
+          blind: Blind) -> Html:
+    language, text = _asked(state, index, sides)
+    order = votes.order(state.id, index) if blind.hides(index) else SIDES
+    cards = [
+        _side(state, sides.get(side), f"Voice {letter}" if blind.hides(index) else _title(state, side),
+              originals.get(language), blind.hides(index))
+        for letter, side in zip("AB", order, strict=True)
+    ]
+    notes = [] if blind.hides(index) else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
+    return div(
+        "pair", div("said", span("badge", present.language_name(language)), element("blockquote", text, lang=language),
+                    *(span("small note", note) for note in notes)),
+        div("sides", *cards), data_index=index,
+    )
+
+
+def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple[str, str]:
+    for clip in sides.values():
+        return clip.language, clip.text
+    texts = state.job.settings.get("texts")
+    assert isinstance(texts, Sequence)
+    language, text = texts[index]
+    return str(language), str(text)
+
+
+def _title(state: JobState, side: str) -> Html:
+    model = str(state.job.settings.get(side, ""))
+    return join((element("strong", _TITLES[side]), span("small", model)))
+
+
+def _side(state: JobState, clip: AudioMade | None, title: object, original: float | None, hidden: bool) -> Html:
+    head = div("side-head", title)
+    if clip is None:
+        return div("side coming", head, paragraph("Being made." if state.alive else "Not made.", class_="small"))
+    picture = (element("img", src=media.url("runs", state.id, clip.spectrogram), alt="Spectrogram", loading="lazy",
+                       class_="spectrogram") if clip.spectrogram else NOTHING)
+    length = f"{clip.duration_s:.1f} s of sound" + ("" if hidden else f", made in {clip.seconds:.1f} s")
+    later = paragraph("The score is shown when you have voted.", class_="small")
+    return div("side", head, training.player(media.url("runs", state.id, clip.path)), picture,
+               paragraph(length, class_="small"), later if hidden else _score(clip, original))
+
+
+def _score(clip: AudioMade, original: float | None) -> Html:
+    """The judge's error beside its error on original recordings, so that neither is read alone."""
+    if clip.error is None:
+        return paragraph("No judge for this language.", class_="small")
+    beside = span("small", f"original recordings: {present.percent(original)}" if original is not None
+                  else "original recordings: not measured here")
+    heard = paragraph("The judge heard: ", element("q", clip.heard, lang=clip.language), class_="small")
+    return join((div("score", training.error_word(clip.error), beside), heard if clip.heard else NOTHING))
+
+
+def tally(all_votes: Sequence[votes.Vote]) -> Html:
+    """What people preferred when they did not know."""
+    if not all_votes:
+        return NOTHING
+    counted = votes.tally(all_votes)
+    rows = [(present.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
+            for code in sorted({code for code, _ in counted})]
+    return div("card", element("h4", "Blind votes so far"),
+               present.table_of(("Language", "After is better", "Before is better", "No difference"), rows))

@@ -1,0 +1,136 @@
+"""Panels that follow the workspace: each is a pure function of what is chosen and of the jobs' state.
+
+A timer asks again every second while a job lives and every few seconds otherwise. It only
+reads, so a hidden tab, a reload or a second browser changes nothing. What a browser has
+already been sent is not sent again, so that players and open folds are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import gradio as gr
+from gradio.blocks import Block
+
+from config.errors import UserError
+from core.job_reader import JobBoard
+from core.job_state import JobState
+from core.workspace import Workspace
+from ui import present
+
+QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "preprocess": False}
+"""For every listener: answered at once, without a spinner, and not offered as an interface to others."""
+
+BUSY_S, IDLE_S = 1.0, 3.0
+_LOG = logging.getLogger("lisan.page")
+
+
+@dataclass(frozen=True)
+class View:
+    """What one browser looks at: the open tab, the values of watched widgets, and all jobs, newest first."""
+
+    tab: str
+    chosen: Mapping[str, str]
+    jobs: tuple[JobState, ...]
+
+    def job(self, name: str) -> JobState | None:
+        return next((state for state in self.jobs if state.id == name), None)
+
+    def newest(self, *verbs: str) -> JobState | None:
+        """The job of these verbs to show when none is chosen: one that lives, else the last made."""
+        found = [state for state in self.jobs if state.verb in verbs]
+        return next((state for state in found if state.alive), found[0] if found else None)
+
+
+Render = Callable[[View], object]
+
+
+@dataclass(frozen=True)
+class _Panel:
+    component: Block
+    render: Render
+    tab: str  # empty: on every tab
+
+
+@dataclass
+class Live:
+    """Collects panels while the page is laid out; `attach` makes them live."""
+
+    workspace: Workspace
+    board: JobBoard
+    panels: list[_Panel] = field(default_factory=list)
+    watched: dict[str, Block] = field(default_factory=dict)
+    pending: list[gr.events.Dependency] = field(default_factory=list)  # events to be followed by a refresh
+
+    def panel(self, component: Block, render: Render, tab: str = "") -> None:
+        """Keep `component` equal to `render(view)`: a value, or a `gr.update`."""
+        self.panels.append(_Panel(component, render, tab))
+
+    def watch(self, name: str, component: Block) -> None:
+        """Let panels read the value of `component` as `view.chosen[name]`."""
+        self.watched[name] = component
+
+    def view(self, tab: str, chosen: Mapping[str, object]) -> View:
+        texts = {name: "" if value is None else str(value) for name, value in chosen.items()}
+        return View(tab, texts, tuple(self.board.states()))
+
+    def attach(self, tab: gr.State) -> None:
+        """Create the timer and the listener that all refreshes go through. Call inside the Blocks, at the end."""
+        self.sent = gr.State({})
+        self.timer = gr.Timer(BUSY_S)
+        self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
+        self.inputs = [tab, self.sent, *self.watched.values()]
+        self.outputs = [self.sent, *(panel.component for panel in self.panels)]
+        self.timer.tick(self.refresh, self.inputs, self.outputs, **QUIET)
+        for event in self.pending:
+            event.then(self.refresh, self.inputs, self.outputs, **QUIET)
+
+    def refresh(self, tab: str, sent: dict[int, str], *values: object) -> list[object]:
+        """What has changed since `sent`, for the panels of `tab` and those on every tab."""
+        view = self.view(tab, dict(zip(self.watched, values, strict=True)))
+        known = dict(sent or {})
+        updates = [self._update(index, panel, view, known) for index, panel in enumerate(self.panels)]
+        return [known, *updates]
+
+    def _update(self, index: int, panel: _Panel, view: View, known: dict[int, str]) -> object:
+        if panel.tab and panel.tab != view.tab:
+            return gr.skip()
+        value = _rendered(panel, view)
+        mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
+        if known.get(index) == mark:
+            return gr.skip()
+        known[index] = mark
+        return value
+
+
+def _rendered(panel: _Panel, view: View) -> object:
+    """The panel's value; a fault is shown in its place, where it can be."""
+    try:
+        return panel.render(view)
+    except UserError as error:
+        shown = present.fault(error.message, error.hint)
+    except Exception as error:  # noqa: BLE001  the page's edge: one broken panel must not stop the others
+        _LOG.exception("a panel of %s could not be shown", view.tab)
+        shown = present.fault(f"This part could not be shown: {type(error).__name__}: {error}",
+                              "The rest of the page goes on; the app's log has the details.")
+    return shown if isinstance(panel.component, gr.HTML) else gr.skip()
+
+
+def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[..., Sequence[object]]:
+    """`action` with faults shown in its first output, a notice; the other outputs then stay as they are."""
+
+    def run(*values: object) -> Sequence[object]:
+        try:
+            return action(*values)
+        except UserError as error:
+            shown = present.fault(error.message, error.hint)
+        except Exception as error:  # noqa: BLE001  the page's edge
+            _LOG.exception("an action failed")
+            shown = present.fault(f"That did not work: {type(error).__name__}: {error}",
+                                  "The app's log has the details.")
+        return [shown, *(gr.skip() for _ in range(outputs - 1))]
+
+    return run

@@ -1,0 +1,67 @@
+"""HTML built from values that are escaped unless they are HTML already. Knows nothing of jobs."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+_EMPTY = ("img", "br", "wbr")
+
+
+class Html(str):
+    """Text that is safe to put into a page as it is."""
+
+
+NOTHING = Html("")
+
+
+def escape(value: object) -> Html:
+    """`value` as HTML: unchanged when it is `Html`, escaped otherwise."""
+    return value if isinstance(value, Html) else Html(html.escape(str(value)))
+
+
+def join(parts: Iterable[object], separator: str = "") -> Html:
+    """All parts, escaped where needed."""
+    return Html(separator.join(escape(part) for part in parts))
+
+
+def element(name: str, *children: object, **attributes: object) -> Html:
+    """`<name ...>children</name>`; `class_` is class, `data_x` is data-x, None and False are left out."""
+    words = [name]
+    for key, value in attributes.items():
+        key = key.rstrip("_").replace("_", "-")
+        if value is True:
+            words.append(key)
+        elif value is not None and value is not False:
+            words.append(f'{key}="{html.escape(str(value))}"')
+    start = f"<{' '.join(words)}>"
+    return Html(start if name in _EMPTY else f"{start}{join(children)}</{name}>")
+
+
+def div(class_: str, *children: object, **attributes: object) -> Html:
+    return element("div", *children, class_=class_, **attributes)
+
+
+def span(class_: str, *children: object, **attributes: object) -> Html:
+    return element("span", *children, class_=class_, **attributes)
+
+
+def paragraph(*children: object, class_: str | None = None) -> Html:
+    return element("p", *children, class_=class_)
+
+
+def heading(text: object, level: int = 3) -> Html:
+    return element(f"h{level}", text)
+
+
+def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
+    """A table whose cells carry their column's name, so that a narrow page can stack them."""
+    names = [str(name) for name in head]
+    body = [
+        element("tr", *(element("td", cell, data_name=name) for name, cell in zip(names, row, strict=True)))
+        for row in rows
+    ]
+    return div("scroll", element(
+        "table", element("thead", element("tr", *(element("th", name) for name in names))),
+        element("tbody", *body), class_=f"sheet {class_}".strip(),
+    ))

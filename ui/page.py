@@ -1,0 +1,57 @@
+"""What every tab's `build` is given: the workspace, the jobs, and how to become live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gradio as gr
+from gradio.blocks import Block
+
+from config.schema import Options
+from core import jobs
+from core.job import Job
+from core.workspace import Workspace
+from ui.live import QUIET, Live, guarded
+
+TABS: tuple[tuple[str, str], ...] = (
+    ("start", "Start"), ("model", "Model"), ("data", "Data"), ("tokenizer", "Tokenizer"),
+    ("embeddings", "Embeddings"), ("train", "Train"), ("listen", "Listen"), ("certificate", "Certificate"),
+    ("jobs", "Jobs"),
+)
+"""Ids and labels of the tabs, in the order of the work."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Handed to each tab while the page is laid out."""
+
+    workspace: Workspace
+    live: Live
+    tabs: gr.Tabs
+    tab: gr.State
+    run: gr.Dropdown  # the training that Train shows; also set by Start
+    pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
+
+    def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
+           inputs: Sequence[Block], outputs: Sequence[Block]) -> None:
+        """Call `action` on `event`; its first output is a notice, where faults are shown. Then refresh."""
+        self._pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **QUIET))
+
+    def go(self, button: gr.Button, tab: str) -> None:
+        """Let `button` open `tab`."""
+        self._pending.append(button.click(lambda: [gr.Tabs(selected=tab), tab], None, [self.tabs, self.tab], **QUIET))
+
+    def show(self, name: str) -> object:
+        """An update that makes a chooser show the job `name`, which it may not list yet."""
+        return gr.update(choices=[name], value=name)
+
+    @property
+    def _pending(self) -> list[gr.events.Dependency]:
+        return self.live.pending
+
+    def start(self, verb: str, options: Options) -> Job:
+        """Queue a job and start its worker."""
+        job = jobs.create(self.workspace, verb, options)
+        jobs.start(job)
+        return job

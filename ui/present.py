@@ -1,0 +1,254 @@
+"""Jobs in plain words: states, numbers, faults and lists as HTML. Pure functions, without Gradio."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from core.job_state import JobState
+from core.journal import Progress
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
+
+LANGUAGES: Mapping[str, str] = {
+    "am": "Amharic", "en": "English", "fr": "French", "ti": "Tigrinya", "om": "Oromo", "so": "Somali",
+    "sw": "Swahili", "ha": "Hausa", "yo": "Yoruba", "zu": "Zulu", "de": "German", "es": "Spanish",
+}
+VERB_TITLES: Mapping[str, str] = {
+    "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
+    "extend": "Make room for them", "train": "Practise speaking", "synthesize": "Speak",
+    "compare": "Speak side by side", "export": "Export",
+}
+STATUS_WORDS: Mapping[str, str] = {
+    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
+    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
+}
+_STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
+                "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait"}
+
+
+def language_name(code: str) -> str:
+    """Such as "Amharic"; the code itself when it has no name here."""
+    return LANGUAGES.get(code, code)
+
+
+def duration(seconds: float | None) -> str:
+    """Such as "8 s", "3 min 20 s" or "2 h 5 min"."""
+    if seconds is None or not math.isfinite(seconds):
+        return "unknown"
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def percent(share: float | None) -> str:
+    """An error or a share, such as "12.4%"; a dash when it was not measured."""
+    return "–" if share is None or not math.isfinite(share) else f"{share:.1%}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def clock(moment: float | None) -> str:
+    """Local time of day, with the date when it is not today."""
+    if moment is None:
+        return "–"
+    then = time.localtime(moment)
+    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", then)
+    return time.strftime("%H:%M" if today else "%d %b %H:%M", then)
+
+
+def badge(state: JobState) -> Html:
+    """The status as a small coloured word."""
+    return span(f"badge {_STATUS_TONE[state.status]}", STATUS_WORDS[state.status])
+
+
+def notice(message: object, tone: str = "info") -> Html:
+    """One line that says what just happened."""
+    return div(f"notice {tone}", escape(message), role="status")
+
+
+def fault(message: str, hint: str = "") -> Html:
+    """What is wrong, and the way out."""
+    return div("notice bad", element("strong", message), paragraph(hint) if hint else NOTHING, role="alert")
+
+
+def empty(message: object) -> Html:
+    """What an empty place says: what will be here, and how to get it."""
+    return div("nothing", escape(message))
+
+
+def progress_words(progress: Progress | None) -> str:
+    """Such as "120 of 300 clips"."""
+    if progress is None:
+        return ""
+    in_bytes = progress.unit == "bytes"
+    done = size(progress.done) if in_bytes else f"{progress.done:g}"
+    if progress.total is None:
+        return f"{done} {'' if in_bytes else progress.unit} {progress.note}".strip()
+    total = size(progress.total) if in_bytes else f"{progress.total:g} {progress.unit}"
+    return f"{done} of {total} {progress.note}".strip()
+
+
+def progress_share(state: JobState) -> float | None:
+    """0 to 1, or None where it cannot be known."""
+    if state.status == "finished":
+        return 1.0
+    progress = state.progress
+    if progress is None or not progress.total:
+        return None
+    return min(1.0, progress.done / progress.total)
+
+
+def bar(state: JobState) -> Html:
+    """How far the job is. Only what was reported is drawn; unknown is shown as unknown."""
+    share = progress_share(state)
+    if share is None:
+        return div("bar unknown" if state.alive else "bar", span("fill", style="width:0"))
+    return div("bar", span(f"fill {_STATUS_TONE[state.status]}", style=f"width:{share:.1%}"),
+               role="progressbar", aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
+
+
+def now_line(state: JobState) -> str:
+    """What the job does at this moment, in one line."""
+    if state.status == "waiting":
+        return state.reason
+    if state.status in ("failed", "crashed", "stopped"):
+        return state.message
+    if state.status == "finished":
+        return f"Took {duration(state.seconds)}."
+    if not state.alive:
+        return ""
+    open_stage = state.stages[-1].name if state.stages and state.stages[-1].seconds is None else ""
+    left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
+    words = [part for part in (open_stage, progress_words(state.progress), left) if part]
+    return ", ".join(words) or "Starting."
+
+
+def job_card(state: JobState, title: str | None = None) -> Html:
+    """A job as a card: what it is, how far, and what went wrong."""
+    return div(
+        "card job",
+        div("ends", element("strong", title or VERB_TITLES[state.verb]), badge(state)),
+        bar(state), paragraph(now_line(state), class_="now"), warnings(state.warnings), ending(state),
+    )
+
+
+def warnings(messages: Sequence[str]) -> Html:
+    """Warnings in full while they are few, counted when they are many."""
+    if not messages:
+        return NOTHING
+    items = [element("li", message) for message in messages[:6]]
+    if len(messages) > 6:
+        items.append(element("li", f"and {len(messages) - 6} more, in the log"))
+    return element("ul", *items, class_="warnings")
+
+
+def ending(state: JobState) -> Html:
+    """The failure with its hint, exit code and traceback; nothing for a job that did not fail."""
+    if state.status not in ("failed", "crashed"):
+        return NOTHING
+    code = "" if state.exit_code is None else f" Exit code {state.exit_code}."
+    trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
+             if state.traceback else NOTHING)
+    return div("notice bad", element("strong", state.message + code), paragraph(state.hint), trace, role="alert")
+
+
+def log(text: str) -> Html:
+    """The tail of a log."""
+    return element("pre", text.strip() or "The log is empty.", class_="log")
+
+
+def facts(pairs: Sequence[tuple[str, object]]) -> Html:
+    """Numbers with their names, in tiles."""
+    return div("facts", *(div("fact", span("fact-name", name), span("fact-value", value)) for name, value in pairs))
+
+
+def result_facts(result: Mapping[str, object] | None) -> Html:
+    """A job's flat result, as it was reported."""
+    if not result:
+        return NOTHING
+    return facts([(name.replace("_", " "), _fact(value)) for name, value in result.items()])
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "–" if value is None else str(value)
+
+
+def plan(lines: Sequence[str]) -> Html:
+    """What will train, said before the start."""
+    if not lines:
+        return NOTHING
+    return div("plan", element("strong", "What will change"), element("ul", *(element("li", line) for line in lines)))
+
+
+def chain(states: Sequence[JobState]) -> Html:
+    """Jobs that follow each other, as steps."""
+    return element("ol", *(_link(number, state) for number, state in enumerate(states, 1)), class_="chain")
+
+
+def _link(number: int, state: JobState) -> Html:
+    tone = _STATUS_TONE[state.status]
+    mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
+    show_bar = state.status in ("running", "stopping") or (state.alive and state.progress is not None)
+    return element(
+        "li", span("mark", mark),
+        div("step", div("ends", element("strong", VERB_TITLES[state.verb]), badge(state)),
+            bar(state) if show_bar else NOTHING, paragraph(now_line(state), class_="now"), ending(state)),
+        class_=f"link {tone}",
+    )
+
+
+def queue(states: Sequence[JobState]) -> Html:
+    """Living jobs by device, in the order in which they get it."""
+    if not states:
+        return empty("Nothing is running. Jobs wait here when a device is busy: one job at a time on each.")
+    devices = sorted({state.job.device for state in states})
+    return join(
+        div("card", element("h4", "No device needed" if device == "none" else f"Device {device}"),
+            table(("Job", "State", "Now"),
+                  [(state.id, badge(state), now_line(state)) for state in states if state.job.device == device]))
+        for device in devices
+    )
+
+
+def history(states: Sequence[JobState], most: int = 60) -> Html:
+    """All jobs, newest first."""
+    if not states:
+        return empty("No job has run in this workspace yet.")
+    rows = [
+        (state.id, VERB_TITLES[state.verb], badge(state), clock(state.job.created),
+         duration(state.seconds) if state.started_at else "–", now_line(state) if not state.alive else "")
+        for state in states[:most]
+    ]
+    more = paragraph(f"{len(states) - most} older jobs are not listed.") if len(states) > most else NOTHING
+    return join((table(("Job", "What", "State", "Made", "Took", "Outcome"), rows), more))
+
+
+def table_of(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
+    """A table of ready cells."""
+    return table(head, rows)
+
+
+def yes_no(good: bool, yes: str = "yes", no: str = "no") -> Html:
+    """A verdict in green or red."""
+    return span("badge good" if good else "badge bad", yes if good else no)
+
+
+def tone_word(level: str) -> Html:
+    """The level of a finding as a badge."""
+    return span(f"badge {'bad' if level == 'error' else 'wait'}", level)

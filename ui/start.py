@@ -1,0 +1,254 @@
+"""Start tab: pick a language and a dataset, press one button, watch, then listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gradio as gr
+
+from config.errors import UserError
+from config.schema import CompareOptions, TrainOptions
+from core import demo, jobs
+from core.job_state import JobState
+from ui import present, records
+from ui.curves import chart
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, paragraph, span
+from ui.page import Page
+from ui.training import loss_series
+
+DEMO = "demo"
+_DEMO_LABEL = "Built-in Amharic demo"
+_DEMO_DATASET = "amharic-demo"
+FULL, QUICK = "full", "quick"
+_QUICK: dict[str, object] = {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "judged_sentences": 4}
+"""What a quick try changes: enough to see every part at work, too little to speak well."""
+
+
+@dataclass(frozen=True)
+class _Widgets:
+    """What the tab consists of."""
+
+    language: gr.Dropdown
+    dataset: gr.Dropdown
+    length: gr.Dropdown
+    teach: gr.Button
+    notice: gr.HTML
+    steps: gr.HTML
+    stop: gr.Button
+    go_on: gr.Button
+    hear: gr.Button
+    details: gr.Button
+    curve: gr.HTML
+    following: gr.State  # the training whose end opens Listen
+
+
+def build(page: Page) -> None:
+    """Lay out the tab and make it live."""
+    widgets = _lay_out()
+    _follow(page, widgets)
+    _open_listen_at_the_end(page, widgets.following)
+    page.on(widgets.teach.click, lambda *chosen: _teach(page, *chosen),
+            [widgets.language, widgets.dataset, widgets.length],
+            [widgets.notice, widgets.following, page.run, page.pair])
+    page.on(widgets.stop.click, lambda: _stop(page), [], [widgets.notice])
+    page.on(widgets.go_on.click, lambda: _go_on(page), [], [widgets.notice, widgets.following])
+    page.go(widgets.hear, "listen")
+    page.go(widgets.details, "train")
+
+
+def _lay_out() -> _Widgets:
+    with gr.Row(elem_classes="hero"):
+        with gr.Column(scale=5, min_width=300):
+            gr.HTML(_introduction())
+            with gr.Row(elem_classes="grid"):
+                language = gr.Dropdown([("Amharic", "am")], value="am", label="Language to teach", filterable=False,
+                                       elem_id="start-language", min_width=140)
+                dataset = gr.Dropdown([(_DEMO_LABEL, DEMO)], value=DEMO, label="Recordings to learn from",
+                                      filterable=False, elem_id="start-dataset", min_width=200)
+                length = gr.Dropdown([("Until it speaks (5 min)", FULL), ("A quick try (1 min)", QUICK)],
+                                     value=FULL, label="How long it practises", filterable=False,
+                                     elem_id="start-length", min_width=200)
+            teach = gr.Button("Teach it Amharic", variant="primary", size="lg", elem_id="teach")
+            notice = gr.HTML(elem_classes="notices")
+        with gr.Column(scale=4, min_width=300):
+            steps = gr.HTML(chain_view([]), elem_id="chain")
+            with gr.Row(elem_classes="controls"):
+                stop = gr.Button("Stop", size="md", visible=False, elem_id="start-stop", min_width=90)
+                go_on = gr.Button("Continue", size="md", visible=False, elem_id="start-resume", min_width=90)
+                hear = gr.Button("Listen to it", variant="primary", size="md", visible=False, elem_id="start-listen",
+                                 min_width=120)
+                details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
+            curve = gr.HTML(elem_id="start-curve")
+    return _Widgets(language, dataset, length, teach, notice, steps, stop, go_on, hear, details, curve, gr.State(""))
+
+
+def _follow(page: Page, widgets: _Widgets) -> None:
+    """Let every part show how the newest chain stands."""
+    live = page.live
+    live.watch("following", widgets.following)
+    live.watch("start_language", widgets.language)
+    live.watch("start_dataset", widgets.dataset)
+    live.panel(widgets.language, lambda view: _languages(page), "start")
+    live.panel(widgets.dataset, lambda view: _datasets(page, view), "start")
+    live.panel(widgets.teach, _teach_button, "start")
+    live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs)), "start")
+    live.panel(widgets.curve, _curve, "start")
+    for button, shown in ((widgets.stop, _can_stop), (widgets.go_on, _can_go_on), (widgets.hear, _has_voice),
+                          (widgets.details, _has_training)):
+        live.panel(button, _visible_when(shown), "start")
+
+
+def _visible_when(shown: Callable[[Sequence[JobState]], bool]) -> Callable[[View], object]:
+    return lambda view: gr.update(visible=shown(chain_of(view.jobs)))
+
+
+def _introduction() -> Html:
+    return div(
+        "intro", element("h1", "Teach a voice a new language"),
+        paragraph("Lisan takes a small voice that speaks English and French and teaches it a language that it has "
+                  "never heard. What it could say before, it says exactly as before. You hear the difference, "
+                  "and you get the proof."),
+    )
+
+
+def chain_of(states: Sequence[JobState]) -> list[JobState]:
+    """The newest training that waited for other jobs, with those before and after it, in order."""
+    by_id = {state.id: state for state in states}
+    last = next((state for state in states if state.verb == "train" and state.job.after), None)
+    if last is None:
+        return []
+    found = [last]
+    while found[0].job.after and found[0].job.after[0] in by_id:
+        found.insert(0, by_id[found[0].job.after[0]])
+    found += [state for state in reversed(states) if last.id in state.job.after]
+    return found
+
+
+def chain_view(states: Sequence[JobState]) -> Html:
+    """The chain's steps as they stand, or what they will be."""
+    if states:
+        return div("card", present.chain(states))
+    steps = (
+        ("Press the button.", "Lisan gets the base model, reads the recordings, learns the new letters and practises."),
+        ("Watch it learn.", "A few minutes on an ordinary computer, without a network. Close the page if you like."),
+        ("Listen.", "The same sentence before and after, with a score for how well it can be understood."),
+    )
+    items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
+                     class_="link wait") for number, (title, text) in enumerate(steps, 1)]
+    return div("card", element("h3", "What will happen"), element("ol", *items, class_="chain"))
+
+
+def _training(states: Sequence[JobState]) -> JobState | None:
+    return next((state for state in states if state.verb == "train" and (state.steps or state.alive)), None)
+
+
+def _has_training(states: Sequence[JobState]) -> bool:
+    return _training(states) is not None
+
+
+def _has_voice(states: Sequence[JobState]) -> bool:
+    return any(state.verb == "train" and state.checkpoints for state in states)
+
+
+def _can_stop(states: Sequence[JobState]) -> bool:
+    return any(state.alive and state.status != "stopping" for state in states)
+
+
+def _can_go_on(states: Sequence[JobState]) -> bool:
+    return not any(state.alive for state in states) and any(state.resumable for state in states)
+
+
+def _curve(view: View) -> Html:
+    state = _training(chain_of(view.jobs))
+    if state is None or not state.steps:
+        return NOTHING
+    return chart("Loss: how surprised it is by real speech", loss_series(state)[:2], x_most=state.steps[-1].total_steps)
+
+
+def _teach_button(view: View) -> object:
+    name = present.language_name(view.chosen["start_language"] or "am")
+    states = chain_of(view.jobs)
+    if any(state.alive for state in states):
+        return gr.update(value=f"Teaching it {name}", interactive=False)
+    again = bool(states) and all(state.status == "finished" for state in states)
+    return gr.update(value=f"Teach it {name}{' again' if again else ''}", interactive=True)
+
+
+def _languages(page: Page) -> object:
+    codes = {"am"} | {found.language for found in records.datasets(page.workspace) if found.language}
+    return gr.update(choices=[(present.language_name(code), code) for code in sorted(codes)])
+
+
+def _datasets(page: Page, view: View) -> object:
+    """The demo for Amharic, and every prepared dataset of the language."""
+    language = view.chosen["start_language"] or "am"
+    offered = [(_DEMO_LABEL, DEMO)] if language == "am" else []
+    offered += [
+        (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
+        for found in records.datasets(page.workspace) if found.language == language and found.name != _DEMO_DATASET
+    ]
+    names = [name for _, name in offered]
+    current = view.chosen["start_dataset"]
+    return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
+
+
+def chain_options(page: Page, language: str, dataset: str, length: str) -> demo.ChainOptions:
+    """The chain for what was picked."""
+    train = demo.preset("train", TrainOptions)
+    if length == QUICK:
+        train = train.model_copy(update=_QUICK)
+    if dataset == DEMO:
+        return demo.ChainOptions(language=language, train=train)
+    source = records.dataset_source(page.workspace, dataset)
+    return demo.ChainOptions(language=language, dataset=dataset, source=source, train=train)
+
+
+def _teach(page: Page, language: str, dataset: str, length: str) -> Sequence[object]:
+    """Queue the chain, and a comparison to listen to at its end; start all of it."""
+    if any(state.alive for state in chain_of(page.live.board.states())):
+        raise UserError("It is learning already.", "Wait for it, or stop it first.")
+    options = chain_options(page, language, dataset, length)
+    made = demo.chain(page.workspace, options)
+    training = made[-1]
+    texts = {} if dataset == DEMO else {"texts": ()}  # without texts, a held-out sentence of each language is spoken
+    pair = demo.preset("compare", CompareOptions).model_copy(
+        update={"base": f"base:{options.model}", "finetuned": f"run:{training.id}", **texts})
+    listening = jobs.create(page.workspace, "compare", pair, after=(training.id,))
+    for job in (*made, listening):
+        jobs.start(job)
+    return [present.notice("It goes on by itself now, also when you close this page."), training.id,
+            page.show(training.id), page.show(listening.id)]
+
+
+def _stop(page: Page) -> Sequence[object]:
+    for state in reversed(chain_of(page.live.board.states())):
+        jobs.stop(state.job)
+    return [present.notice("It finishes its step, saves, and stops.")]
+
+
+def _go_on(page: Page) -> Sequence[object]:
+    states = chain_of(page.live.board.states())
+    for state in states:
+        if state.resumable:
+            jobs.resume(state.job)
+    return [present.notice("It goes on from what was saved."),
+            next((state.id for state in states if state.verb == "train"), "")]
+
+
+def _open_listen_at_the_end(page: Page, following: gr.State) -> None:
+    """A browser that watched the chain run is taken to Listen when it has finished."""
+
+    def done(view: View) -> bool:
+        states = chain_of(view.jobs)
+        return bool(view.chosen["following"] and view.tab == "start" and states
+                    and all(state.status == "finished" for state in states))
+
+    def follow(view: View) -> object:
+        running = next((state.id for state in chain_of(view.jobs) if state.verb == "train" and state.alive), "")
+        return "" if done(view) else running or view.chosen["following"]
+
+    page.live.panel(page.tabs, lambda view: gr.update(selected="listen") if done(view) else gr.skip())
+    page.live.panel(page.tab, lambda view: "listen" if done(view) else gr.skip())
+    page.live.panel(following, follow)

@@ -1,0 +1,79 @@
+"""What the tabs of single steps share: a form, its button, the equal command, and the last job's card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import gradio as gr
+
+from config.schema import VERBS, Options
+from core.job_state import JobState
+from ui import present
+from ui.form import Form, Value, build_form, command_line
+from ui.live import View
+from ui.markup import Html, div, element, join, paragraph
+from ui.page import Page
+
+Choices = Callable[[], Sequence[str]]
+
+
+def lead(title: str, *words: str) -> gr.HTML:
+    """The head of a tab: its title and what it is for, in a sentence or two."""
+    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in words)))
+
+
+def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Choices],
+              chooser: gr.Dropdown | None = None) -> Form:
+    """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
+
+    `chooser` is made to show the job that the button starts.
+    """
+    tab = _TAB_OF[verb]
+    form = build_form(VERBS[verb], first=first,
+                      choices={name: list(offered()) for name, offered in choices.items()})
+    start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}")
+    notice = gr.HTML(elem_classes="notices")
+    with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
+        command = gr.HTML(elem_id=f"command-{verb}")
+    for name, offered in choices.items():
+        page.live.panel(form.widget(name), _offer(offered), tab)
+    for name, widget in zip(form.names, form.widgets, strict=True):
+        page.live.watch(f"{verb}.{name}", widget)
+    page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
+    page.on(start.click, _starter(page, form, verb, chooser), form.widgets, [notice, *([chooser] if chooser else [])])
+    return form
+
+
+def _offer(offered: Choices) -> Callable[[View], object]:
+    return lambda view: gr.update(choices=list(offered()))
+
+
+def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> Callable[..., Sequence[object]]:
+    def run(*values: Value) -> Sequence[object]:
+        job = page.start(verb, form.options(values))
+        return [present.notice(f"Started as {job.id}."), *([page.show(job.id)] if chooser else [])]
+
+    return run
+
+
+def command_view(page: Page, form: Form, verb: str, view: View) -> Html:
+    """The command that does what the form says now; faults are shown in its place."""
+    options: Options = form.options([view.chosen[f"{verb}.{name}"] for name in form.names])
+    return element("pre", command_line(verb, options, page.workspace.path), class_="command")
+
+
+def last_job(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
+    """A panel: the newest job of `verb`, and what came of it."""
+
+    def render(view: View) -> Html:
+        state = view.newest(verb)
+        if state is None:
+            return present.empty(nothing)
+        if result is not None and state.status == "finished":
+            return join((present.job_card(state), result(state)))
+        return join((present.job_card(state), present.result_facts(state.result)))
+
+    return render
+
+
+_TAB_OF = {"prepare": "data", "tokenizer": "tokenizer", "extend": "embeddings", "train": "train"}

@@ -1,0 +1,123 @@
+"""Train tab: what will change, start, watch, stop, go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import gradio as gr
+
+from config.errors import UserError
+from core import jobs
+from core.job_state import JobState
+from ui import present, steps, training
+from ui.live import View
+from ui.markup import Html, join
+from ui.page import Page
+
+
+def build(page: Page) -> None:
+    """Lay out the tab: the run on top, the form for a new one below."""
+    live = page.live
+    steps.lead("Train", "The model practises on the recordings. What may change is stated first, "
+               "and only that changes.")
+    with gr.Row(elem_classes="controls"):
+        run = page.run.render()
+        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
+        resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
+        force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
+    with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
+        gr.HTML(present.notice("This ends the process at once. Steps since the last checkpoint are lost."))
+        sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
+        not_sure = gr.Button("No, let it finish", size="md")
+    notice = gr.HTML(elem_classes="notices")
+    status = gr.HTML(elem_id="run-status")
+    curves = gr.HTML(elem_id="run-curves")
+    samples = gr.HTML(elem_id="run-samples")
+    with gr.Accordion("Log", open=False, elem_classes="fold"):
+        log = gr.HTML(elem_id="run-log")
+    with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as new_run:
+        steps.step_form(
+            page, "train", "Start training",
+            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"),
+            choices={"extension": page.workspace.list_extensions, "dataset": page.workspace.list_datasets},
+            chooser=run,
+        )
+    live.watch("run", run)
+    live.panel(new_run, lambda view: gr.update(open=view.newest("train") is None), "train")
+    for component, render in ((run, run_choices), (status, status_view), (curves, curves_view),
+                              (samples, samples_view), (log, log_view)):
+        live.panel(component, render, "train")
+    for button, shown in ((stop, lambda job: job.alive and job.status != "stopping"),
+                          (resume, lambda job: job.resumable), (force, lambda job: job.status == "stopping")):
+        live.panel(button, _visible_when(shown), "train")
+    page.on(stop.click, lambda name: _stop(page, name), [run], [notice])
+    page.on(resume.click, lambda name: _resume(page, name), [run], [notice])
+    page.on(force.click, lambda: [join(()), gr.update(visible=True)], [], [notice, confirm])
+    page.on(not_sure.click, lambda: [join(()), gr.update(visible=False)], [], [notice, confirm])
+    page.on(sure.click, lambda name: _force(page, name), [run], [notice, confirm])
+
+
+def chosen(view: View) -> JobState | None:
+    """The run that is looked at: the chosen one, else one that trains, else the newest."""
+    return view.job(view.chosen.get("run", "")) or view.newest("train")
+
+
+def run_choices(view: View) -> object:
+    state = chosen(view)
+    offered = [(training.run_title(job), job.id) for job in view.jobs if job.verb == "train"]
+    return gr.update(choices=offered, value=state.id if state else None)
+
+
+def status_view(view: View) -> Html:
+    state = chosen(view)
+    if state is None:
+        return present.empty("No run yet. The Start tab does everything with one button; here you choose the details.")
+    return join((present.job_card(state, state.id), training.plan_view(state), training.numbers(state)))
+
+
+def curves_view(view: View) -> Html:
+    state = chosen(view)
+    return training.curves(state) if state is not None and state.steps else join(())
+
+
+def samples_view(view: View) -> Html:
+    state = chosen(view)
+    return training.samples(state) if state is not None and state.steps else join(())
+
+
+def log_view(view: View) -> Html:
+    state = chosen(view)
+    return present.log(jobs.log_tail(state.job, 6000)) if state is not None else join(())
+
+
+def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
+    def render(view: View) -> object:
+        state = chosen(view)
+        return gr.update(visible=state is not None and shown(state))
+
+    return render
+
+
+def _job(page: Page, name: str) -> jobs.Job:
+    if not name:
+        raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
+    return jobs.load(page.workspace, name)
+
+
+def _stop(page: Page, name: str) -> Sequence[object]:
+    jobs.stop(_job(page, name))
+    return [present.notice("It finishes its step, saves, and stops.")]
+
+
+def _resume(page: Page, name: str) -> Sequence[object]:
+    """Go on with a run, and with what waited for it and gave up when it stopped."""
+    jobs.resume(_job(page, name))
+    for state in page.live.board.states():
+        if name in state.job.after and state.resumable and state.started_at is None:
+            jobs.resume(state.job)
+    return [present.notice("It goes on from its last checkpoint.")]
+
+
+def _force(page: Page, name: str) -> Sequence[object]:
+    jobs.force_stop(_job(page, name))
+    return [present.notice("Stopped by force. What was saved before can be resumed."), gr.update(visible=False)]
