@@ -106,7 +106,7 @@ class TrainOptions(Options):
 class SamplingOptions(Options):
     """How codes are drawn."""
 
-    temperature: float = Field(0.3, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
+    temperature: float = Field(0.2, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
     top_p: float = Field(1.0, gt=0.0, le=1.0, title="Top p", description="Smallest set of codes with this probability.")
     min_p: float = Field(0.05, ge=0.0, le=1.0, title="Min p", description="Codes below this share of the likeliest are left out.")
     repetition_penalty: float = Field(1.0, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, codes already used become less likely.")

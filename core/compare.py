@@ -99,12 +99,20 @@ class Comparison:
         """Speak one text on both sides; the pictures share the time scale of the longer clip."""
         spoken = {side: self._spoken(side, index, language, text, reading)
                   for side, reading in self._readings[index].items()}
+        row = Row(language, text, spoken)
         longest_s = max(side.clip.duration_s for side in spoken.values())
         for side, made in spoken.items():
             picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
             spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, longest_s)
-            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, made.reading.note))
-        return Row(language, text, spoken)
+            note = made.reading.note or self._sameness(row)
+            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, note))
+        return row
+
+    def _sameness(self, row: Row) -> str:
+        """Of a language that the base has: whether both sides are the same sound."""
+        if row.identical is None or self.finetuned.front_end.is_new(row.language):
+            return ""
+        return "Both sides are the same sound, equal to the bit." if row.identical else "The two sides differ."
 
     def error_on_originals(self, language: str) -> float | None:
         return originals.judge_error(self._workspace, self.finetuned, self._judge, language)

@@ -78,7 +78,7 @@ class Probe:
 class Sampling:
     """How codes are drawn; see `config.schema.SamplingOptions`."""
 
-    temperature: float = 0.3
+    temperature: float = 0.2
     top_p: float = 1.0
     min_p: float = 0.05
     repetition_penalty: float = 1.0
