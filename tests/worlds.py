@@ -77,7 +77,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
     config = SpeechLMConfig(
         DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=front_end.size, speech_rows=size + 2,
         start_speech=size, stop_speech=size + 1, text_positions=48, speech_positions=64, speaker_size=8,
-        prompt_queries=2,
+        prompt_queries=2, aligned_heads=((0, 0), (1, 1)),
     )
     save_module(folder / "t3.safetensors", SpeechLM(config), config)
     for name, pitch in (("low", 100.0), ("high", 220.0)):

@@ -11,7 +11,7 @@ from models.base import Sample, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, FRENCH
 
-GREEDY = Sampling(temperature=0.0)
+GREEDY = Sampling(temperature=0.0, guidance=0.0)
 
 
 @pytest.fixture(scope="module")

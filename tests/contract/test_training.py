@@ -14,7 +14,8 @@ HARD = {"weight_decay": 0.1, "clip": 0.5, "accumulation": 2, "adapter_dropout": 
 
 
 def test_one_batch_overfits(world: World) -> None:
-    trainer = world.trainer(batch_size=4, adapter_rank=32, text_dropout=0.0, code_dropout=0.0, text_loss_weight=1.0)
+    trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
+                            attention_weight=0.0, text_loss_weight=1.0)
     batch = trainer.draw().samples
     optimizer = torch.optim.AdamW(trainer.trained.named.values(), lr=1e-2)
     with trainer.voice.speaking("am"):
@@ -109,7 +110,7 @@ def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
 
 
 def test_accumulation_changes_memory_and_not_the_gradient(world: World) -> None:
-    trainer = world.trainer(text_dropout=0.0, code_dropout=0.0, batch_size=6)
+    trainer = world.trainer(text_dropout=0.0, code_dropout=0.0, adapter_dropout=0.0, batch_size=6)
     samples = trainer.draw().samples
     gradients = []
     for parts in ([samples], [samples[:1], samples[1:3], samples[3:]]):
