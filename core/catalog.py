@@ -10,7 +10,30 @@ from config.errors import UserError
 from core.job import load
 from core.job_reader import JobReader
 from core.job_state import JobState
+from core.model_record import read_record
 from core.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files from one repository of the hub. Each is a choice of names, of which the first that is there is taken."""
+
+    repository: str
+    files: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of a family's checkpoints; the first of its parts is the repository it is named after."""
+
+    name: str
+    title: str
+    languages: str
+    parts: tuple[Part, ...]
+
+    @property
+    def repository(self) -> str:
+        return self.parts[0].repository
 
 
 @dataclass(frozen=True)
@@ -25,7 +48,46 @@ class Family:
     size: str
     available: bool
     note: str
+    variants: tuple[Variant, ...] = ()  # what the hub has of it, the default first; none: it ships with the app
 
+
+_CHATTERBOX = "ResembleAI/chatterbox"
+_SPEAKER = (("ve.safetensors", "ve.pt"), ("conds.pt",))
+_S3GEN = ("s3gen.safetensors", "s3gen.pt")
+_GRAPHEMES, _CANGJIE = ("grapheme_mtl_merged_expanded_v1.json",), ("Cangjie5_TC.json",)
+
+
+def _chatterbox(name: str, title: str, languages: str, *own: tuple[str, ...]) -> Variant:
+    """A checkpoint of the main repository: its own files, and those that all of them share.
+
+    The published loader pairs v3 with `s3gen`, not with the `s3gen_v3` that lies beside it
+    (resemble-ai/chatterbox, `mtl_tts.py`, commit 5de7a54).
+    """
+    return Variant(name, title, languages, (Part(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),))
+
+
+def _pack(name: str, title: str) -> Variant:
+    """A single-language pack: T3, tokenizer and its own S3Gen from its repository, the rest from the main one."""
+    own = Part(f"ResembleAI/Chatterbox-Multilingual-{name}", (
+        (f"t3_{name.replace('-', '_')}.safetensors",), _GRAPHEMES, ("s3gen_v3.safetensors", "s3gen_v3.pt")))
+    return Variant(name, f"{title} pack", title, (own, Part(_CHATTERBOX, (*_SPEAKER, _CANGJIE))))
+
+
+_CHATTERBOX_VARIANTS = (
+    _chatterbox("multilingual-v3", "Multilingual v3 (recommended)", "23 languages",
+                ("t3_mtl23ls_v3.safetensors",), _GRAPHEMES, _CANGJIE),
+    _chatterbox("multilingual-v2", "Multilingual v2", "23 languages",
+                ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
+    _chatterbox("multilingual-v1", "The first multilingual", "23 languages",
+                ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
+    _chatterbox("english", "English", "English", ("t3_cfg.safetensors",), ("tokenizer.json",)),
+    _pack("zh-cmn", "Mandarin Chinese"),
+    _pack("es-mx-latam", "Latin American Spanish"),
+    _pack("es-es", "Spanish of Spain"),
+    _pack("pt-br", "Brazilian Portuguese"),
+    _pack("pt-pt", "Portuguese of Portugal"),
+    _pack("hi", "Hindi"),
+)
 
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -37,7 +99,9 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "chatterbox", "Chatterbox Multilingual",
         "Resemble AI's multilingual speech model with voice cloning: a Llama of 30 layers over 25 codes a second.",
-        "23 languages", "MIT", "about 3.2 GB", False, "Comes in a later version; it cannot be downloaded yet.",
+        "23 languages", "MIT", "about 3.2 GB", False,
+        "From huggingface.co, or from a folder that is on disk already. A download that breaks off goes on where it "
+        "stopped.", _CHATTERBOX_VARIANTS,
     ),
     Family(
         "indextts2", "IndexTTS2",
@@ -57,6 +121,31 @@ def family(name: str) -> Family:
         f"There is no model family named {name!r}.",
         f"Known: {', '.join(candidate.name for candidate in FAMILIES)}.",
     )
+
+
+def variant(of: Family, name: str) -> Variant:
+    """The variant `name` of a family that has some, the default for an empty name; `UserError` when there is none."""
+    for candidate in of.variants:
+        if name in ("", candidate.name):
+            return candidate
+    raise UserError(
+        f"{of.title} has no variant named {name!r}.",
+        f"Known: {', '.join(candidate.name for candidate in of.variants) or 'none; leave --variant out'}.",
+    )
+
+
+def model_name(of: Family, chosen: Variant) -> str:
+    """The name that a variant gets in the workspace when none is asked for."""
+    return of.name if chosen == of.variants[0] else f"{of.name}-{chosen.name}"
+
+
+def family_of(workspace: Workspace, name: str) -> str:
+    """The name of the family that the base model `name` belongs to: from its `model.json`.
+
+    The built-in model has none, and is called what its family is called.
+    """
+    record = read_record(workspace.model(name))
+    return record.family if record else name
 
 
 @dataclass(frozen=True)

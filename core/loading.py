@@ -18,7 +18,7 @@ from config.errors import UserError
 from config.schema import Scope
 from core import records, tensor_files
 from core.adapters import Adapters
-from core.catalog import resolve
+from core.catalog import family_of, resolve
 from core.prefix import extend_tables, hash_tensors
 from core.records import CheckpointRecord, ExtensionRecord, Origin
 from core.workspace import Workspace
@@ -77,7 +77,7 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> VoiceModel:
 def load_base(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
     """The base model `name` as it was downloaded."""
     folder = workspace.model(name)
-    family = family_named(name)
+    family = family_named(family_of(workspace, name))
     front_end = family.front_end(folder)
     model = family.speech_model(folder, device)
     if front_end.prefix_size != model.prefix_size:

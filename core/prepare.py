@@ -19,6 +19,7 @@ import data
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core.aside import written_aside
+from core.catalog import family_of
 from core.journal import Progress, Result, Warned
 from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace, resolve_inside
@@ -53,7 +54,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         checked = _import(source, options, reporter)
     dataset, state = _write(checked, options, workspace)
     with stage(reporter, "features"):
-        extractor = family(options.model).extractor(model_folder, torch.device("cpu"))
+        extractor = family(family_of(workspace, options.model)).extractor(model_folder, torch.device("cpu"))
         failed = extract_features(dataset, extractor, workspace, reporter)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),

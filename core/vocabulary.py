@@ -13,6 +13,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from core.aside import written_aside
+from core.catalog import family_of
 from core.journal import Plan, Result, Warned
 from core.pieces import Pieces, learn
 from core.reporter import Reporter, check_stop, stage
@@ -33,7 +34,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     `train` leaves what it learned beside the folder, in `NAME.pieces.json`, for `merge` to take up.
     """
     model_folder = workspace.model(options.model)
-    base = family(options.model).front_end(model_folder)
+    base = family(family_of(workspace, options.model)).front_end(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     target = resolve_inside(workspace.tokenizers, options.tokenizer)
     pieces_file = target.with_name(target.name + _PIECES_SUFFIX)

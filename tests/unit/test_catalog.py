@@ -1,4 +1,3 @@
-
 import pytest
 
 from config.errors import UserError
@@ -7,6 +6,7 @@ from core import catalog, jobs
 from core.demo import ChainOptions, chain
 from core.job import create
 from core.journal import CheckpointSaved, Journal
+from core.model_record import ModelRecord, write_record
 from core.workspace import Workspace
 
 
@@ -87,3 +87,45 @@ def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
     assert workspace.list_runs() == before
 
 
+def test_every_variant_names_its_files_and_its_place_in_the_workspace():
+    chatterbox = catalog.family("chatterbox")
+    names = [catalog.model_name(chatterbox, one) for one in chatterbox.variants]
+    assert names[:2] == ["chatterbox", "chatterbox-multilingual-v2"]
+    assert len(set(names)) == len(names)
+    for one in chatterbox.variants:
+        files = [choice[0] for part in one.parts for choice in part.files]
+        assert len(set(files)) == len(files)
+        assert sum(name.startswith("t3_") for name in files) == 1
+        assert sum(name.endswith(".json") and name != "Cangjie5_TC.json" for name in files) == 1
+    assert catalog.variant(chatterbox, "") is catalog.variant(chatterbox, "multilingual-v3")
+
+
+@pytest.mark.parametrize(("family", "name", "said"), [
+    ("chatterbox", "v9", "Chatterbox Multilingual has no variant named 'v9'"), ("tiny", "v3", "leave --variant out"),
+])
+def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: str, said: str):
+    with pytest.raises(UserError) as caught:
+        catalog.variant(catalog.family(family), name)
+    assert said in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
+    for name in ("tiny", "mine"):
+        (workspace.models / name).mkdir()
+    write_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
+    assert catalog.family_of(workspace, "mine") == "chatterbox"
+    assert catalog.family_of(workspace, "tiny") == "tiny"
+    with pytest.raises(UserError, match="no base model named 'other'"):
+        catalog.family_of(workspace, "other")
+
+
+@pytest.mark.parametrize("text", [
+    "[]", "{}", '{"family": "chatterbox"}', "\x00",
+    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "asked": "", '
+    '"files": {"../x": {"size": 1, "sha256": ""}}}',
+])
+def test_a_damaged_or_malicious_record_is_refused(workspace: Workspace, text: str):
+    (workspace.models / "mine").mkdir()
+    (workspace.models / "mine" / "model.json").write_text(text)
+    with pytest.raises(UserError, match="model.json"):
+        catalog.family_of(workspace, "mine")
