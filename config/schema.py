@@ -62,6 +62,7 @@ class TokenizerOptions(Options):
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
+    device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
 
 
 class ExtendOptions(Options):

@@ -1,8 +1,9 @@
 """Import a dataset, check it, split it, and cache its features.
 
 The dataset is written once and never changed: the same source gives the same dataset, and
-another one under the same name is refused. Features are cached a recording at a time, so
-an interrupted preparation goes on where it was.
+another one under the same name is refused. Features are extracted from several recordings
+of like length at once and cached recording by recording, so an interrupted preparation goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 import data
 from config.errors import UserError
 from config.schema import PrepareOptions
+from core import compute
 from core.aside import written_aside
 from core.catalog import family_of
 from core.journal import Progress, Result, Warned
@@ -35,6 +37,7 @@ from models.registry import family
 
 REPORT_FILE = "report.json"
 SHOWN_FINDINGS = 10
+_BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         checked = _import(source, options, reporter)
     dataset, state = _write(checked, options, workspace)
     with stage(reporter, "features"):
-        extractor = family(family_of(workspace, options.model)).extractor(model_folder, torch.device("cpu"))
+        extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -82,28 +85,70 @@ def source_folder(source: str, language: str) -> Path:
 
 def features_of(clip: Clip, cache: FeatureCache) -> Features:
     """The cached features of a clip."""
-    arrays = cache.load(clip.sha256)
-    return Features(arrays["speech_codes"], arrays["speaker_embedding"])
+    return Features(**cache.load(clip.sha256))
 
 
 def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter) -> int:
     """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning."""
-    cache = FeatureCache(workspace.cache, extractor.fingerprint)
-    failed = 0
-    for done, clip in enumerate(dataset.clips, start=1):
-        check_stop(reporter, f"Stopped after {done - 1} of {len(dataset.clips)} clips; they are kept.")
-        if not cache.has(clip.sha256):
-            try:
-                features = extractor.extract(audio.load(dataset.audio_path(clip), extractor.sample_rate))
-            except UserError as error:
-                failed += 1
-                reporter.emit(Warned(f"{clip.id} has no features: {error.message}"))
-                continue
+    cache, total = FeatureCache(workspace.cache, extractor.fingerprint), len(dataset.clips)
+    waiting = [clip for clip in dataset.clips if not cache.has(clip.sha256)]
+    done, failed = total - len(waiting), 0
+    if done:
+        reporter.emit(Progress(done, total, "clips", "cached before"))
+    for batch in _batches(waiting):
+        check_stop(reporter, f"Stopped after {done} of {total} clips; they are kept.")
+        found = _extracted(batch, dataset, extractor, reporter)
+        for clip, features in found:
             cache.save(clip.sha256, vars(features))
-        reporter.emit(Progress(done, len(dataset.clips), "clips", clip.id))
-    if failed == len(dataset.clips):
+        failed += len(batch) - len(found)
+        done += len(batch)
+        reporter.emit(Progress(done, total, "clips", batch[-1].id))
+    if failed == total:
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
+    cache.save_pack(dataset.card.fingerprint, [clip.sha256 for clip in dataset.clips])
     return failed
+
+
+def _batches(clips: Sequence[Clip]) -> list[list[Clip]]:
+    """Clips of like length together, the longest first: memory that will not suffice shows at the start."""
+    batches: list[list[Clip]] = []
+    room = 0
+    for clip in sorted(clips, key=lambda clip: clip.duration_s, reverse=True):
+        if room == 0:
+            room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(clip.duration_s, 0.1))))
+            batches.append([])
+        batches[-1].append(clip)
+        room -= 1
+    return batches
+
+
+def _extracted(batch: Sequence[Clip], dataset: Dataset, extractor: Extractor,
+               reporter: Reporter) -> list[tuple[Clip, Features]]:
+    """The clips of `batch` with their features; each that gives none is named in a warning."""
+    heard: list[tuple[Clip, torch.Tensor]] = []
+    for clip in batch:
+        try:
+            heard.append((clip, audio.load(dataset.audio_path(clip), extractor.sample_rate)))
+        except UserError as error:
+            reporter.emit(Warned(f"{clip.id} has no features: {error.message}"))
+    try:
+        made = extractor.extract_many([waveform for _, waveform in heard]) if heard else []
+        return [(clip, features) for (clip, _), features in zip(heard, made, strict=True)]
+    except (UserError, torch.OutOfMemoryError):
+        return _one_by_one(heard, extractor, reporter)
+
+
+def _one_by_one(heard: Sequence[tuple[Clip, torch.Tensor]], extractor: Extractor,
+                reporter: Reporter) -> list[tuple[Clip, Features]]:
+    """After a batch failed: what each clip gives, so that the bad one is named and the others are kept."""
+    found = []
+    for clip, waveform in heard:
+        try:
+            found.append((clip, extractor.extract(waveform)))
+        except (UserError, torch.OutOfMemoryError) as error:
+            reason = error.message if isinstance(error, UserError) else "it does not fit in the memory of the device."
+            reporter.emit(Warned(f"{clip.id} has no features: {reason}"))
+    return found
 
 
 def _import(source: Path, options: PrepareOptions, reporter: Reporter) -> _Checked:

@@ -24,6 +24,7 @@ class Features:
 
     speech_codes: np.ndarray  # (U,) uint16
     speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) uint16, the clip as a prompt for others, at most the model's `prompt_length`
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,13 @@ class SpeechModel(Protocol):
         """Logits of one sample without any hiding, in evaluation mode."""
         ...
 
+    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """`extract` of each, together where that is faster; what stands beside a clip changes nothing of it.
+
+        A clip that cannot be used raises `UserError`, which need not say which one.
+        """
+        ...
+
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling) -> list[np.ndarray]:
         """Codes (U,) for each text's ids; stops at the model's own stop or a cap derived from the text."""
         ...
@@ -216,3 +224,7 @@ class Family(Protocol):
         size; `merged` the same with adapters folded in. `speech_model(folder)` then reads it back.
         """
         ...
+    def extractor_fingerprint(self, folder: Path) -> str:
+        """The fingerprint that `extractor` would have, without loading it."""
+        ...
+

@@ -42,6 +42,7 @@ class TinySpeechModel:
     device: torch.device
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
     adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+FEATURES_VERSION = 2  # raised when an extractor would give other arrays for the same clip and codec
                                         "speech_head")
     prompt_length: int = PROMPT
 
@@ -89,7 +90,11 @@ class TinyExtractor:
         """Waveform (S,) at 16 kHz to features."""
         mel = audio.log_mel(waveform[None].to(self.device), SETTINGS)
         codes = self.codec.encode(mel)[0].cpu().numpy().astype(np.uint16)
-        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy())
+        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy(), codes[:PROMPT])
+
+    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """One after another: the codec is small, and padding would change what it hears at the end of a clip."""
+        return [self.extract(waveform) for waveform in waveforms]
 
 
 class TinyVocoder:
@@ -162,9 +167,13 @@ class Tiny:
         return TinySpeechModel(module, config.text_rows, device)
 
     def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
-        """The codec as extractor; its fingerprint is the codec file's hash."""
+        """The codec as extractor."""
+        return TinyExtractor(_codec(folder, device), self.extractor_fingerprint(folder), device)
+
+    def extractor_fingerprint(self, folder: Path) -> str:
+        """The codec file's hash, and the version of what is kept of a clip."""
         digest = hashlib.sha256((folder / CODEC).read_bytes()).hexdigest()
-        return TinyExtractor(_codec(folder, device), f"tiny-{digest[:16]}", device)
+        return f"tiny-{FEATURES_VERSION}-{digest[:16]}"
 
     def vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
         return TinyVocoder(_codec(folder, device), device)
@@ -178,7 +187,7 @@ class Tiny:
         found = {}
         for path in sorted((folder / "voices").glob("*.ogg")):
             features = extractor.extract(audio.load(path, extractor.sample_rate))
-            found[path.stem] = Voice(features.speaker_embedding, features.speech_codes[:PROMPT].astype(np.int64))
+            found[path.stem] = Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64))
         return found
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,11 +74,17 @@ class SmallExtractor:
     fingerprint: str = "small-1"
     sample_rate: int = RATE
     calls: int = 0
+    batches: list[int] = field(default_factory=list)  # clips in each
 
     def extract(self, waveform: torch.Tensor) -> Features:
         self.calls += 1
         frames = waveform[:len(waveform) // 1600 * 1600].view(-1, 1600)
-        return Features((frames.abs().amax(1) * 100).numpy().astype(np.uint16), np.ones(4, np.float32))
+        codes = (frames.abs().amax(1) * 100).numpy().astype(np.uint16)
+        return Features(codes, np.ones(4, np.float32), codes[:5])
+
+    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        self.batches.append(len(waveforms))
+        return [self.extract(waveform) for waveform in waveforms]
 
 
 @dataclass

@@ -78,3 +78,39 @@ def test_missing_and_truncated_features_are_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(UserError, match=r"f00\.safetensors is damaged \(\d+ bytes\)"):
         cache.load("f00")
+
+
+def test_a_pack_holds_what_the_recordings_files_hold(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "one")
+    made = {key: {"speech_codes": np.arange(length, dtype=np.uint16), "speaker_embedding": np.ones(3, np.float32)}
+            for key, length in (("a", 5), ("b", 0), ("c", 7))}
+    for key, arrays in made.items():
+        cache.save(key, arrays)
+    cache.save_pack("dataset", ["a", "missing", "b", "a", "c"])
+    pack = cache.load_pack("dataset")
+    assert list(pack.index) == ["a", "b", "c"]
+    assert "missing" not in pack
+    for key, arrays in made.items():
+        loaded = pack.arrays(key)
+        assert all(np.array_equal(loaded[name], array) and loaded[name].dtype == array.dtype
+                   for name, array in arrays.items())
+        assert np.shares_memory(loaded["speaker_embedding"], pack.values["speaker_embedding"])  # nothing is held twice
+
+
+def test_a_dataset_without_a_pack_and_one_with_a_damaged_pack(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "one")
+    assert "a" not in cache.load_pack("dataset")
+    cache.save("a", {"speech_codes": np.arange(50)})
+    cache.save_pack("dataset", ["a"])
+    path = cache.pack_path("dataset")
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(UserError, match=r"dataset\.safetensors is damaged"):
+        cache.load_pack("dataset")
+    cache.save_pack("dataset", ["a"])
+    assert "a" in cache.load_pack("dataset")
+
+
+def test_a_pack_of_nothing_is_empty(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path, "one")
+    cache.save_pack("dataset", ["missing"])
+    assert cache.load_pack("dataset").index == {}

@@ -4,7 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
 
 from config.errors import UserError
@@ -73,13 +75,43 @@ def test_another_dataset_under_the_same_name_is_refused(
     assert len(manifest.load(workspace.dataset("d")).clips) == 6
 
 
-def test_stop_keeps_what_is_done_and_goes_on(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+def test_stop_keeps_what_is_done_and_goes_on(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "_BATCH_CLIPS", 2)
     source = write_dataset(tmp_path / "in")
     with pytest.raises(StopRequested, match="Stopped after 2 of 6 clips"):
-        prepare.run(options(source), workspace, Recorder(stop_after=8))
+        prepare.run(options(source), workspace, Recorder(stop_after=7))
     assert extractor.calls == 2
-    prepare.run(options(source), workspace, Recorder())
+    recorder = Recorder()
+    prepare.run(options(source), workspace, recorder)
     assert extractor.calls == 6
+    progress = [event for event in recorder.events if isinstance(event, Progress) and event.note != "checked"]
+    assert [(event.done, event.total) for event in progress] == [(2, 6), (4, 6), (6, 6)]
+
+
+def test_clips_of_like_length_are_extracted_together(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "_BATCH_S", 6.0)
+    source = write_dataset(tmp_path / "in")
+    for index, duration_s in enumerate((1.0, 3.0, 1.0, 3.0, 1.0, 1.0)):
+        write_clip(source / f"clip{index}.wav", duration_s, pitch=200 + 10 * index)
+    recorder = Recorder()
+    prepare.run(options(source), workspace, recorder)
+    assert extractor.batches == [2, 4]  # two of three seconds, four of one
+    notes = [event.note for event in recorder.events if isinstance(event, Progress)]
+    assert notes[-2] in ("clip1", "clip3")
+
+
+def test_the_features_of_a_dataset_are_in_one_file_too(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    prepare.run(options(write_dataset(tmp_path / "in")), workspace, Recorder())
+    dataset = manifest.load(workspace.dataset("d"))
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    pack = cache.load_pack(dataset.card.fingerprint)
+    for clip in dataset.clips:
+        for name, array in vars(prepare.features_of(clip, cache)).items():
+            assert np.array_equal(pack.arrays(clip.sha256)[name], array)
+            assert pack.arrays(clip.sha256)[name].dtype == array.dtype
 
 
 def test_stop_while_checking_writes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
@@ -115,19 +147,20 @@ def test_what_is_left_out_is_said_and_kept_in_the_report(
 
 def test_failed_features_are_counted_and_named(
         tmp_path: Path, workspace: Workspace, extractor: SmallExtractor, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = extractor.extract
+    whole, odd = extractor.extract, []
 
-    def fail_once(waveform: object) -> object:
-        if not extractor.calls:
-            extractor.calls += 1
+    def fail_for_one(waveform: torch.Tensor) -> object:
+        odd[:] = odd or [waveform]
+        if torch.equal(waveform, odd[0]):
             raise UserError("The clip is too odd.")
-        return whole(waveform)  # type: ignore[arg-type]
+        return whole(waveform)
 
-    monkeypatch.setattr(extractor, "extract", fail_once)
+    monkeypatch.setattr(extractor, "extract", fail_for_one)
     recorder = Recorder()
     result = prepare.run(options(write_dataset(tmp_path / "in")), workspace, recorder)
     assert (result["features"], result["features_failed"]) == (5, 1)
-    assert "clip0 has no features: The clip is too odd." in recorder.warnings
+    assert recorder.warnings.count(" has no features: The clip is too odd.") == 1
+    assert extractor.batches == [6]  # then one by one, so that the others are kept
 
 
 def test_dataset_without_audio(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:

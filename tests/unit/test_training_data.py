@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from core import replay, training_data
 from core.loading import VoiceModel, load_base, load_extension
 from core.workspace import Workspace
 from data import manifest
+from data.features import FeatureCache
 from tests.worlds import extended_world
 
 CPU = torch.device("cpu")
@@ -53,6 +56,32 @@ def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatc
 
     monkeypatch.setattr("data.audio.load", opened)
     assert len(training_data.load(world, "demo-am", voice).train) == 12
+
+
+def test_a_pack_is_all_that_is_read_and_its_codes_stay_small(
+        world: Workspace, voice: VoiceModel, tmp_path: Path) -> None:
+    wanted = training_data.load(world, "demo-am", voice)
+    copied = Workspace.open(shutil.copytree(world.path, tmp_path / "copy"))
+    cache = FeatureCache(copied.cache, voice.family.extractor_fingerprint(voice.base_folder))
+    dataset = manifest.load(copied.dataset("demo-am"))
+    cache.save_pack(dataset.card.fingerprint, [clip.sha256 for clip in dataset.clips])
+    for clip in dataset.clips:
+        cache.path(clip.sha256).unlink()
+    seen = training_data.load(copied, "demo-am", voice)
+    for one, other in zip((*wanted.train, *wanted.held_out), (*seen.train, *seen.held_out), strict=True):
+        assert other.speech_codes.dtype == other.prompt_codes.dtype == np.uint16
+        assert other.speech_codes.base is not None
+        for name in ("text_ids", "speech_codes", "speaker_embedding", "prompt_codes"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Workspace, voice: VoiceModel) -> None:
+    target, other = training_data.load(world, "demo-am", voice).train[:2]
+    other = dataclasses.replace(other, prompt_codes=np.array([3, 1, 2], np.uint16))
+    made = training_data.sample(target, other, 50)
+    assert made.prompt_codes.tolist() == [3, 1, 2]
+    assert made.prompt_codes.dtype == made.speech_codes.dtype == np.int64
+    assert training_data.sample(target, other, 2).prompt_codes.tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(("name", "changes", "reason"), [
