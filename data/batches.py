@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_POOL = 20  # batches that are sorted by length together
+_POOL = 200  # batches that are sorted by length together: padding falls, and what meets in a batch still varies
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,17 @@ class Order:
             raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
         self.move_to(Position())
 
+    def __len__(self) -> int:
+        """Batches of the present epoch."""
+        return len(self._batches)
+
     def move_to(self, position: Position) -> None:
         """Stand at `position`."""
         self.position = position
         self._batches = self._epoch(position.epoch)
 
     def next(self) -> list[Draw]:
-        """The next batch; the last ones of a pool may be smaller."""
+        """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""
         if self.position.batch == len(self._batches):
             self.move_to(Position(self.position.epoch + 1))
         batch = self._batches[self.position.batch]
@@ -70,9 +74,8 @@ class Order:
         shuffler.shuffle(indices)
         draws = [Draw(index, self._prompt(index, shuffler)) for index in indices]
         batches = []
-        for start in range(0, len(draws), self._batch_size * _POOL):
-            pool = sorted(draws[start:start + self._batch_size * _POOL], key=self._length)
-            batches += [pool[at:at + self._batch_size] for at in range(0, len(pool), self._batch_size)]
+        for pool in _even_parts(draws, self._batch_size * _POOL):
+            batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
         shuffler.shuffle(batches)
         return batches
 
@@ -84,3 +87,10 @@ class Order:
         others = self._of_speaker[self._clips[target].speaker]
         chosen = others[shuffler.randrange(len(others) - 1)]
         return others[-1] if chosen == target else chosen
+
+
+def _even_parts(draws: list[Draw], most: int) -> list[list[Draw]]:
+    """`draws` in as few parts as can be of at most `most`, none more than one larger than another."""
+    count = -(-len(draws) // most)
+    ends = [len(draws) * part // count for part in range(count + 1)]
+    return [draws[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from data.batches import Clip, Order, Position
@@ -54,3 +56,51 @@ def test_epochs_and_seeds_differ() -> None:
 def test_a_speaker_with_one_clip_cannot_be_prompted() -> None:
     with pytest.raises(ValueError, match="single clip"):
         Order([*CLIPS, Clip(5, "alone")], 8, seed=0)
+
+
+def lengths(count: int, spread: str, seed: int) -> list[int]:
+    """Positions of clips as corpora have them: 25 codes a second, about 8 text ids a second, 34 of conditioning."""
+    chance = random.Random(seed)
+    seconds = {
+        "read aloud": lambda: min(20.0, max(1.0, chance.gammavariate(6, 1.6))),  # as LibriTTS
+        "prompted": lambda: min(12.0, max(1.0, chance.lognormvariate(1.55, 0.35))),  # as Common Voice
+        "one book": lambda: min(10.1, max(1.1, chance.gauss(6.6, 2.2))),  # as LJSpeech
+        "even": lambda: chance.uniform(1.0, 20.0),
+    }[spread]
+    return [34 + int(25 * s) + int(s * chance.gauss(8, 1.2)) + 1 for s in (seconds() for _ in range(count))]
+
+
+def padding(clips: list[Clip], batch_size: int, seed: int) -> float:
+    """Share of the positions of an epoch that hold nothing."""
+    order = Order(clips, batch_size, seed)
+    batches = [order.next()]
+    while order.position != Position(0, len(order)):
+        batches.append(order.next())
+    assert sum(map(len, batches)) == len(clips)
+    whole = sum(len(batch) * max(clips[draw.target].length for draw in batch) for batch in batches)
+    return 1 - sum(clip.length for clip in clips) / whole
+
+
+@pytest.mark.parametrize("spread", ["read aloud", "prompted", "one book", "even"])
+@pytest.mark.parametrize(("count", "batch_size"), [(3000, 8), (3000, 16), (4000, 32), (20_000, 32)])
+def test_at_most_one_position_in_a_hundred_is_padding(spread: str, count: int, batch_size: int) -> None:
+    for seed in range(2):
+        clips = [Clip(length, "s") for length in lengths(count, spread, seed)]
+        assert padding(clips, batch_size, seed) <= 0.01
+
+
+@pytest.mark.parametrize("spread", ["read aloud", "prompted", "one book", "even"])
+def test_a_few_hundred_clips_are_padded_no_more_than_sorting_leaves(spread: str) -> None:
+    found = lengths(300, spread, 0)
+    ordered = sorted(found)
+    parts = [ordered[300 * part // 38:300 * (part + 1) // 38] for part in range(38)]
+    least = 1 - sum(found) / sum(len(part) * part[-1] for part in parts)
+    assert padding([Clip(length, "s") for length in found], 8, 0) == pytest.approx(least)
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(50, 8), (33, 16), (300, 16), (5, 8), (4001, 20)])
+def test_no_batch_is_much_smaller_than_another(count: int, batch_size: int) -> None:
+    order = Order([Clip(10 + index, "s") for index in range(count)], batch_size, seed=0)
+    sizes = {len(order.next()) for _ in range(len(order))}
+    assert max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= (1 if count <= 200 * batch_size else 2)
