@@ -1,11 +1,14 @@
-"""Waveforms in and out, log-mel spectrograms and Griffin-Lim; the only module that imports torchaudio.
+"""Waveforms in and out, mel spectrograms and Griffin-Lim; the only module that imports torchaudio.
 
-Every rate is stated once, in `MelSettings`. A file that is not audio raises `UserError` naming it.
+`MelSettings` and `log_mel` are the built-in family's. `mel_power`, `prompt_mel` and `kaldi_filterbank` are what
+published models were trained on; they work in pieces, so that an hour of sound needs little more memory than its mel.
+A file that is not audio raises `UserError` naming it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +16,14 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import torch
+import torch.nn.functional as F
+import torchaudio.compliance.kaldi as kaldi
 import torchaudio.functional as AF
 
 from config.errors import UserError
+
+PIECE = 6000  # frames of a spectrum that are held at once
+SILENCE = 1e-4  # a recording whose largest sample is below -80 dB holds no voice
 
 
 @dataclass(frozen=True)
@@ -124,3 +132,106 @@ def _magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> to
     for _ in range(n_iter):
         magnitude = magnitude * (filters @ target) / (filters @ (filters.T @ magnitude) + 1e-8)
     return magnitude
+
+
+def require_samples(waveform: torch.Tensor, least: int, sample_rate: int) -> None:
+    """Refuse a waveform (S,) of fewer than `least` samples, or with a sample that is not a finite number."""
+    assert waveform.ndim == 1, f"one mono clip is wanted, not {tuple(waveform.shape)}"
+    if len(waveform) < least:
+        raise UserError(
+            f"The clip has {len(waveform)} samples at {sample_rate} Hz; at least {least} are needed.",
+            "Give a longer recording.",
+        )
+    if not bool(torch.isfinite(waveform).all()):
+        raise UserError("The clip holds samples that are not finite numbers.", "Record or convert it again.")
+
+
+def require_sound(waveform: torch.Tensor) -> None:
+    """Refuse a waveform (S,) that is silent from end to end."""
+    peak = float(waveform.abs().max())
+    if peak < SILENCE:
+        raise UserError(
+            f"The clip is silent: its largest sample is {peak:.1e} of full scale.",
+            "Give a recording in which the voice is heard.",
+        )
+
+
+def trim_silence(waveform: torch.Tensor, below_db: float = 20.0) -> torch.Tensor:
+    """Cut the ends of (S,) that are `below_db` dB or more under the loudest frame; as librosa's `effects.trim`.
+
+    Frames of 2048 samples, one each 512, centred on their first sample's place, zeros outside the clip.
+    """
+    frame, hop = 2048, 512
+    frames = len(waveform) // hop + 1
+    blocks = frame // hop
+    padded = F.pad(waveform, (frame // 2, frame // 2))[:(frames + blocks - 1) * hop]
+    energy = padded.view(-1, hop).square().sum(1)  # (frames + 3,)
+    power = (energy.unfold(0, blocks, 1).sum(1) / frame).clamp(min=1e-10)  # (frames,)
+    loud = torch.nonzero(power > power.max() * 10 ** (-below_db / 10))[:, 0]
+    return waveform[int(loud[0]) * hop:(int(loud[-1]) + 1) * hop]
+
+
+@lru_cache(maxsize=8)
+def slaney_filters(sample_rate: int, n_fft: int, n_mels: int, f_max: float) -> torch.Tensor:
+    """Triangular filters of equal area from 0 to `f_max` Hz, (n_mels, n_fft // 2 + 1), float32.
+
+    Computed in float64, as librosa does for the published models; `mel_filterbank`, in float32, is less exact.
+    The scale (Slaney 1998, Auditory Toolbox) is linear up to 1000 Hz and logarithmic above.
+    """
+    linear, step = 200 / 3, math.log(6.4) / 27  # Hz a mel below 1000 Hz; log of the ratio a mel above
+    top = f_max / linear if f_max < 1000 else 15 + math.log(f_max / 1000) / step
+    mels = np.linspace(0, top, n_mels + 2)
+    edges = np.where(mels < 15, mels * linear, 1000 * np.exp((mels - 15) * step))  # Hz, (n_mels + 2,)
+    bins = np.linspace(0, sample_rate / 2, n_fft // 2 + 1)  # Hz
+    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
+    area = 2 / (edges[2:] - edges[:-2])
+    return torch.from_numpy((np.clip(np.minimum(rising, falling), 0, None) * area[:, None]).astype(np.float32))
+
+
+def _spectra(padded: torch.Tensor, window: torch.Tensor, hop_length: int) -> Iterator[torch.Tensor]:
+    """The short-time spectrum of (B, S) in pieces (B, n_fft // 2 + 1, at most PIECE) complex, in order."""
+    n_fft = len(window)
+    frames = (padded.shape[-1] - n_fft) // hop_length + 1
+    for start in range(0, frames, PIECE):
+        end = min(start + PIECE, frames)
+        piece = padded[..., start * hop_length:(end - 1) * hop_length + n_fft]
+        yield torch.stft(piece, n_fft, hop_length, window=window, center=False, return_complex=True)
+
+
+def mel_power(waveform: torch.Tensor, filters: torch.Tensor, window: torch.Tensor, hop_length: int) -> torch.Tensor:
+    """Mel power of (B, S), reflected at its ends by half a window: (B, n_mels, F), F = S // hop_length + 1.
+
+    `filters` (n_mels, n_fft // 2 + 1); `window` (n_fft,); S must exceed n_fft // 2.
+    """
+    padded = F.pad(waveform, (len(window) // 2, len(window) // 2), mode="reflect")
+    return torch.cat([filters @ piece.abs().square() for piece in _spectra(padded, window, hop_length)], dim=-1)
+
+
+def prompt_mel(waveform: torch.Tensor) -> torch.Tensor:
+    """Natural logarithm of the mel amplitude of (B, S) at 24 kHz: (B, 80, F), F = S // 480, 50 frames a second.
+
+    What CosyVoice 2's flow takes and HiFT makes (Matcha-TTS, `mel_spectrogram`): windows of 1920, 0 to 8000 Hz.
+    """
+    n_fft, hop_length = 1920, 480
+    for row in waveform:
+        require_samples(row, (n_fft - hop_length) // 2 + 1, 24000)
+    filters = slaney_filters(24000, n_fft, 80, 8000.0).to(waveform.device)
+    window = torch.hann_window(n_fft, device=waveform.device)
+    padded = F.pad(waveform, ((n_fft - hop_length) // 2, (n_fft - hop_length) // 2), mode="reflect")
+    pieces = [filters @ (piece.abs().square() + 1e-9).sqrt() for piece in _spectra(padded, window, hop_length)]
+    return torch.cat(pieces, dim=-1).clamp(min=1e-5).log()
+
+
+def kaldi_filterbank(waveform: torch.Tensor, n_mels: int = 80) -> torch.Tensor:
+    """Kaldi's log filterbank of (S,) at 16 kHz: (F, n_mels), 25 ms windows each 10 ms, F = (S - 400) // 160 + 1."""
+    window, hop_length = 400, 160
+    require_samples(waveform, window, 16000)
+    frames = (len(waveform) - window) // hop_length + 1
+    return torch.cat([
+        kaldi.fbank(
+            waveform[None, start * hop_length:(min(start + PIECE, frames) - 1) * hop_length + window],
+            num_mel_bins=n_mels, dither=0.0, sample_frequency=16000,
+        )
+        for start in range(0, frames, PIECE)
+    ])
