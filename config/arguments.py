@@ -1,6 +1,6 @@
 """Command-line flags from an options model and back: one flag a field, nested models flattened.
 
-A field marked `json_schema_extra={"positional": True}` is given as a word instead, and must be a choice.
+A field marked `json_schema_extra={"positional": True}` is given as a word instead, in the order of the fields.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str
 
 def to_arguments(options: Options) -> list[str]:
     """The flags that give `options`: those that differ from the defaults, for showing the equal command."""
+    words: list[str] = []
     arguments: list[str] = []
     for flag in flags(type(options)):
         value: object = options
@@ -92,13 +93,13 @@ def to_arguments(options: Options) -> list[str]:
         if isinstance(value, bool):
             arguments.append(flag.name if value else "--no-" + flag.name[2:])
         elif flag.positional:
-            arguments.insert(0, str(value))
+            words.append(str(value))
         elif isinstance(value, tuple):
             for item in value:
                 arguments += [flag.name, *(item if isinstance(item, tuple) else (str(item),))]
         else:
             arguments += [flag.name, str(value)]
-    return arguments
+    return words + arguments
 
 
 def command_line(verb: str, options: Options) -> str:
@@ -120,7 +121,7 @@ def _shape(flag: Flag) -> dict[str, Any]:
             metavar = tuple(f"PART{number + 1}" for number in range(len(parts)))
             return {"action": "append", "nargs": len(parts), "metavar": metavar}
         return {"action": "append", "metavar": flag.path[-1].upper()}
-    return {"metavar": flag.path[-1].upper()}
+    return {"metavar": flag.path[-1], "nargs": "?"} if flag.positional else {"metavar": flag.path[-1].upper()}
 
 
 def _help(flag: Flag) -> str:

@@ -22,8 +22,15 @@ def _safe_name(value: str) -> str:
     return value
 
 
+def _safe_name_or_nothing(value: str) -> str:
+    return _safe_name(value) if value else value
+
+
 Name = Annotated[str, AfterValidator(_safe_name)]
 """A name that becomes a folder in the workspace."""
+
+NameOrNothing = Annotated[str, AfterValidator(_safe_name_or_nothing)]
+"""A `Name`, or nothing for one that is made up."""
 
 Scope = Literal["rows", "gated", "full"]
 Initialisation = Literal["mean", "neighbours", "romanised"]
@@ -40,6 +47,10 @@ class DownloadOptions(Options):
     """Get a base model into the workspace."""
 
     model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` ships with the app.")
+    variant: NameOrNothing = Field("", title="Variant", description="Which of the family's checkpoints, such as `multilingual-v3`; nothing takes the recommended one.")
+    folder: str = Field("", title="Folder", description="A folder on this machine that has the files already: it is used instead of the hub. The files are linked where that can be done, copied otherwise, and never moved.")
+    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; nothing makes one of family and variant.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the hub.")
 
 
 class PrepareOptions(Options):
@@ -51,6 +62,7 @@ class PrepareOptions(Options):
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the split.")
+    device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
 
 
 class TokenizerOptions(Options):
@@ -62,7 +74,6 @@ class TokenizerOptions(Options):
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
-    device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
 
 
 class ExtendOptions(Options):
@@ -145,10 +156,18 @@ class ExportOptions(Options):
     override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to export in spite of.")
 
 
+class PushOptions(Options):
+    """Upload an export to a repository of the hub, as one commit. The token comes from HF_TOKEN in the environment."""
+
+    export: NameOrNothing = Field("", title="Export", description="Name of the export in the workspace.", json_schema_extra={"positional": True})
+    repository: str = Field("", title="Repository", description="OWNER/NAME on the hub; made when it is not there.", json_schema_extra={"positional": True})
+    public: bool = Field(False, title="Public", description="Let everyone see it; without this the repository is private.")
+
+
 VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
     "extend": ExtendOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
-    "compare": CompareOptions, "export": ExportOptions,
+    "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
 }
 """The verbs that run as jobs, with their options."""
 

@@ -99,7 +99,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "chatterbox", "Chatterbox Multilingual",
         "Resemble AI's multilingual speech model with voice cloning: a Llama of 30 layers over 25 codes a second.",
-        "23 languages", "MIT", "about 3.2 GB", False,
+        "23 languages", "MIT", "about 3.2 GB", True,
         "From huggingface.co, or from a folder that is on disk already. A download that breaks off goes on where it "
         "stopped.", _CHATTERBOX_VARIANTS,
     ),

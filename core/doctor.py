@@ -24,6 +24,7 @@ import soundfile
 from config.errors import UserError
 from core import download
 from core.locks import FileLock, is_held
+from core.model_record import find_faults, read_record
 from core.workspace import Workspace
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -190,8 +191,20 @@ def check_models(path: Path) -> Iterator[Check]:
     """The hashes of each base model in the workspace."""
     workspace = Workspace(path.expanduser().absolute())
     for name in workspace.list_models():
-        hint = f"Get it again: python -m scripts.download --model {name}"
-        yield _check_folder(f"Model {name}", workspace.models / name, hint)
+        title, folder = f"Model {name}", workspace.models / name
+        try:
+            record = read_record(folder)
+        except UserError as error:
+            yield Check(title, "fail", error.message, error.hint)
+            continue
+        if record is None:
+            yield _check_folder(title, folder, f"Get it again: python -m scripts.download --model {name}")
+            continue
+        if faults := find_faults(folder, record.files):
+            command = f"--model {record.family} --variant {record.variant} --save-as {name}"
+            yield Check(title, "fail", " ".join(faults.values()), f"Get it again: python -m scripts.download {command}")
+        else:
+            yield Check(title, "ok", f"{len(record.files)} files match their hashes")
 
 
 def _check_folder(title: str, folder: Path, hint: str) -> Check:

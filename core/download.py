@@ -1,7 +1,9 @@
-"""Get a base model into the workspace. The built-in one is copied from its family's pack. Never loads torch.
+"""Get a base model into the workspace. Never loads torch.
 
-A new model is written into a folder aside and renamed when whole. One that is there already
-is checked against the pack's `SHA256SUMS.json`; a damaged file is replaced, and said.
+A family with variants comes from the hub (`core.fetch`) or from a folder on disk
+(`core.from_folder`). The built-in one is copied from its family's pack: a new model is
+written into a folder aside and renamed when whole; one that is there already is checked
+against the pack's `SHA256SUMS.json`, and a damaged file is replaced, and said.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core.catalog import family
+from core.catalog import Family, family, model_name, variant
+from core.fetch import Order, from_hub
+from core.from_folder import from_folder
+from core.hub import Hub
 from core.journal import Progress, Result, Warned
 from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace, resolve_inside
@@ -37,6 +42,19 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
             f"{wanted.title} cannot be downloaded yet: it comes in a later version of Lisan.",
             "Use the built-in model meanwhile: tiny.",
         )
+    chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
+    if chosen is not None:
+        order = Order(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
+        if options.folder:
+            return from_folder(order, Path(options.folder), workspace, reporter)
+        return from_hub(order, Hub.from_environment(), workspace, reporter)
+    if options.folder or options.save_as:
+        raise UserError(f"{wanted.title} ships with Lisan: it needs no folder, and its name is {wanted.name}.",
+                        "Leave --folder and --save-as out.")
+    return _copy_pack(wanted, workspace, reporter)
+
+
+def _copy_pack(wanted: Family, workspace: Workspace, reporter: Reporter) -> Result:
     pack = pack_folder(wanted.name)
     sums = read_sums(pack)
     target = resolve_inside(workspace.models, wanted.name)

@@ -19,6 +19,7 @@ from config.schema import Scope
 from core import loading, records
 from core.adapters import Adapters
 from core.exports_record import AGAIN, RECORD, SUMS, ExportRecord, read_record
+from core.exports_record import check as check
 from core.prefix import hash_tensors
 from data.front_end import FrontEnd
 from models.base import SpeechModel
@@ -34,21 +35,6 @@ def write_sums(folder: Path) -> None:
     """Write `SHA256SUMS.json` over every other file."""
     sums = records.hash_files(folder, leave_out=(SUMS,))
     (folder / SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
-
-
-def check(folder: Path) -> None:
-    """Raise `UserError` naming the first file that is missing or not what was exported."""
-    try:
-        sums = dict(json.loads((folder / SUMS).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / SUMS} could not be read: {error}.", AGAIN) from error
-    for name, wanted in sums.items():
-        path = folder / name
-        if not path.is_file():
-            raise UserError(f"{path} is missing.", AGAIN)
-        if records.hash_file(path) != wanted:
-            size = path.stat().st_size
-            raise UserError(f"{path} is damaged: its {size} bytes are not those that were exported.", AGAIN)
 
 
 def load(folder: Path, device: torch.device) -> loading.VoiceModel:

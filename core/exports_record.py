@@ -1,4 +1,4 @@
-"""What `export.json` says of an export. Never loads torch."""
+"""What `export.json` says of an export, and whether its files are those. Never loads torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.records import Origin
+from core.model_record import check_name
+from core.records import Origin, hash_file
 
 RECORD, SUMS, CERTIFICATE = "export.json", "SHA256SUMS.json", "certificate.json"
 AGAIN = "Copy the export again from where it was made, or make it again: python -m scripts.export."
@@ -45,3 +46,26 @@ def read_record(folder: Path) -> ExportRecord:
         return ExportRecord(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} could not be read: {error}.", AGAIN) from error
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """SHA-256 by name of every file that was exported."""
+    try:
+        sums = {str(name): str(digest) for name, digest in
+                json.loads((folder / SUMS).read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / SUMS} could not be read: {error}.", AGAIN) from error
+    for name in sums:
+        check_name(name, folder / SUMS)
+    return sums
+
+
+def check(folder: Path) -> None:
+    """Raise `UserError` naming the first file that is missing or not what was exported."""
+    for name, wanted in read_sums(folder).items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path} is missing.", AGAIN)
+        if hash_file(path) != wanted:
+            size = path.stat().st_size
+            raise UserError(f"{path} is damaged: its {size} bytes are not those that were exported.", AGAIN)

@@ -196,6 +196,8 @@ class Fold:
         self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
 
     def _rate(self) -> float | None:
+        if not self._state.ended_at and self._latest and self._latest.per_second is not None:
+            return self._latest.per_second
         if self._state.ended_at or len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
             return None
         (began, first), (now, last) = self._recent[0], self._recent[-1]
@@ -207,6 +209,8 @@ class Fold:
             return None
         if progress.unit == "steps" and self._steps and self._steps[-1].seconds_left is not None:
             return self._steps[-1].seconds_left
+        if progress.per_second is not None:
+            return progress.seconds_left
         if not rate or progress.total is None:
             return None
         return max(0.0, progress.total - progress.done) / rate

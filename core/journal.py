@@ -76,13 +76,18 @@ class Plan(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """`done` of `total` (None when it cannot be known) in `unit`."""
+    """`done` of `total` (None when it cannot be known) in `unit`.
+
+    `per_second` and `seconds_left` are given where the work knows them better than the journal's times tell.
+    """
 
     kind: ClassVar[str] = "progress"
     done: float
     total: float | None
     unit: str
     note: str = ""
+    per_second: float | None = None
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True)

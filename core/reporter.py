@@ -151,11 +151,24 @@ def describe(event: Event) -> str:
 
 
 def describe_progress(event: Progress) -> str:
-    """Such as `3.2/9.0 MB tiny/t3.safetensors` or `120/300 clips`."""
+    """Such as `3.2/9.0 MB t3.safetensors, 1.4 MB/s, 4 s left` or `120/300 clips`."""
     scale, unit = (1e6, "MB") if event.unit == "bytes" else (1.0, event.unit)
     form = "{:.1f}" if scale > 1 else "{:g}"
     counts = "/".join(form.format(value / scale) for value in (event.done, event.total) if value is not None)
-    return f"{counts} {unit} {event.note}".rstrip()
+    said = [f"{counts} {unit} {event.note}".rstrip()]
+    if event.per_second is not None:
+        said.append(f"{form.format(event.per_second / scale)} {unit}/s")
+    if event.seconds_left is not None:
+        said.append(f"{event.seconds_left:.0f} s left")
+    return ", ".join(said)
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, such as `3.21 GB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def _error(error: float | None) -> str:

@@ -17,7 +17,7 @@ LANGUAGES: Mapping[str, str] = {
 VERB_TITLES: Mapping[str, str] = {
     "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
     "extend": "Make room for them", "train": "Practise speaking", "synthesize": "Speak",
-    "compare": "Speak side by side", "export": "Export",
+    "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
 }
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
@@ -131,8 +131,15 @@ def now_line(state: JobState) -> str:
         return ""
     open_stage = state.stages[-1].name if state.stages and state.stages[-1].seconds is None else ""
     left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
-    words = [part for part in (open_stage, progress_words(state.progress), left) if part]
+    words = [part for part in (open_stage, progress_words(state.progress), _rate_words(state), left) if part]
     return ", ".join(words) or "Starting."
+
+
+def _rate_words(state: JobState) -> str:
+    """How fast bytes come; other work is told by the time that is left."""
+    if state.rate is None or state.progress is None or state.progress.unit != "bytes":
+        return ""
+    return f"{size(state.rate)}/s"
 
 
 def job_card(state: JobState, title: str | None = None) -> Html:

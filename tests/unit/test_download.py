@@ -146,13 +146,19 @@ def test_a_full_disk_says_how_much_is_needed(pack: Path, workspace: Workspace, m
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("chatterbox", "Chatterbox Multilingual cannot be downloaded yet"),
     ("indextts2", "IndexTTS2 cannot be downloaded yet"),
     ("other", "no model family named 'other'"),
 ])
 def test_a_family_that_cannot_be_had_is_refused_honestly(workspace: Workspace, name: str, said: str):
     with pytest.raises(UserError, match=said):
         download.run(DownloadOptions(model=name), workspace, Recorder(workspace.runs))
+    assert os.listdir(workspace.models) == []
+
+
+@pytest.mark.parametrize("options", [{"folder": "/somewhere"}, {"save_as": "mine"}, {"variant": "v3"}])
+def test_the_built_in_model_has_one_place_and_one_form(workspace: Workspace, options: dict):
+    with pytest.raises(UserError, match="ships with Lisan|has no variant"):
+        download.run(DownloadOptions(**options), workspace, Recorder(workspace.runs))
     assert os.listdir(workspace.models) == []
 
 

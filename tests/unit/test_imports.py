@@ -18,9 +18,9 @@ SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.ge
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.catalog", "core.certificate", "core.demo", "core.doctor", "core.download", "core.job", "core.job_reader",
-    "core.job_state", "core.jobs", "core.journal", "core.locks", "core.queueing", "core.reporter", "core.worker",
-    "core.workspace",
+    "core.catalog", "core.certificate", "core.demo", "core.doctor", "core.download", "core.hub", "core.job",
+    "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.locks", "core.model_record", "core.push",
+    "core.queueing", "core.reporter", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 BUILDERS = ("scripts.tiny", "scripts.build_tiny")  # they make the built-in model, so they know its family

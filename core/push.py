@@ -1,0 +1,196 @@
+"""Upload an export to a repository of the hub, as one commit. Never loads torch.
+
+Only an export that is what was exported, and whose certificate failed nothing, leaves the
+machine. Large files go first, one after the other, and the commit comes last: an upload
+that breaks off changes nothing in the repository, and what the hub has is not sent again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from config.errors import UserError
+from config.schema import PushOptions
+from core import certificate, exports_record
+from core.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
+from core.hub import Hub
+from core.journal import Plan, Result, Warned
+from core.reporter import Reporter, size_text, stage
+from core.transfer import Meter
+from core.workspace import Workspace
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_SILENCE_S = 300.0  # without a byte taken or an answer
+_POLL_S = 0.1
+_AGAIN = "Push again: what the hub has already is not sent again."
+
+
+def run(options: PushOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Upload `exports/NAME`; hands back its address and the commit."""
+    return push(options, workspace, reporter, Hub.from_environment())
+
+
+def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hub) -> Result:
+    """`run` with the hub that is given. Its token must be that of `HF_TOKEN`."""
+    if not _REPOSITORY.fullmatch(options.repository):
+        raise UserError(f"{options.repository!r} is not the name of a repository.", "Write OWNER/NAME.")
+    if not os.environ.get("HF_TOKEN") or not hub.token:
+        raise UserError("HF_TOKEN is not set: the hub must know who pushes.", _token_hint(hub))
+    folder = workspace.export(options.export)
+    with stage(reporter, "verify"):
+        check_certificate(folder)
+        names = [*exports_record.read_sums(folder), SUMS]
+        exports_record.check(folder)
+    total = sum((folder / name).stat().st_size for name in names)
+    seen_by = "everyone can see" if options.public else "only its owner can see"
+    line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
+    reporter.emit(Plan((line,), {"files": len(names), "bytes": total}))
+    with ExitStack() as stack, stage(reporter, "upload"):
+        files = {name: stack.enter_context(_Counted(folder / name)) for name in names}
+        upload = _Upload(hub, options, files)
+        _watch(upload, Meter(reporter, total))
+    for warning in upload.warnings:
+        reporter.emit(Warned(warning))
+    return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
+            "files": len(names), "bytes": total, "public": upload.public}
+
+
+def check_certificate(folder: Path) -> None:
+    """Raise `UserError` when the export's certificate failed something, proves nothing, or is another's."""
+    proof = certificate.read(folder / CERTIFICATE)
+    record = exports_record.read_record(folder)
+    if failed := proof.failed():
+        raise UserError(
+            f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
+            "Train again, and push a voice whose certificate has no failed check.",
+        )
+    if not any(check.verdict == "passed" for check in proof.checks):
+        raise UserError(f"The certificate of {folder.name} has no check that passed.", AGAIN)
+    mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
+    if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:
+        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / RECORD}.", AGAIN)
+
+
+class _Counted(io.BufferedReader):
+    """A file that knows how far it was read for sending."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
+        self.size = path.stat().st_size
+        self.counting = False
+        self.sent = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        block = super().read(size)
+        if self.counting:
+            self.sent = max(self.sent, self.tell())
+        return block
+
+
+class _Upload:
+    """The upload, in a thread of its own. `left` asks it to end before its next step."""
+
+    def __init__(self, hub: Hub, options: PushOptions, files: dict[str, _Counted]) -> None:
+        self.hub, self.options, self.files = hub, options, files
+        self.left = threading.Event()
+        self.error: BaseException | None = None
+        self.commit = ""
+        self.public = options.public
+        self.warnings: list[str] = []
+        self.thread = threading.Thread(target=self._run, name="push", daemon=True)
+
+    @property
+    def sent(self) -> int:
+        return sum(file.sent for file in self.files.values())
+
+    def _run(self) -> None:
+        try:
+            with _explained(self.hub, self.options.repository):
+                self._steps()
+        except BaseException as error:  # noqa: BLE001  handed over to the thread that waits
+            self.error = error
+
+    def _steps(self) -> None:
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        name = self.options.repository
+        api = HfApi(endpoint=self.hub.endpoint, token=self.hub.token)
+        self._make_repository(api, name)
+        additions: list[CommitOperationAdd] = []
+        for path, file in self.files.items():
+            if self.left.is_set():
+                return
+            additions.append(CommitOperationAdd(path, file))  # reads it, for its hash
+            file.counting = True
+            api.preupload_lfs_files(name, additions=additions[-1:], num_threads=1)
+        if not self.left.is_set():
+            message = f"Push the export {self.options.export}"
+            self.commit = api.create_commit(name, additions, commit_message=message, num_threads=1).oid
+            for file in self.files.values():
+                file.sent = file.size
+
+    def _make_repository(self, api: HfApi, name: str) -> None:
+        """See that the repository is there, and seen by no more people than was asked for."""
+        api.create_repo(name, private=not self.options.public, exist_ok=True)
+        private = bool(api.model_info(name).private)
+        if not private and not self.options.public:
+            raise UserError(f"{name} is there already, and everyone can see it.",
+                            "Add --public to push to it all the same, or name another repository.")
+        if private and self.options.public:
+            self.warnings.append(f"{name} was there already and is private; it stays so.")
+        self.public = not private
+
+
+def _watch(upload: _Upload, meter: Meter) -> None:
+    """Follow the upload; a stop is heard at once, and the commit is then not made."""
+    upload.thread.start()
+    last, moved = -1, time.monotonic()
+    try:
+        while upload.thread.is_alive():
+            sent = upload.sent
+            if sent != last:
+                last, moved = sent, time.monotonic()
+            if time.monotonic() - moved > _SILENCE_S:
+                raise UserError(f"{upload.hub.host} took no byte and gave no answer for {_SILENCE_S:g} s.", _AGAIN)
+            meter.add(sent - meter.done, "")
+            upload.thread.join(_POLL_S)
+    finally:
+        upload.left.set()
+    if upload.error is not None:
+        raise upload.error
+    meter.add(upload.sent - meter.done, "")
+
+
+@contextmanager
+def _explained(hub: Hub, repository: str) -> Iterator[None]:
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise UserError("Nothing can be pushed: HF_HUB_OFFLINE is set.", "Unset it.") from None
+    except (errors.HfHubHTTPError, httpx2.HTTPError, RuntimeError, ValueError) as raised:
+        error = raised.__cause__ if type(raised) is RuntimeError and raised.__cause__ else raised
+        status = error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+        if status in (401, 403):
+            message = f"{hub.host} does not let the owner of the token in HF_TOKEN write to {repository} ({status})."
+            raise UserError(message, _token_hint(hub)) from None
+        what = f"answered {status}" if status else f"could not be reached or broke off ({type(error).__name__})"
+        raise UserError(f"{hub.host} {what} while {repository} was pushed.", _AGAIN) from None
+
+
+def _token_hint(hub: Hub) -> str:
+    return (f"Make a token that may write to that repository at https://{hub.host}/settings/tokens, set HF_TOKEN to it "
+            "in the environment, and start Lisan again. It is kept nowhere else.")

@@ -1,0 +1,84 @@
+"""A model of the hub in miniature: files named as published, a reporter, and a quick patience."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from core.catalog import Family, Variant, family, model_name, variant
+from core.fetch import Order, from_hub
+from core.hub import Hub
+from core.journal import Event, Progress, Result, Warned
+from core.transfer import Patience
+from core.workspace import Workspace
+from tests.hub import LoopbackHub
+
+MAIN, PACK = "ResembleAI/chatterbox", "ResembleAI/Chatterbox-Multilingual-hi"
+T3, S3GEN = "t3_mtl23ls_v3.safetensors", "s3gen.safetensors"
+GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
+QUICK = Patience(stall_s=0.5, tries=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
+TOKEN = "hf_" + "Zt7" * 11
+CHATTERBOX: Family = family("chatterbox")
+
+
+def made_up(name: str, size: int) -> bytes:
+    """Bytes that differ by name and place, so that a part put in the wrong place is seen."""
+    return hashlib.shake_256(name.encode()).digest(size)
+
+
+def safetensors(name: str, size: int) -> bytes:
+    """A whole safetensors file of one tensor of `size` bytes."""
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return len(header).to_bytes(8, "little") + header + made_up(name, size)
+
+
+FILES = {
+    T3: safetensors(T3, 3_000_000), S3GEN: safetensors(S3GEN, 1_500_000), "ve.safetensors": safetensors("ve", 50_000),
+    "conds.pt": made_up("conds.pt", 10_000), GRAPHEMES: b'{"model": {}}', CANGJIE: b"[]",
+}
+OTHERS = {"README.md": b"# read me", "t3_cfg.safetensors": made_up("other", 100), "s3gen.pt": made_up("pickle", 100)}
+TOTAL = sum(len(content) for content in FILES.values())
+
+
+class Recorder:
+    """A reporter that keeps what it hears, and asks for a stop once `stop_when` says so."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.events: list[Event] = []
+        self.stop_when = lambda: False
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def stop_requested(self) -> bool:
+        return self.stop_when()
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.message for event in self.events if isinstance(event, Warned)]
+
+    @property
+    def progress(self) -> list[Progress]:
+        return [event for event in self.events if isinstance(event, Progress)]
+
+
+def order(name: str = "", **changes: str) -> Order:
+    """The order of a variant, the recommended one for no name."""
+    chosen: Variant = variant(CHATTERBOX, name)
+    return Order(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
+
+
+def get(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, token: str | None = None,
+        wanted: Order | None = None, patience: Patience = QUICK) -> Result:
+    """Download from the loopback hub in this process."""
+    recorder = recorder or Recorder(workspace.runs)
+    return from_hub(wanted or order(), Hub(served.url, token), workspace, recorder, patience)
+
+
+def partial(workspace: Workspace, name: str = "chatterbox") -> Path:
+    return workspace.models / f".{name}.partial"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the record."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "model.json"}
