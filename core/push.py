@@ -3,6 +3,7 @@
 Only an export that is what was exported, and whose certificate failed nothing, leaves the
 machine. Large files go first, one after the other, and the commit comes last: an upload
 that breaks off changes nothing in the repository, and what the hub has is not sent again.
+huggingface_hub uploads; it runs in a thread apart, so that a stop is heard while it hangs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _SILENCE_S = 300.0  # without a byte taken or an answer
 _POLL_S = 0.1
+_STOPPED = "Stopped; it was not committed, so the repository shows nothing of it."
 _AGAIN = "Push again: what the hub has already is not sent again."
 
 
@@ -59,7 +61,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     with ExitStack() as stack, stage(reporter, "upload"):
         files = {name: stack.enter_context(_Counted(folder / name)) for name in names}
         upload = _Upload(hub, options, files)
-        _watch(upload, Meter(reporter, total))
+        _watch(upload, Meter(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
         reporter.emit(Warned(warning))
     return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,

@@ -27,7 +27,7 @@ from core.reporter import Reporter, check_stop, size_text
 Answer = TypeVar("Answer")
 _POLL_S = 0.1
 _RATE_WINDOW_S = 15.0
-_IDLE_INTERVALS = 6  # told so much more seldom while nothing comes
+_TELL_S, _TELL_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
 _USEFUL = 1 << 20  # bytes; a connection that brought so many was no failure
 _STOPPED = "Stopped. What has come is kept: resume it, or start it again."
 
@@ -50,9 +50,9 @@ class Patience:
 class Meter:
     """Counts the bytes of a whole set, and tells them with rate and time left about twice a second."""
 
-    def __init__(self, reporter: Reporter, total: int, done: int = 0, interval_s: float = 0.5) -> None:
+    def __init__(self, reporter: Reporter, total: int, done: int = 0, stopped: str = _STOPPED) -> None:
         self.reporter, self.total, self.done = reporter, total, done
-        self._interval_s = interval_s
+        self._stopped = stopped
         self._told = 0.0
         self._told_done = -1
         self._received = 0
@@ -66,9 +66,9 @@ class Meter:
 
     def beat(self, name: str) -> None:
         """Tell how things stand, also when nothing came, and hear a stop."""
-        check_stop(self.reporter, _STOPPED)
+        check_stop(self.reporter, self._stopped)
         now = time.monotonic()
-        due = self._told + self._interval_s * (1 if self.done != self._told_done else _IDLE_INTERVALS)
+        due = self._told + (_TELL_S if self.done != self._told_done else _TELL_IDLE_S)
         if now < due and self.done != self.total:
             return
         self._told, self._told_done = now, self.done

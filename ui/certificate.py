@@ -9,7 +9,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import ExportOptions
 from core.certificate import Certificate, Check, LanguageError, read
-from ui import present, records, steps
+from ui import present, pushing, records, steps
 from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -34,6 +34,8 @@ def build(page: Page) -> None:
         export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
         notice = gr.HTML(elem_classes="notices")
         last = gr.HTML(elem_id="export-result")
+    with gr.Accordion("Push to the hub", open=False, elem_classes="fold"):
+        pushing.build(page)
     live.watch("proof", subject)
     live.panel(subject, lambda view: _subjects(page, view), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")

@@ -1,4 +1,4 @@
-"""Model tab: which base models there are, which are here, and getting one."""
+"""Model tab: which base models there are, which are here, and getting one from the hub or from a folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 
 from config.schema import DownloadOptions
-from core.catalog import FAMILIES, Family
+from core import jobs
+from core.catalog import FAMILIES, Family, Variant, family_of, variant
+from core.job_state import JobState
+from core.journal import Result
 from ui import present
+from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.page import Page
+
+_CHOICES = ("variant", "folder", "save_as", "revision")
 
 
 def build(page: Page) -> None:
@@ -19,58 +25,167 @@ def build(page: Page) -> None:
     gr.HTML(div("lead", element("h2", "Base models"), paragraph(
         "A base model is a voice that speaks some languages already. Lisan adds one more to it. "
         "Everything it knew stays as it was.")))
-    notice = gr.HTML(elem_classes="notices")
     for family in FAMILIES:
         with gr.Column(elem_classes="family"):
             card = gr.HTML(elem_id=f"family-{family.name}")
             page.live.panel(card, _card_of(page, family), "model")
             if family.available:
-                button = gr.Button("Get it", variant="primary", size="md", elem_id=f"get-{family.name}")
-                page.live.panel(button, _button_of(page, family), "model")
-                page.on(button.click, _get(page, family), [], [notice])
-    progress = gr.HTML()
-    page.live.panel(progress, _last_download, "model")
+                _lay_out_getting(page, family)
+
+
+def _lay_out_getting(page: Page, family: Family) -> None:
+    """What is chosen before, the buttons, and how it goes."""
+    chosen = _lay_out_choices(page, family) if family.variants else []
+    with gr.Row(elem_classes="controls"):
+        get = gr.Button("Get it", variant="primary", size="md", scale=0, min_width=160, elem_id=f"get-{family.name}")
+        stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id=f"stop-{family.name}")
+        resume = gr.Button("Resume", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
+    notice = gr.HTML(elem_classes="notices")
+    progress = gr.HTML(elem_id=f"progress-{family.name}")
+    live = page.live
+    live.panel(get, _button_of(page, family), "model")
+    live.panel(stop, _visible_when(family, lambda job: job.alive and job.status != "stopping"), "model")
+    live.panel(resume, _visible_when(family, lambda job: job.resumable), "model")
+    live.panel(progress, lambda view: _progress(view, family), "model")
+    page.on(get.click, lambda *values: _get(page, family, values), chosen, [notice])
+    page.on(stop.click, lambda: _stop(page, family), [], [notice])
+    page.on(resume.click, lambda: _resume(page, family), [], [notice])
+
+
+def _lay_out_choices(page: Page, family: Family) -> list[gr.components.Component]:
+    """Which variant, and where from. The widgets are in the order of `_CHOICES`."""
+    fields = DownloadOptions.model_fields
+
+    def text(name: str, value: str = "") -> gr.Textbox:
+        return gr.Textbox(value, label=fields[name].title, info=fields[name].description, max_lines=1, min_width=200,
+                          elem_id=f"{family.name}-{name.replace('_', '-')}")
+
+    which = gr.Dropdown([(one.title, one.name) for one in family.variants], value=family.variants[0].name,
+                        label="Variant", filterable=False, elem_id=f"{family.name}-variant", min_width=200)
+    about = gr.HTML(elem_id=f"about-{family.name}")
+    with gr.Accordion("The files are on this machine already", open=False, elem_classes="fold"):
+        folder = text("folder")
+    with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
+        save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
+    with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
+        command = gr.HTML(elem_id=f"command-{family.name}")
+    widgets = [which, folder, save_as, revision]
+    for name, widget in zip(_CHOICES, widgets, strict=True):
+        page.live.watch(f"{family.name}.{name}", widget)
+    page.live.panel(about, lambda view: variant_view(family, variant(family, view.chosen[f"{family.name}.variant"])),
+                    "model")
+    page.live.panel(command, lambda view: element("pre", command_line(
+        "download", _options(family, [view.chosen[f"{family.name}.{name}"] for name in _CHOICES]),
+        page.workspace.path), class_="command"), "model")
+    page.on(which.input, lambda: [gr.skip()], [], [about])
+    return widgets
+
+
+def variant_view(family: Family, chosen: Variant) -> Html:
+    """What would be fetched, before it is."""
+    files = [(part.repository, ", ".join(choice[0] for choice in part.files)) for part in chosen.parts]
+    terms = [("Languages", chosen.languages), ("Licence", family.licence), ("Size", family.size), *files]
+    return div("family-card", _terms(terms))
 
 
 def _card_of(page: Page, family: Family) -> Callable[[View], Html]:
-    return lambda view: family_card(family, family.name in page.workspace.list_models())
+    return lambda view: family_card(family, _here(page, family))
 
 
-def family_card(family: Family, present_here: bool) -> Html:
-    """One family: what it is, its languages, licence and size, and whether it is here."""
-    if present_here:
-        state = span("badge good", "in the workspace")
+def _here(page: Page, family: Family) -> list[str]:
+    """Names of the models of this family in the workspace."""
+    return [name for name in page.workspace.list_models() if family_of(page.workspace, name) == family.name]
+
+
+def family_card(family: Family, here: Sequence[str]) -> Html:
+    """One family: what it is, its languages, licence and size, and which of its models are in the workspace."""
+    if here:
+        own_name = list(here) == [family.name]
+        state = span("badge good", "in the workspace" + ("" if own_name else f" as {', '.join(here)}"))
     elif family.available:
         state = span("badge wait", "not here yet")
     else:
         state = span("badge", "comes later")
-    terms = [("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
+    terms = [] if family.variants else [
+        ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
     return div(
         "family-card" + ("" if family.available else " later"),
-        div("ends", element("h3", family.title), state), paragraph(family.what),
-        element("dl", *(join((element("dt", name), element("dd", value))) for name, value in terms)),
+        div("ends", element("h3", family.title), state), paragraph(family.what), _terms(terms),
         paragraph(family.note, class_="small"),
     )
 
 
+def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
+    if not pairs:
+        return NOTHING
+    return element("dl", *(join((element("dt", name), element("dd", value))) for name, value in pairs))
+
+
+def _newest(states: Sequence[JobState], family: Family) -> JobState | None:
+    """The download of this family to show: one that lives, else the last made."""
+    found = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
+    return next((state for state in found if state.alive), found[0] if found else None)
+
+
 def _button_of(page: Page, family: Family) -> Callable[[View], object]:
     def render(view: View) -> object:
-        here = family.name in page.workspace.list_models()
-        busy = any(job.alive for job in view.jobs if job.verb == "download")
-        label = "Getting it" if busy else "Get it again" if here else "Get it"
+        here = bool(_here(page, family))
+        state = _newest(view.jobs, family)
+        busy = state is not None and state.alive
+        label = "Getting it" if busy else "Get it again" if here and not family.variants else "Get it"
         return gr.update(value=label, interactive=not busy, variant="secondary" if here else "primary")
 
     return render
 
 
-def _get(page: Page, family: Family) -> Callable[[], Sequence[object]]:
-    def run() -> Sequence[object]:
-        job = page.start("download", DownloadOptions(model=family.name))
-        return [present.notice(f"Started as {job.id}.")]
+def _visible_when(family: Family, shown: Callable[[JobState], bool]) -> Callable[[View], object]:
+    def render(view: View) -> object:
+        state = _newest(view.jobs, family)
+        return gr.update(visible=bool(family.variants) and state is not None and shown(state))
 
-    return run
+    return render
 
 
-def _last_download(view: View) -> Html:
-    state = view.newest("download")
-    return present.job_card(state) if state is not None else NOTHING
+def _progress(view: View, family: Family) -> Html:
+    state = _newest(view.jobs, family)
+    if state is None:
+        return NOTHING
+    wanted = state.job.settings.get("variant")
+    title = f"Get {family.title}" + (f", {wanted}" if wanted else "")
+    card = present.job_card(state, title)
+    if state.result is not None and family.variants:
+        return join((card, result_view(state.result)))
+    return join((card, present.plan(state.plan.lines, "What is fetched") if state.plan else NOTHING))
+
+
+def result_view(result: Result) -> Html:
+    """What came of a download, in tiles."""
+    return present.facts([
+        ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
+        ("Size", present.size(float(result.get("bytes") or 0))),
+        ("Fetched", present.size(float(result.get("bytes_fetched") or 0))),
+        ("Commit", str(result.get("revision") or "not known")[:12]),
+    ])
+
+
+def _options(family: Family, values: Sequence[object]) -> DownloadOptions:
+    return parse(DownloadOptions, {"model": family.name, **dict(zip(_CHOICES, values, strict=False))})
+
+
+def _get(page: Page, family: Family, values: Sequence[object]) -> Sequence[object]:
+    job = page.start("download", _options(family, values))
+    return [present.notice(f"Started as {job.id}.")]
+
+
+def _stop(page: Page, family: Family) -> Sequence[object]:
+    state = _newest(page.live.board.states(), family)
+    if state is not None:
+        jobs.stop(state.job)
+    return [present.notice("It stops. What has come is kept.")]
+
+
+def _resume(page: Page, family: Family) -> Sequence[object]:
+    state = _newest(page.live.board.states(), family)
+    if state is not None:
+        jobs.resume(state.job)
+    return [present.notice("It goes on where it was.")]

@@ -196,11 +196,11 @@ def _fact(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def plan(lines: Sequence[str]) -> Html:
-    """What will train, said before the start."""
+def plan(lines: Sequence[str], title: str = "What will change") -> Html:
+    """What will be done, said before the start."""
     if not lines:
         return NOTHING
-    return div("plan", element("strong", "What will change"), element("ul", *(element("li", line) for line in lines)))
+    return div("plan", element("strong", title), element("ul", *(element("li", line) for line in lines)))
 
 
 def chain(states: Sequence[JobState]) -> Html:

@@ -1,0 +1,117 @@
+"""The Model tab and a loopback hub: choose, get, watch, stop, resume, use a folder; then push an export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from core.workspace import Workspace
+from tests.browser.conftest import NARROW, WIDE, Take, open_tab
+from tests.hub import LoopbackHub, serving
+from tests.serving import App, served
+from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, contents
+from tests.unit.test_hub_push import write_export
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., Page]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A served page whose environment names a hub."""
+
+    app: App
+    hub: LoopbackHub
+    workspace: Workspace
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    workspace = Workspace.open(tmp_path / "workspace")
+    with serving() as hub:
+        hub.add(MAIN, FILES)
+        hub.tokens[TOKEN] = "write"
+        for name, value in (("HF_ENDPOINT", hub.url), ("HF_TOKEN", TOKEN), ("HF_HOME", str(tmp_path / "hf"))):
+            monkeypatch.setenv(name, value)
+        with served(workspace.path) as app:
+            yield Scene(app, hub, workspace)
+
+
+def test_a_download_is_watched_stopped_and_resumed(scene: Scene, open_page: Visit, take: Take) -> None:
+    scene.hub.fault(T3, bytes_per_s=300_000)
+    page = open_page(scene.app.url + "?tab=model")
+    expect(page.locator("#about-chatterbox")).to_contain_text("MIT")
+    expect(page.locator("#about-chatterbox")).to_contain_text("about 3.2 GB")
+    page.locator("#get-chatterbox").click()
+    progress = page.locator("#progress-chatterbox")
+    expect(progress).to_contain_text("of 4.6 MB")
+    expect(progress).to_contain_text("kB/s")
+    expect(progress).to_contain_text("left")
+    expect(progress).to_contain_text(f"{len(FILES)} files, 4.6 MB")
+    take(page, "download-1280-light")
+    page.locator("#stop-chatterbox").click()
+    expect(progress).to_contain_text("What has come is kept")
+    scene.hub.faults.clear()
+    page.locator("#resume-chatterbox").click()
+    expect(progress).to_contain_text("fetched, verified")
+    expect(page.locator("#family-chatterbox")).to_contain_text("in the workspace")
+    assert contents(scene.workspace.model("chatterbox")) == FILES
+    assert TOKEN not in page.content()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_choices_fit_their_width(scene: Scene, open_page: Visit, take: Take, size: tuple[int, int],
+                                     scheme: str) -> None:
+    page = open_page(scene.app.url + "?tab=model", size, scheme)
+    page.locator("#chatterbox-variant input").click()
+    page.get_by_role("option", name="Latin American Spanish pack").click()
+    expect(page.locator("#about-chatterbox")).to_contain_text("t3_es_mx_latam.safetensors")
+    for fold in ("The files are on this machine already", "Name and revision", "The same on the command line"):
+        page.locator("#tab-model").get_by_role("button", name=fold).click()
+    expect(page.locator("#command-chatterbox")).to_contain_text("--variant es-mx-latam")
+    take(page, f"choices-{size[0]}-{scheme}")
+    wide = page.evaluate("""[...document.querySelectorAll('.family *')]
+        .map(element => element.getBoundingClientRect().right).reduce((one, other) => Math.max(one, other))""")
+    assert wide <= size[0]
+
+
+def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Visit, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    page = open_page(scene.app.url + "?tab=model")
+    page.locator("#tab-model").get_by_role("button", name="The files are on this machine already").click()
+    page.locator("#chatterbox-folder input, #chatterbox-folder textarea").fill(str(folder))
+    page.locator("#get-chatterbox").click()
+    expect(page.locator("#progress-chatterbox")).to_contain_text(f"{folder} has no {T3}")
+    assert scene.hub.asked == []
+
+
+def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:
+    write_export(scene.workspace)
+    page = open_page(scene.app.url + "?tab=certificate")
+    page.get_by_role("button", name="Push to the hub").click()
+    page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
+    page.locator("#push").click()
+    expect(page.locator("#push-result")).to_contain_text(f"{scene.hub.url}/me/amharic")
+    expect(page.locator("#push-result")).to_contain_text("its owner")
+    open_tab(page, "Certificate")
+    take(page, "push-1280-light")
+    assert scene.hub.repositories["me/amharic"].private
+
+
+def test_a_missing_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_page: Visit) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    workspace = Workspace.open(tmp_path / "workspace")
+    write_export(workspace)
+    with served(workspace.path) as app:
+        page = open_page(app.url + "?tab=certificate")
+        page.get_by_role("button", name="Push to the hub").click()
+        page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
+        page.locator("#push").click()
+        expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("HF_TOKEN is not set")
+    assert workspace.list_runs() == []
