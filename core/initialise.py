@@ -14,7 +14,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import Initialisation
-from data.front_end import FrontEnd, NewToken
+from data.entries import NewToken
+from data.front_end import FrontEnd
 from data.romanise import romanise
 
 MEAN_NOISE = 0.1  # of the old rows' standard deviation, in each dimension
@@ -61,7 +62,8 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
 def _source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> list[int]:
     """Ids of the old rows whose mean the new row is; none means all rows, with noise."""
     if token.kind == "tag":
-        return [base.tag_id(language) for language in base.base_languages]
+        tags = (base.tag_id(language) for language in base.base_languages)
+        return [tag for tag in tags if tag is not None]
     if strategy == "mean":
         return []
     ids, unknown = base.spell(token.text if strategy == "neighbours" else romanise(token.text))

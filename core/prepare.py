@@ -29,7 +29,7 @@ from data import audio, manifest
 from data.features import FeatureCache
 from data.importers import import_source
 from data.manifest import Clip, Dataset
-from data.normalise import for_language
+from data.normalise import Style, for_language
 from data.splits import assign, leaks
 from data.validation import CheckedRow, Report, validate
 from models.base import Extractor, Features
@@ -54,7 +54,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     model_folder = workspace.model(options.model)
     source = source_folder(options.source, options.language)
     with stage(reporter, "import"):
-        checked = _import(source, options, reporter)
+        style = family(family_of(workspace, options.model)).front_end(model_folder).style
+        checked = _import(source, options, style, reporter)
     dataset, state = _write(checked, options, workspace)
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
@@ -151,12 +152,12 @@ def _one_by_one(heard: Sequence[tuple[Clip, torch.Tensor]], extractor: Extractor
     return found
 
 
-def _import(source: Path, options: PrepareOptions, reporter: Reporter) -> _Checked:
+def _import(source: Path, options: PrepareOptions, style: Style, reporter: Reporter) -> _Checked:
     def progress(done: int, total: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")
         reporter.emit(Progress(done, total, "clips", "checked"))
 
-    rows, report = validate(import_source(source), for_language(options.language), progress=progress)
+    rows, report = validate(import_source(source), for_language(options.language, style), progress=progress)
     splits = assign(rows, options.held_out, options.seed)
     report = report.with_warnings(leaks(rows, splits))
     _show(report, reporter)

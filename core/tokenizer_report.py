@@ -69,6 +69,7 @@ class TokenizerReport:
     probe_source: str  # `model` or `app`: where the sample sentences come from
     proofs: tuple[BaseProof, ...]
     unproven: tuple[str, ...]  # base languages without a sample sentence
+    unprepared: tuple[str, ...] = ()  # base languages proven without the package or file that their text needs
 
     @property
     def base_unchanged(self) -> bool:
@@ -121,9 +122,10 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
     text = _Text.of(base, extended, dataset)
     added = {token.text for token in extended.added_tokens() if token.language == language}
     proofs = prove(base, extended, sentences)
+    proven = [proof.language for proof in proofs]
     every = text.train | text.held_out
     return TokenizerReport(
-        language, normalise.for_language(language), learned.algorithm, learned.merges_asked, learned.merges,
+        language, extended.normaliser_for(language), learned.algorithm, learned.merges_asked, learned.merges,
         tokens_added=len(added), characters=len(every), characters_covered=len(every - text.unknown),
         characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - text.unknown)),
         characters_held_out_only=tuple(sorted(text.held_out - text.train)),
@@ -132,24 +134,34 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
         tokens_per_character=text.tokens_after / text.length,
         dropped=text.dropped, prefix_size=extended.prefix_size, size=extended.size, fingerprint=extended.fingerprint,
         probe_source=probe_source, proofs=proofs,
-        unproven=tuple(code for code in base.base_languages if code not in {proof.language for proof in proofs}),
+        unproven=tuple(code for code in base.base_languages if code not in proven),
+        unprepared=tuple(code for code in proven if base.unready(code)),
     )
 
 
 def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str]]) -> tuple[BaseProof, ...]:
-    """Encode (language, text) pairs of the base languages by both front-ends."""
+    """Encode (language, text) pairs of the base languages by both front-ends.
+
+    Where a package or file is missing that a language needs, its text goes to both tokenizers as it stands.
+    """
     proofs = []
     for language in base.base_languages:
         texts = [text for code, text in sentences if code == language]
-        before = [base.encode(text, language).tolist() for text in texts]
-        after = [extended.encode(text, language).tolist() for text in texts]
+        if not texts:
+            continue
+        before, after = _encoded(base, texts, language), _encoded(extended, texts, language)
         lines = tuple(
             ProofSentence(text, len(old), len(new), old == new)
             for text, old, new in zip(texts, before, after, strict=True)
         )
-        if lines:
-            proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines))
+        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines))
     return tuple(proofs)
+
+
+def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[list[int]]:
+    if front_end.unready(language):
+        return [front_end.spell(text)[0] for text in texts]
+    return [front_end.encode(text, language).tolist() for text in texts]
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,7 @@ class _Text:
     @classmethod
     def of(cls, base: FrontEnd, extended: FrontEnd, dataset: Dataset) -> _Text:
         language = dataset.card.language
-        normaliser = normalise.for_language(language)
+        normaliser = extended.normaliser_for(language)
         normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
         before = [token for text in normal.values() for token in base.spell(text)[0]]
         after = [token for clip in dataset.clips for token in extended.body(clip.text, language)]

@@ -20,7 +20,8 @@ from core.reporter import Reporter, check_stop, stage
 from core.tokenizer_report import Learned, TokenizerReport, characters_of, measure
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalise
-from data.front_end import FrontEnd, name_characters
+from data.entries import name_characters
+from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, Dataset, read_json_lines
 from models.registry import family
 
@@ -40,7 +41,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     pieces_file = target.with_name(target.name + _PIECES_SUFFIX)
     if options.part in ("all", "train"):
         with stage(reporter, "train"):
-            pieces = learn_pieces(dataset, options)
+            pieces = learn_pieces(base, dataset, options)
         if options.part == "train":
             pieces.save(pieces_file)
             return _tell_learned(pieces, pieces_file, reporter)
@@ -54,7 +55,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     with stage(reporter, "check"):
         report = measure(base, extended, dataset, learned, *probe_sentences(model_folder))
     _check(report)
-    _show(report, reporter)
+    _show(report, base, reporter)
     state = "checked" if options.part == "report" else _save(extended, report, target)
     return {
         "tokenizer": options.tokenizer, "state": state, "language": report.language,
@@ -67,20 +68,21 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-def learn_pieces(dataset: Dataset, options: TokenizerOptions) -> Pieces:
-    """Characters of all of the dataset's text, and merges of its training text."""
-    normaliser = normalise.for_language(dataset.card.language)
+def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions) -> Pieces:
+    """Characters of all of the dataset's text, and merges of the words of its training text."""
+    normaliser = base.normaliser_for(dataset.card.language)
     train = [normalise.normalise(clip.text, normaliser) for clip in dataset.split(TRAIN)]
     held_out = [normalise.normalise(clip.text, normaliser) for clip in dataset.split(HELD_OUT)]
-    pieces = learn(train, options.algorithm, options.merges)
-    return replace(pieces, characters=(*pieces.characters, *sorted(characters_of(held_out) - set(pieces.characters))))
+    pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
+    more = sorted(characters_of((*train, *held_out)) - set(pieces.characters))
+    return replace(pieces, characters=(*pieces.characters, *more))
 
 
 def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces) -> tuple[FrontEnd, Learned]:
     """`base` with the dataset's language, and how its pieces were learned."""
     language = dataset.card.language
     count = len({left + right for left, right in pieces.merges})
-    extended = base.extended(language, normalise.for_language(language), pieces.characters, pieces.merges)
+    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges)
     return extended, Learned(pieces.algorithm, pieces.merges_asked, count)
 
 
@@ -120,7 +122,7 @@ def _check(report: TokenizerReport) -> None:
         )
 
 
-def _show(report: TokenizerReport, reporter: Reporter) -> None:
+def _show(report: TokenizerReport, base: FrontEnd, reporter: Reporter) -> None:
     if report.characters_held_out_only:
         reporter.emit(Warned(
             f"{len(report.characters_held_out_only)} characters occur in held-out text alone, so their rows will not "
@@ -130,6 +132,8 @@ def _show(report: TokenizerReport, reporter: Reporter) -> None:
         reporter.emit(Warned(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked for."))
     if report.unproven:
         reporter.emit(Warned(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
+    for code in report.unprepared:
+        reporter.emit(Warned(f"{code} was proven without what its text needs. {base.unready(code)}"))
     proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     reporter.emit(Plan((
         f"{report.tokens_added} tokens added after the base's {report.prefix_size}; {report.size} in all.",

@@ -45,8 +45,8 @@ def extended_file(base: bytes, appended: Mapping[str, int], tag: str, merges: Se
     absent = [token for pair in merges for token in (*pair, "".join(pair)) if token not in ids]
     if absent:
         raise ValueError(f"merges name pieces without an id: {absent[:5]}")
-    if tag not in {token["content"] for token in content["added_tokens"]}:
-        content["added_tokens"].append(_added_token(tag, ids[tag]))
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in appended]
+    content["added_tokens"].append(_added_token(tag, appended[tag]))
     return _dump(content)
 
 

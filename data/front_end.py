@@ -4,7 +4,8 @@ The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [ST
 [SPACE] and tags such as [en]); its bytes are kept as they came and serve every base
 language. A new language brings a BPE file of its own: the same ids, new ones appended
 after `prefix_size`, and merges of its own, so that no new merge can fire in a base
-language. Ids are read from the files by token name. Knows nothing of weights.
+language. Ids are read from the files by token name. A data file that a normaliser needs
+(Chinese codes) is carried along. Knows nothing of weights.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,31 +23,11 @@ from tokenizers import Tokenizer
 from config.errors import UserError
 from data import normalise as normalisers
 from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
+from data.entries import BASE_FILE, Language, NewToken, language_from_json, language_to_json, name_characters
 
 SETTINGS_FILE = "front_end.json"
-BASE_FILE = "tokenizer.json"
+_DATA = normalisers.DATA_FILES
 _AGAIN = "Get the model or make the tokenizer again."
-
-
-@dataclass(frozen=True)
-class NewToken:
-    """A token that an extension added: `kind` is `tag`, `character` or `merge`."""
-
-    id: int
-    text: str
-    language: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class Language:
-    """How one language is written down for the model."""
-
-    code: str
-    tag: str
-    normaliser: str
-    file: str
-    added: tuple[NewToken, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,8 +35,9 @@ class FrontEnd:
     """Text to ids for some languages. Make one with `base`, `wrap`, `load` or `extended`; it never changes."""
 
     by_code: Mapping[str, Language]
-    files: Mapping[str, bytes]  # tokenizer files by name, as they stand on disk
+    files: Mapping[str, bytes] = field(repr=False)  # tokenizer and data files by name, as they stand on disk
     prefix_size: int  # ids of the base model; rows below it belong to the base
+    style: normalisers.Style = "words"  # how the base was taught to read, and so how a new language is written
 
     @classmethod
     def base(cls, languages: Mapping[str, str], characters: str) -> FrontEnd:
@@ -64,10 +46,16 @@ class FrontEnd:
         return cls.wrap(content, languages)
 
     @classmethod
-    def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None) -> FrontEnd:
-        """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows."""
+    def wrap(cls, tokenizer: bytes, languages: Mapping[str, str], prefix_size: int | None = None, *,
+             style: normalisers.Style = "words", tagged: bool = True,
+             data: Mapping[str, bytes] | None = None) -> FrontEnd:
+        """A base front-end around a published tokenizer file; `prefix_size` where the checkpoint has spare rows.
+
+        `tagged`: whether a language's tag goes before its text. `data`: files that normalisers need.
+        """
         ids = vocabulary(tokenizer, BASE_FILE)
-        missing = [token for token in (*SPECIAL_TOKENS, *(f"[{code}]" for code in languages)) if token not in ids]
+        tags = {code: f"[{code}]" if tagged else "" for code in languages}
+        missing = [token for token in (*SPECIAL_TOKENS, *filter(None, tags.values())) if token not in ids]
         if missing:
             raise UserError(f"The base tokenizer lacks {', '.join(missing)}.", "Give the tokenizer file of this model.")
         size = highest_id(ids) + 1
@@ -76,8 +64,8 @@ class FrontEnd:
                 f"The tokenizer has {size} ids, the checkpoint {prefix_size} text rows: they do not belong together.",
                 "Use the tokenizer that was published with this checkpoint.",
             )
-        by_code = {code: Language(code, f"[{code}]", name, BASE_FILE) for code, name in languages.items()}
-        return cls(by_code, {BASE_FILE: tokenizer}, prefix_size or size)
+        by_code = {code: Language(code, tags[code], name, BASE_FILE) for code, name in languages.items()}
+        return cls(by_code, {BASE_FILE: tokenizer, **(data or {})}, prefix_size or size, style)
 
     @classmethod
     def load(cls, folder: Path | str) -> FrontEnd:
@@ -85,12 +73,14 @@ class FrontEnd:
         folder = Path(folder)
         try:
             settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
-            by_code = {code: _language(code, entry) for code, entry in settings["languages"].items()}
+            by_code = {code: language_from_json(code, entry) for code, entry in settings["languages"].items()}
             names = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
-            files = {name: (folder / name).read_bytes() for name in names}
-            for name, content in files.items():
-                vocabulary(content, str(folder / name))
-            front_end = cls(by_code, files, int(settings["prefix_size"]))
+            data = [_DATA[_DATA.index(name)] for name in settings.get("data", ())]  # none but these
+            files = {name: (folder / name).read_bytes() for name in (*names, *data)}
+            for name in names:
+                vocabulary(files[name], str(folder / name))
+            style = normalisers.style(settings.get("style", "words"))
+            front_end = cls(by_code, files, int(settings["prefix_size"]), style)
             size = int(settings["size"])
         except FileNotFoundError as error:
             raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _AGAIN) from error
@@ -101,7 +91,7 @@ class FrontEnd:
         return front_end
 
     def save(self, folder: Path | str) -> None:
-        """Write `front_end.json`, `tokenizer.json` and one file a new language into `folder`."""
+        """Write `front_end.json`, `tokenizer.json`, one file a new language and the data files into `folder`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
@@ -112,7 +102,8 @@ class FrontEnd:
                  merges: Sequence[tuple[str, str]]) -> FrontEnd:
         """A front-end that also knows `language`: its tag, then its characters, then its merges are appended.
 
-        Characters and pieces that already have an id keep it. `merges` are pairs in rank order.
+        Characters and pieces that already have an id keep it; the tag gets a row that can learn even where
+        the base has a spare one of that name. `merges` are pairs in rank order.
         """
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
@@ -122,7 +113,7 @@ class FrontEnd:
         wanted += [(left + right, "merge") for left, right in merges]
         added: dict[str, NewToken] = {}
         for text, kind in wanted:
-            if text not in known and text not in added:
+            if (kind == "tag" or text not in known) and text not in added:
                 added[text] = NewToken(self.size + len(added), text, language, kind)
         tag, file = f"[{language}]", f"language-{language}.json"
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
@@ -165,8 +156,17 @@ class FrontEnd:
         """sha256 of the base tokenizer's bytes: equal for a base and its extensions."""
         return hashlib.sha256(self.files[BASE_FILE]).hexdigest()
 
+    def normaliser_for(self, language: str) -> str:
+        """Name of the normaliser of `language`, or of the one it would get as a new language."""
+        known = self.by_code.get(language)
+        return known.normaliser if known else normalisers.for_language(language, self.style)
+
     def normalise(self, text: str, language: str) -> str:
-        return normalisers.normalise(text, self._entry(language).normaliser)
+        return normalisers.normalise(text, self._entry(language).normaliser, self.files)
+
+    def unready(self, language: str) -> str:
+        """Which package or file is missing that text of `language` needs, as a sentence; empty when none is."""
+        return normalisers.missing(self._entry(language).normaliser, self.files)
 
     def encode(self, text: str, language: str) -> np.ndarray:
         """Ids (T,) int64: [START], the tag, the text, [STOP].
@@ -182,8 +182,10 @@ class FrontEnd:
                 f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(unknown)}.",
                 "Spell them out (digits as words), or train a tokenizer on text that contains them.",
             )
-        whole = [self.special_id("[START]"), self.tag_id(language), *ids, self.special_id("[STOP]")]
-        return np.array(whole, dtype=np.int64)
+        start, stop, tag = self.special_id("[START]"), self.special_id("[STOP]"), self.tag_id(language)
+        if start in ids or stop in ids:
+            raise UserError(f"{text!r} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
+        return np.array([start, *([] if tag is None else [tag]), *ids, stop], dtype=np.int64)
 
     def body(self, text: str, language: str) -> list[int]:
         """Ids of the normalised text alone, an unknown character as one [UNK]; for counting, never for the model."""
@@ -204,8 +206,14 @@ class FrontEnd:
         """Id of a token such as `[START]`, read from the base file."""
         return self._vocabulary[token]
 
-    def tag_id(self, language: str) -> int:
-        return self._vocabulary[self._entry(language).tag]
+    def tag_id(self, language: str) -> int | None:
+        """Id of the tag that goes before text of `language`; None when it has none."""
+        tag = self._entry(language).tag
+        return self._vocabulary[tag] if tag else None
+
+    def overhead(self, language: str) -> int:
+        """Ids that `encode` puts around a text: start, stop and the tag."""
+        return 2 if self.tag_id(language) is None else 3
 
     def check_extends(self, base: FrontEnd) -> None:
         """Refuse an extension of another base, with both sizes."""
@@ -239,35 +247,16 @@ class FrontEnd:
 
     @cached_property
     def _tokenizers(self) -> dict[str, Tokenizer]:
-        return {name: Tokenizer.from_buffer(content) for name, content in self.files.items()}
+        return {name: Tokenizer.from_buffer(self.files[name]) for name in self.files if name not in _DATA}
 
     def _settings(self) -> bytes:
-        settings = {
-            "languages": {code: _entry_json(entry) for code, entry in self.by_code.items()},
+        settings: dict[str, object] = {
+            "languages": {code: language_to_json(entry) for code, entry in self.by_code.items()},
             "base_languages": list(self.base_languages),
             "prefix_size": self.prefix_size,
             "size": self.size,
             "special": {token: self.special_id(token) for token in SPECIAL_TOKENS},
         }
+        if self.style != "words":  # left out where it was not known yet, so that fingerprints stay
+            settings |= {"style": self.style, "data": [name for name in _DATA if name in self.files]}
         return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
-
-
-def name_characters(characters: Sequence[str], limit: int = 10) -> str:
-    """Characters as people can find them: `ሀ (U+1200)`."""
-    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
-    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
-
-
-def _language(code: str, entry: dict) -> Language:
-    file = str(entry["tokenizer"])
-    if file not in (BASE_FILE, f"language-{code}.json"):
-        raise ValueError(f"tokenizer file {file!r} of {code!r}")
-    added = tuple(
-        NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"])) for token in entry.get("added", ())
-    )
-    return Language(code, str(entry["tag"]), str(entry["normaliser"]), file, added)
-
-
-def _entry_json(entry: Language) -> dict:
-    added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in entry.added]
-    return {"tag": entry.tag, "normaliser": entry.normaliser, "tokenizer": entry.file, "added": added}

@@ -1,109 +1,109 @@
 """Named text normalisers: what stands between written text and the tokenizer.
 
-A normaliser folds writing variants and turns punctuation into spaces. It never drops
-anything that is spoken: letters, marks, digits and symbols stay, so that the tokenizer
-can report those that it does not know. `dropped` names what was left out. Homophones
-(Amharic ሀ and ሐ) are not folded: spelling is the tokenizer's business, sound the model's.
+A front-end names one for each language, and the name is part of its fingerprint. Which one a
+new language gets depends on how the base model was taught to read, its style: `words` (the
+built-in model: letters and spaces) or `chatterbox` (with punctuation, in NFKD). The base
+languages of Chatterbox have normalisers of their own, which give exactly the published ids.
+Nothing that is spoken is dropped, so that the tokenizer can report what it does not know;
+`dropped` names what was left out.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 from config.errors import UserError
+from data.languages import published
+from data.languages.chinese import CODES_FILE
+from data.languages.packages import MissingTool
+from data.languages.punctuated import KEPT, REPLACED, punctuated
+from data.languages.words import SPOKEN_PUNCTUATION, Kind, folded, kind_of, words
 
-APOSTROPHES = "\u2018\u2019\u02bc\u2032\u00b4`\uff07"
-SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪")  # category P, but read aloud: kept, so that encoding reports them
-SILENT_SYMBOLS = frozenset("|~^")  # category S, but never read aloud
-JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, noise elsewhere
-_FOLD = {ord(character): "'" for character in APOSTROPHES}
-_QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
-_LONE_APOSTROPHE = re.compile(r"(?<!\w)'+(?!\w)")
-_SPACES = re.compile(r" {2,}")
-_TURKIC_CAPITALS = str.maketrans({"I": "ı", "İ": "i"})
+Style = Literal["words", "chatterbox"]
+
+STYLES: tuple[Style, ...] = get_args(Style)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_NEW = {f"chatterbox-new-{kind}": kind for kind in KINDS}
+_BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in published.STEPS}}
+_ENGLISH = "chatterbox-english"
+NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH)
+DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
+_NO_FILES: Mapping[str, bytes] = {}
 
 
-def normalise(text: str, name: str) -> str:
-    """`text` through the normaliser `name`: composed, lower case, one space between words."""
-    if name not in NORMALISERS:
-        raise UserError(f"There is no text normaliser {name!r}.", f"Choose one of: {', '.join(sorted(NORMALISERS))}.")
-    return NORMALISERS[name](text)
+def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
+    """`text` through the normaliser `name`; `files` holds the model's `DATA_FILES`. Empty when nothing is spoken.
+
+    Raises `UserError` when there is no such normaliser, or a package or file that it needs is missing.
+    """
+    if name in _NEW:
+        return punctuated(text, _NEW[name])
+    if name in _BASE:
+        return published.multilingual(text, _BASE[name], files)
+    if name == _ENGLISH:
+        return published.english(text)
+    return words(text, _kind(name))
+
+
+def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
+    """What the normaliser `name` lacks on this machine, as a sentence; empty when it can work."""
+    try:
+        normalise("a", name, files)
+    except MissingTool as error:
+        return error.message
+    return ""
+
+
+def for_language(code: str, style: Style = "words") -> str:
+    """Name of the normaliser for a new language, on a base of this style."""
+    kind = kind_of(code)
+    return kind if style == "words" else f"{style}-new-{kind}"
+
+
+def for_base_language(code: str, multilingual: bool) -> str:
+    """Name of the normaliser for a language that a Chatterbox model was published with."""
+    if not multilingual:
+        return _ENGLISH
+    return f"chatterbox-{code}" if code in published.STEPS else "chatterbox"
 
 
 def dropped(text: str, name: str) -> dict[str, int]:
-    """Visible characters of `text` that the normaliser `name` leaves out, with their counts."""
+    """Visible characters of `text` that the normaliser `name` of a new language leaves out, with their counts."""
+    composed = folded(text, _NEW.get(name) or _kind(name))
+    if name in _NEW:
+        composed = "".join(
+            character for character in unicodedata.normalize("NFKD", composed)
+            if character not in KEPT and character not in REPLACED
+        )
     kept = Counter(normalise(text, name))
-    composed = _fold(_lower(unicodedata.normalize("NFC", text), name))
     lost = Counter(character for character in composed if not character.isspace())
     lost.subtract({character: count for character, count in kept.items() if character != " "})
     return {character: count for character, count in sorted(lost.items()) if count > 0}
 
 
-def for_language(code: str) -> str:
-    """Name of the normaliser for a language: by script, `generic` where nothing special is known."""
-    if code in _ETHIOPIC:
-        return "ethiopic"
-    if code in _TURKIC:
-        return "turkic"
-    return "latin" if code in _LATIN else "generic"
+def style(name: str) -> Style:
+    """`name` as a style; `ValueError` when there is none."""
+    for known in STYLES:
+        if known == name:
+            return known
+    raise ValueError(f"style {name!r}, not one of {', '.join(STYLES)}")
 
 
-def _latin(text: str) -> str:
-    return _clean(unicodedata.normalize("NFC", text).lower(), keep_joiners=False)
+def is_mark(character: str) -> bool:
+    """Whether a character of normalised text is a pause or a tone, no letter or symbol."""
+    return unicodedata.category(character)[0] == "P" and character != "'" and character not in SPOKEN_PUNCTUATION
 
 
-def _turkic(text: str) -> str:
-    return _clean(_lower(unicodedata.normalize("NFC", text), "turkic"), keep_joiners=False)
+def without_marks(text: str) -> str:
+    """Normalised text with a space for each mark: pieces of several characters are learned from words."""
+    return "".join(" " if is_mark(character) else character for character in text)
 
 
-def _ethiopic(text: str) -> str:
-    # The word space U+1361 and the stops up to U+1368 are punctuation to Unicode, so they become spaces.
-    return _clean(unicodedata.normalize("NFC", text).lower(), keep_joiners=False)
-
-
-def _generic(text: str) -> str:
-    return _clean(unicodedata.normalize("NFC", text).lower(), keep_joiners=True)
-
-
-def _lower(text: str, name: str) -> str:
-    return (text.translate(_TURKIC_CAPITALS) if name == "turkic" else text).lower()
-
-
-def _fold(text: str) -> str:
-    return text.translate(_FOLD)
-
-
-def _clean(text: str, keep_joiners: bool) -> str:
-    """Apostrophes that belong to a word stay; other punctuation and all white space is one space."""
-    text = _QUOTED.sub(r"\1", _fold(text))
-    text = "".join(_replacement(character, keep_joiners) for character in text)
-    return _SPACES.sub(" ", _LONE_APOSTROPHE.sub(" ", text)).strip()
-
-
-def _replacement(character: str, keep_joiners: bool) -> str:
-    if character == "'" or character in SPOKEN_PUNCTUATION:
-        return character
-    category = unicodedata.category(character)
-    if character in SILENT_SYMBOLS:
-        return " "
-    if category[0] in "LMNS":
-        return character
-    if category == "Cf":
-        return character if keep_joiners and character in JOINERS else ""
-    return " " if category[0] in "PZ" or character.isspace() else character
-
-
-_ETHIOPIC = frozenset({"am", "ti", "tig", "gez", "byn", "sgw"})
-_TURKIC = frozenset({"tr", "az"})
-_LATIN = frozenset({
-    "af", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "ha", "hr", "hu", "id", "ig",
-    "is", "it", "lg", "ln", "lt", "lv", "mg", "ms", "mt", "nl", "no", "om", "pl", "pt", "ro", "rw", "sk", "sl",
-    "sn", "so", "sq", "st", "sv", "sw", "tl", "tn", "vi", "wo", "xh", "yo", "zu",
-})
-
-NORMALISERS: dict[str, Callable[[str], str]] = {
-    "latin": _latin, "turkic": _turkic, "ethiopic": _ethiopic, "generic": _generic,
-}
+def _kind(name: str) -> Kind:
+    for kind in KINDS:
+        if kind == name:
+            return kind
+    raise UserError(f"There is no text normaliser {name!r}.", f"Choose one of: {', '.join(sorted(NORMALISERS))}.")

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from config.errors import UserError
 from data import audio
 from data.importers import Imported, Row
-from data.normalise import dropped, normalise
+from data.normalise import dropped, is_mark, normalise
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | 
 def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:
     counts = Counter(character for row in kept for character in row.normal if character != " ")
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
-                              and (character.isnumeric() or not _is_mark(character)))
+                              and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
     found = []
     if spoken_otherwise:
         places = [row.row.where for row in kept if any(character in row.normal for character in spoken_otherwise)]
@@ -152,7 +152,7 @@ def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:
     return found
 
 
-def _is_mark(character: str) -> bool:
+def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 

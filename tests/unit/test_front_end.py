@@ -167,3 +167,34 @@ def test_settings_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     settings.write_text(settings.read_text().replace('"tokenizer": "tokenizer.json"', '"tokenizer": "../x.json"', 1))
     with pytest.raises(UserError, match=r"front_end\.json is damaged"):
         FrontEnd.load(tmp_path)
+
+
+def test_fingerprints_of_what_was_saved_before_stand() -> None:
+    """Runs and exports name them: what is made of the shipped model today must be what was made of it then."""
+    shipped = FrontEnd.load(Path(__file__).parents[2] / "models" / "tiny" / "pack")
+    assert shipped.fingerprint.startswith("c528270337e1")
+    extended = shipped.extended("am", "ethiopic", list("ሀለ"), [("ሀ", "ለ")]).extended("so", "latin", [], [("d", "h")])
+    assert extended.fingerprint.startswith("9bbf7b1253a6")
+
+
+def test_tag_that_the_base_has_to_spare_gets_a_row_that_can_learn() -> None:
+    """Chatterbox's file has tags of languages that it was not published with; their rows are frozen."""
+    content = json.loads(chatterbox())
+    content["model"]["vocab"]["[vi]"] = 302
+    content["added_tokens"].append({**content["added_tokens"][-1], "id": 302, "content": "[vi]"})
+    base_front_end = FrontEnd.wrap(json.dumps(content).encode(), {"en": "latin"})
+    extended = base_front_end.extended("vi", "latin", ["e", "h"], [])
+    assert [(token.text, token.id) for token in extended.added_tokens()] == [("[vi]", 303)]
+    assert extended.encode("he", "vi").tolist() == [255, 303, 21, 18, 0]
+    merged = json.loads(extended.files["language-vi.json"])
+    assert merged["model"]["vocab"]["[vi]"] == 303
+    assert [token["id"] for token in merged["added_tokens"] if token["content"] == "[vi]"] == [303]
+    assert extended.encode("the", "en").tolist() == base_front_end.encode("the", "en").tolist()
+
+
+def test_style_of_the_base_decides_how_a_new_language_is_written() -> None:
+    words = FrontEnd.wrap(chatterbox(), {"en": "latin"})
+    marks = FrontEnd.wrap(chatterbox(), {"en": "chatterbox"}, style="chatterbox")
+    assert (words.normaliser_for("am"), marks.normaliser_for("am")) == ("ethiopic", "chatterbox-new-ethiopic")
+    assert (words.normaliser_for("en"), marks.normaliser_for("en")) == ("latin", "chatterbox")
+    assert words.fingerprint != marks.fingerprint

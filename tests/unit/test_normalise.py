@@ -3,7 +3,7 @@
 import pytest
 
 from config.errors import UserError
-from data.normalise import NORMALISERS, dropped, for_language, normalise
+from data.normalise import KINDS, dropped, for_language, normalise
 
 
 @pytest.mark.parametrize(("text", "name", "wanted"), [
@@ -24,13 +24,13 @@ def test_text_is_folded(text: str, name: str, wanted: str) -> None:
     assert normalise(text, name) == wanted
 
 
-@pytest.mark.parametrize("name", sorted(NORMALISERS))
+@pytest.mark.parametrize("name", sorted(KINDS))
 @pytest.mark.parametrize("spoken", ["12", "50%", "a@b", "x+y", "5€", "፲"])
 def test_digits_and_spoken_symbols_stay_for_the_tokenizer_to_report(name: str, spoken: str) -> None:
     assert normalise(f"{spoken} !", name) == spoken
 
 
-@pytest.mark.parametrize("name", sorted(NORMALISERS))
+@pytest.mark.parametrize("name", sorted(KINDS))
 def test_normalised_text_is_normal(name: str) -> None:
     once = normalise("Ünder the ‘sea’: l’été, İS 3% ሰላም። go'aan", name)
     assert normalise(once, name) == once
