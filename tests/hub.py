@@ -357,6 +357,9 @@ class _HubHandler(_Handler):
         if faults.stall_after is not None and self.hub.spend(faults, "times"):
             self.hub.closing.wait()
             return
+        if faults.content is not None:
+            self.file("list", Blob(faults.content))
+            return
         repository = self._may_read(name)
         if repository is None:
             return

@@ -13,7 +13,7 @@ from config.errors import UserError
 from core import catalog, fetch
 from core.hub import Hub
 from core.journal import Plan
-from core.model_record import read_record
+from core.model_record import Expected, read_record
 from core.reporter import StopRequested
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
@@ -389,3 +389,31 @@ def test_a_folder_that_is_no_model_is_not_touched(served, workspace):
     with pytest.raises(UserError, match=r"it has no model.json"):
         get(served, workspace)
     assert os.listdir(workspace.models / "chatterbox") == ["mine.txt"]
+
+
+def test_a_page_in_the_place_of_the_list_is_told(served, workspace, recorder):
+    served.fault("list", content=b"<html>Welcome to the airport</html>")
+    error = failing(served, workspace, recorder)
+    assert "no list of files" in error.message
+    assert "login in the browser" in error.hint
+
+
+def test_offline_mode_is_told(served, workspace, recorder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    error = failing(served, workspace, recorder)
+    assert "HF_HUB_OFFLINE is set" in error.message
+    assert "--folder" in error.hint
+    assert served.asked == []
+
+
+def test_a_hub_without_hashes_is_told(served, workspace, recorder, monkeypatch):
+    real = Hub.list
+
+    def bare(self, *rest):
+        listing = real(self, *rest)
+        return replace(listing, files={name: Expected(file.size) for name, file in listing.files.items()})
+
+    monkeypatch.setattr(Hub, "list", bare)
+    get(served, workspace, recorder)
+    assert sum("tells no hash" in warning for warning in recorder.warnings) == len(FILES)
+    assert read_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()
