@@ -143,6 +143,7 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
     """Encode (language, text) pairs of the base languages by both front-ends.
 
     Where a package or file is missing that a language needs, its text goes to both tokenizers as it stands.
+    A character that the base does not know is no obstacle.
     """
     proofs = []
     for language in base.base_languages:
@@ -161,7 +162,7 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
 def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[list[int]]:
     if front_end.unready(language):
         return [front_end.spell(text)[0] for text in texts]
-    return [front_end.encode(text, language).tolist() for text in texts]
+    return [front_end.comparable(text, language) for text in texts]
 
 
 @dataclass(frozen=True)

@@ -182,10 +182,13 @@ class FrontEnd:
                 f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(unknown)}.",
                 "Spell them out (digits as words), or train a tokenizer on text that contains them.",
             )
-        start, stop, tag = self.special_id("[START]"), self.special_id("[STOP]"), self.tag_id(language)
-        if start in ids or stop in ids:
+        if self.special_id("[START]") in ids or self.special_id("[STOP]") in ids:
             raise UserError(f"{text!r} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
-        return np.array([start, *([] if tag is None else [tag]), *ids, stop], dtype=np.int64)
+        return np.array(self._whole(ids, language), dtype=np.int64)
+
+    def comparable(self, text: str, language: str) -> list[int]:
+        """What `encode` gives, with an unknown character as one [UNK]; to compare front-ends, never for the model."""
+        return self._whole(self.body(text, language), language)
 
     def body(self, text: str, language: str) -> list[int]:
         """Ids of the normalised text alone, an unknown character as one [UNK]; for counting, never for the model."""
@@ -231,6 +234,10 @@ class FrontEnd:
                 "Choose one of these, or extend the model.",
             )
         return self.by_code[language]
+
+    def _whole(self, ids: Sequence[int], language: str) -> list[int]:
+        tag = self.tag_id(language)
+        return [self.special_id("[START]"), *([] if tag is None else [tag]), *ids, self.special_id("[STOP]")]
 
     def _ids(self, file: str, normal: str) -> tuple[list[int], tuple[str, ...]]:
         marked = normal.replace(" ", "[SPACE]")

@@ -35,9 +35,9 @@ def punctuated(text: str, kind: Kind) -> str:
     """Lower case, NFKD, one space between words, one mark after a phrase, and a mark at the end."""
     text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
     text = _NUMBER.sub(r"\1", text.translate(_MARKS))
-    text = QUOTED.sub(r"\1", folded(unicodedata.normalize("NFKC", text), kind))
-    text = "".join(_replacement(character, kind) for character in text)
-    text = " ".join(LONE_APOSTROPHE.sub(" ", text).split())
+    text = folded(unicodedata.normalize("NFKC", text), kind)
+    text = " ".join("".join(_replacement(character, kind) for character in text).split())
+    text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
     text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
     text = _RUN.sub(_one_mark, " ".join(text.split())).strip()
     if not any(spoken(character, kind) for character in text):
@@ -54,9 +54,9 @@ def _replacement(character: str, kind: Kind) -> str:
 
 def _one_mark(run: re.Match[str]) -> str:
     """The strongest mark of a run that ends a phrase; none at the start of a text."""
+    marks = run.group().strip(" ")
     if not run.start():
         return ""
-    if run.end() < len(run.string) and not run.group().endswith(" "):
-        return run.group()  # inside of a word or a number
-    mark = next(mark for mark in "?!.," if mark in run.group())
-    return f"{mark} "
+    if run.end() < len(run.string) and " " not in marks and not run.group().endswith(" "):
+        return run.group()[:-len(marks)] + marks[0]  # inside of a word or a number
+    return next(mark for mark in "?!.," if mark in marks) + " "

@@ -65,6 +65,8 @@ def install_stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     spec.loader.exec_module(module)
     for name, stand_in in module.modules().items():
         monkeypatch.setitem(sys.modules, name, stand_in)
+    if "pykakasi" in sys.modules and sys.modules["pykakasi"] is None:  # taken away by `remove_packages`
+        monkeypatch.delitem(sys.modules, "pykakasi")
     model = folder / "dicta.onnx"
     model.touch()
     monkeypatch.setenv(hebrew.MODEL_VARIABLE, str(model))
