@@ -8,147 +8,25 @@ git's SHA-1 and come from the hub itself. It can be served by hand, for looking 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
-import socket
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
 
-LARGE = (".safetensors", ".pt", ".ogg", ".wav")
-SIGNATURE = "signed-for-you"
-_BLOCK = 16_384
-_REPO = r"(?P<repo>[^/]+/[^/]+)"
+from tests.hub_servers import HubHandler, StorageHandler
+from tests.hub_state import HubState
 
 
-@dataclass
-class Faults:
-    """What goes wrong with a file. Counts go down as they happen; -1 is for ever."""
-
-    drop_after: int | None = None  # bytes of an answer, then the connection is cut
-    stall_after: int | None = None  # bytes of an answer, then nothing comes
-    times: int = -1  # of dropping and stalling
-    bytes_per_s: float | None = None
-    no_ranges: bool = False
-    truncate_to: int | None = None  # the file is shorter than the list says
-    content: bytes | None = None  # other bytes than the list says
-    lies: int = -1  # how often they come
-    status: int = 0  # instead of the file
-    refusals: int = -1  # how often it comes
-    retry_after: str = ""
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A file, in memory or on the disk."""
-
-    source: bytes | Path
-
-    @cached_property
-    def size(self) -> int:
-        return self.source.stat().st_size if isinstance(self.source, Path) else len(self.source)
-
-    @cached_property
-    def sha256(self) -> str:
-        digest = hashlib.sha256()
-        for block in self.blocks():
-            digest.update(block)
-        return digest.hexdigest()
-
-    @cached_property
-    def sha1(self) -> str:
-        digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
-        for block in self.blocks():
-            digest.update(block)
-        return digest.hexdigest()
-
-    def blocks(self, start: int = 0) -> Iterator[bytes]:
-        if isinstance(self.source, bytes):
-            yield from (self.source[at:at + _BLOCK] for at in range(start, self.size, _BLOCK))
-            return
-        with open(self.source, "rb") as file:
-            file.seek(start)
-            while block := file.read(_BLOCK):
-                yield block
-
-
-@dataclass
-class Repository:
-    """Files by name at each commit; `main` is the newest."""
-
-    private: bool = False
-    gated: bool = False
-    commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
-    main: str = ""
-
-    def commit(self, files: Mapping[str, Blob]) -> str:
-        names = "".join(f"{name} {blob.sha1}\n" for name, blob in sorted(files.items()))
-        self.main = hashlib.sha1(f"{self.main}{names}".encode(), usedforsecurity=False).hexdigest()
-        self.commits[self.main] = dict(files)
-        return self.main
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request as it came."""
-
-    server: str  # "hub" or "storage"
-    method: str
-    path: str
-    authorization: str | None
-    range: str | None
-
-
-class LoopbackHub:
+class LoopbackHub(HubState):
     """A hub and its storage, each a server on a port of its own."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, Repository] = {}
-        self.faults: dict[str, Faults] = {}  # by the name of the file
-        self.tokens: dict[str, str] = {}  # what each token may do: "read", "write", "gated" (has not accepted)
-        self.asked: list[Asked] = []
-        self.sent: Counter[str] = Counter()  # bytes of bodies, by the name of the file
-        self.uploaded: dict[str, bytes] = {}  # by SHA-256
-        self.closing = threading.Event()
-        self._guard = threading.Lock()
-        self._servers = [self._server("hub"), self._server("storage")]
+        super().__init__()
+        self._servers = [self._server(HubHandler), self._server(StorageHandler)]
         self.url, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
-
-    def add(self, name: str, files: Mapping[str, bytes | Path], *, private: bool = False, gated: bool = False) -> str:
-        """A repository with one more commit, and its hash."""
-        repository = self.repositories.setdefault(name, Repository(private, gated))
-        return repository.commit({path: Blob(source) for path, source in files.items()})
-
-    def fault(self, file: str, **how: object) -> Faults:
-        """Let things go wrong with all files of this name."""
-        self.faults[file] = Faults(**how)  # type: ignore[arg-type]
-        return self.faults[file]
-
-    def note(self, asked: Asked) -> None:
-        with self._guard:
-            self.asked.append(asked)
-
-    def count(self, name: str, size: int) -> None:
-        with self._guard:
-            self.sent[name] += size
-
-    def spend(self, faults: Faults, field_name: str) -> bool:
-        """Whether the fault happens this time."""
-        with self._guard:
-            left = getattr(faults, field_name)
-            if left > 0:
-                setattr(faults, field_name, left - 1)
-            return bool(left)
 
     def close(self) -> None:
         self.closing.set()
@@ -156,11 +34,10 @@ class LoopbackHub:
             server.shutdown()
             server.server_close()
 
-    def _server(self, which: str) -> ThreadingHTTPServer:
-        handler = type("Handler", (_HubHandler if which == "hub" else _StorageHandler,), {"hub": self})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    def _server(self, kind: type[HubHandler] | type[StorageHandler]) -> ThreadingHTTPServer:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (kind,), {"hub": self}))
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,), name=which, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.05,), name=kind.which, daemon=True).start()
         return server
 
 
@@ -172,255 +49,6 @@ def serving() -> Iterator[LoopbackHub]:
         yield hub
     finally:
         hub.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """What both servers share: notes, answers, bodies with faults."""
-
-    hub: LoopbackHub
-    which = ""
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def handle(self) -> None:
-        with suppress(ConnectionError):
-            super().handle()
-
-    def parse_request(self) -> bool:
-        good = super().parse_request()
-        if good:
-            self.hub.note(Asked(self.which, self.command, self.path, self.headers.get("Authorization"),
-                                self.headers.get("Range")))
-        return good
-
-    def body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def answer(self, status: int, values: object = None, **headers: str) -> None:
-        data = b"" if values is None else json.dumps(values).encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/json", **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def refuse(self, status: int, code: str = "", message: str = "") -> None:
-        said = {name: value for name, value in (("X_Error_Code", code), ("X_Error_Message", message)) if value}
-        self.answer(status, {"error": f"{message} (you sent {self.headers.get('Authorization')})"}, **said)
-
-    def file(self, name: str, blob: Blob) -> None:
-        """Send a file, or the part that is asked for, with what goes wrong."""
-        faults = self.hub.faults.get(name, Faults())
-        if faults.status and self.hub.spend(faults, "refusals"):
-            said = {"Retry_After": faults.retry_after} if faults.retry_after else {}
-            self.answer(faults.status, {"error": "no"}, **said)
-            return
-        if faults.content is not None and self.hub.spend(faults, "lies"):
-            blob = Blob(faults.content)
-        size = blob.size if faults.truncate_to is None else faults.truncate_to
-        start = 0
-        if (wanted := self.headers.get("Range")) and not faults.no_ranges:
-            start = int(wanted.removeprefix("bytes=").partition("-")[0])
-            if start >= size:
-                self.answer(416, None, Content_Range=f"bytes */{size}")
-                return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-        self.send_header("Content-Length", str(size - start))
-        self.end_headers()
-        if self.command != "HEAD":
-            self._send(name, blob, start, size, faults)
-
-    def _send(self, name: str, blob: Blob, start: int, end: int, faults: Faults) -> None:
-        limits = [limit for limit in (faults.drop_after, faults.stall_after) if limit is not None]
-        limit = min(limits) if limits and self.hub.spend(faults, "times") else None
-        done = 0
-        for block in blob.blocks(start):
-            block = block[:end - start - done]
-            part = block if limit is None else block[:limit - done]
-            self.wfile.write(part)
-            self.wfile.flush()
-            done += len(part)
-            self.hub.count(name, len(part))
-            if faults.bytes_per_s:
-                self.hub.closing.wait(len(part) / faults.bytes_per_s)
-            if limit is not None and done >= limit:
-                if faults.stall_after is not None:
-                    self.hub.closing.wait()
-                self.close_connection = True
-                with suppress(OSError):
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                return
-
-
-class _StorageHandler(_Handler):
-    """Where large files lie: `/SHA256/NAME?signature`."""
-
-    which = "storage"
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        if parse_qs(parts.query).get("signature") != [SIGNATURE]:
-            self.answer(403, {"error": "unsigned"})
-            return
-        _, digest, name = parts.path.split("/", 2)
-        for repository in list(self.hub.repositories.values()):
-            for files in list(repository.commits.values()):
-                for path, blob in files.items():
-                    if path == unquote(name) and blob.sha256 == digest:
-                        self.file(path, blob)
-                        return
-        self.answer(404)
-
-    def do_PUT(self) -> None:
-        name = urlsplit(self.path).path.strip("/")
-        faults = self.hub.faults.get("upload", Faults())
-        if faults.stall_after is not None and self.hub.spend(faults, "times"):
-            self.rfile.read(faults.stall_after)
-            self.hub.closing.wait()
-            return
-        data = self.body()
-        if faults.status and self.hub.spend(faults, "refusals"):
-            self.answer(faults.status, {"error": "no"})
-            return
-        if hashlib.sha256(data).hexdigest() != name:
-            self.answer(400, {"error": "another hash"})
-            return
-        self.hub.uploaded[name] = data
-        self.answer(200)
-
-
-class _HubHandler(_Handler):
-    """The hub itself."""
-
-    which = "hub"
-
-    def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        if path == "/api/whoami-v2":
-            may = self.hub.tokens.get(self._token())
-            self.answer(200, {"type": "user", "name": "me"}) if may else self.refuse(401, "", "Invalid credentials")
-        elif match := re.fullmatch(rf"/api/models/{_REPO}(/revision/(?P<revision>.+))?", path):
-            self._info(match["repo"], match["revision"] or "main")
-        elif match := re.fullmatch(rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<name>.+)", path):
-            self._resolve(match["repo"], match["revision"], match["name"])
-        else:
-            self.refuse(404)
-
-    do_HEAD = do_GET
-
-    def do_POST(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        data = self.body()
-        if path == "/api/validate-yaml":
-            self.answer(200, {"errors": [], "warnings": []})
-        elif self.hub.tokens.get(self._token()) != "write":
-            self.refuse(403 if self._token() in self.hub.tokens else 401, "", "You may not write")
-        elif path == "/api/repos/create":
-            self._create(json.loads(data))
-        elif match := re.fullmatch(rf"/api/models/{_REPO}/preupload/.+", path):
-            files = [{"path": file["path"], "uploadMode": "lfs" if file["path"].endswith(LARGE) else "regular",
-                      "shouldIgnore": False} for file in json.loads(data)["files"]]
-            self.answer(200, {"files": files})
-        elif re.fullmatch(rf"/{_REPO}\.git/info/lfs/objects/batch", path):
-            self._batch(json.loads(data))
-        elif match := re.fullmatch(rf"/api/models/{_REPO}/commit/.+", path):
-            self._commit(match["repo"], data)
-        else:
-            self.refuse(404)
-
-    def _token(self) -> str:
-        return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-
-    def _may_read(self, name: str) -> Repository | None:
-        """The repository, or None when a refusal was sent. As on the true hub, private and absent look the same."""
-        repository, token = self.hub.repositories.get(name), self._token()
-        may = self.hub.tokens.get(token)
-        if token and may is None:
-            self.refuse(401, "", "Invalid credentials in Authorization header")
-            return None
-        if repository is None or (repository.private and not may):
-            self.refuse(404 if may else 401, "RepoNotFound", "Repository not found")
-            return None
-        return repository
-
-    def _info(self, name: str, revision: str) -> None:
-        faults = self.hub.faults.get("list", Faults())
-        if faults.status and self.hub.spend(faults, "refusals"):
-            self.answer(faults.status, {"error": "no"})
-            return
-        if faults.stall_after is not None and self.hub.spend(faults, "times"):
-            self.hub.closing.wait()
-            return
-        if faults.content is not None:
-            self.file("list", Blob(faults.content))
-            return
-        repository = self._may_read(name)
-        if repository is None:
-            return
-        commit = repository.main if revision == "main" else revision
-        if commit not in repository.commits:
-            self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-            return
-        siblings = []
-        for path, blob in repository.commits[commit].items():
-            item: dict[str, object] = {"rfilename": path, "size": blob.size, "blobId": blob.sha1}
-            if path.endswith(LARGE):
-                item["lfs"] = {"sha256": blob.sha256, "size": blob.size, "pointerSize": 134}
-            siblings.append(item)
-        self.answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
-
-    def _resolve(self, name: str, revision: str, path: str) -> None:
-        repository = self._may_read(name)
-        if repository is None:
-            return
-        if repository.gated and self.hub.tokens.get(self._token()) in (None, "gated"):
-            self.refuse(403 if self._token() else 401, "GatedRepo", "Access to this model is restricted")
-            return
-        commit = repository.main if revision == "main" else revision
-        blob = repository.commits.get(commit, {}).get(path)
-        if blob is None:
-            code = "EntryNotFound" if commit in repository.commits else "RevisionNotFound"
-            self.refuse(404, code, "not there")
-        elif path.endswith(LARGE):
-            self.answer(302, None, Location=f"{self.hub.storage}/{blob.sha256}/{path}?signature={SIGNATURE}",
-                        X_Repo_Commit=commit, X_Linked_Size=str(blob.size), X_Linked_Etag=f'"{blob.sha256}"')
-        else:
-            self.file(path, blob)
-
-    def _create(self, wanted: dict[str, str]) -> None:
-        name = f"{wanted.get('organization') or 'me'}/{wanted['name']}"
-        if name in self.hub.repositories:
-            self.answer(409, {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"})
-            return
-        self.hub.repositories[name] = Repository(private=wanted.get("visibility") == "private")
-        self.hub.repositories[name].commit({})
-        self.answer(200, {"url": f"{self.hub.url}/{name}", "name": name})
-
-    def _batch(self, wanted: dict[str, list[dict[str, object]]]) -> None:
-        objects = []
-        for item in wanted["objects"]:
-            if item["oid"] not in self.hub.uploaded:
-                item = {**item, "actions": {"upload": {"href": f"{self.hub.storage}/{item['oid']}"}}}
-            objects.append(item)
-        self.answer(200, {"transfer": "basic", "objects": objects})
-
-    def _commit(self, name: str, data: bytes) -> None:
-        repository = self.hub.repositories[name]
-        files = dict(repository.commits[repository.main])
-        for line in data.splitlines():
-            item = json.loads(line)
-            if item["key"] == "file":
-                files[item["value"]["path"]] = Blob(base64.b64decode(item["value"]["content"]))
-            elif item["key"] == "lfsFile":
-                files[item["value"]["path"]] = Blob(self.hub.uploaded[item["value"]["oid"]])
-        commit = repository.commit(files)
-        self.answer(200, {"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit, "success": True})
 
 
 def main(arguments: list[str]) -> None:

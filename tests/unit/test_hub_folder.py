@@ -12,7 +12,7 @@ from config.schema import DownloadOptions
 from core import doctor, download, from_folder
 from core.model_record import read_record
 from core.workspace import Workspace
-from tests.hub import Blob
+from tests.hub_state import Blob
 from tests.unit.hub_model import CANGJIE, FILES, GRAPHEMES, S3GEN, T3, Recorder, contents, made_up, safetensors
 
 COMMIT = "5bb1f6ee58e50c3b8d408bc82a6d3740c2db6e18"
