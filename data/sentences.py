@@ -32,6 +32,8 @@ _SENTENCE_END = re.compile(
 _PHRASE_END = re.compile(rf"[{re.escape(_MARKS)}]+|[{re.escape(_SPACED_MARKS)}!?…؟]+[{re.escape(_CLOSING)}]*(?=\s)")
 _WORD_END = re.compile(r"\s+(?![!?;:»›])|፡(?!፡)")  # French writes a space before some marks
 _PARAGRAPH = re.compile(r"\n\s*\n")
+_INK = re.compile(r"\S")
+_LOOK_BACK = 64  # characters; longer words are no abbreviations
 _LAST_WORD = re.compile(r"[^\s(\[{«\"“‘]+$")
 _ENUMERATOR = re.compile(r"\d{1,2}|[a-zA-Z]")
 _SHORT = """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no nr vol fig p pp al ca approx inc ltd co gen col capt lt sgt
@@ -40,7 +42,7 @@ _ABBREVIATIONS = frozenset(_SHORT.split())
 # Scripts that put no space between words: a piece may end after any syllable when nothing better is near.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _BEFORE_VOWELS = "เแโใไເແໂໃໄ"  # Thai and Lao vowels written before their consonant
-_MARGIN = 0.2  # share of a sentence that must stand on each side of a comma for it to be cut there
+_MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or of a space, for it to be cut there
 
 
 @dataclass(frozen=True)
@@ -78,27 +80,28 @@ def _sentences(paragraph: str) -> list[str]:
 
 
 def _ends_sentence(text: str, match: re.Match[str], start: int) -> bool:
-    mark, following = match.group()[0], text[match.end():]
-    before = text[start:match.start()]
-    if before[-1:].isdigit() and following[:1].isdigit():
+    mark, end = match.group()[0], match.end()
+    before = text[max(start, match.start() - _LOOK_BACK):match.start()]
+    if before[-1:].isdigit() and text[end:end + 1].isdigit():
         return False  # 3.5, ３．５
     if mark not in _SPACED_STOPS:
         return True
-    if following and not following[0].isspace():
+    if end < len(text) and not text[end].isspace():
         return False  # example.com
-    next_word = following.lstrip()
-    if (match["closing"] or mark == "…" or match.group().startswith("..")) and next_word[:1].islower():
+    found = _INK.search(text, end)
+    following = found.group() if found else ""
+    if (match["closing"] or mark == "…" or match.group().startswith("..")) and following.islower():
         return False  # "Who is it?" she asked
-    return not (mark == "." and match.group() == "." and next_word and _is_abbreviation(before, next_word))
+    return not (mark == "." and match.group() == "." and following and _is_abbreviation(before, following))
 
 
-def _is_abbreviation(before: str, next_word: str) -> bool:
+def _is_abbreviation(before: str, following: str) -> bool:
     found = _LAST_WORD.search(before)
     if not found:
         return False
     word = found.group()
     if word.lower() in _ABBREVIATIONS:
-        return word.lower() != "no" or next_word[0].isdigit()  # No. 5, but: He said no.
+        return word.lower() != "no" or following.isdigit()  # No. 5, but: He said no.
     initial = len(word) == 1 and word.isupper() and word != "I"  # J. Smith
     return initial or bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
 
@@ -128,7 +131,10 @@ def halve(text: str) -> tuple[Piece, str] | None:
     phrase = _nearest(marks, text, _MARGIN)
     if phrase is not None:
         return Piece(text[:phrase].strip(), "phrase"), text[phrase:].strip()
-    word = _nearest([match.end() for match in _WORD_END.finditer(text)] + _syllable_ends(text), text, 0.0)
+    words, syllables = [match.end() for match in _WORD_END.finditer(text)], _syllable_ends(text)
+    word = _nearest(words, text, _MARGIN) if syllables else None  # a space is a better place than between syllables
+    if word is None:
+        word = _nearest(words + syllables, text, 0.0)
     return None if word is None else (Piece(text[:word].strip(), "word"), text[word:].strip())
 
 
@@ -149,4 +155,5 @@ def _syllable_ends(text: str) -> list[int]:
         if _UNSPACED.match(text, place - 1) and _UNSPACED.match(text, place)
         and unicodedata.category(text[place]) in ("Lo", "Nd") and text[place - 1] not in _BEFORE_VOWELS
         and text[place] not in "ะาำๅະາຳーっッゃゅょャュョ" and text[place - 1] not in "\u1039\u17d2"
+        and text[place + 1:place + 2] not in ("\u1039", "\u103a")  # a Burmese final consonant
     ]

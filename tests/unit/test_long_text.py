@@ -1,0 +1,120 @@
+"""20,000 characters in any language: nothing lost, no word cut, no piece too long, and no work done over and over."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chatterbox_text import forget_tools, install_stand_ins, multilingual, paragraphs
+
+from config.errors import UserError
+from data.front_end import FrontEnd
+from data.normalise import normalise
+from data.reading import pieces_of
+from data.sentences import sentences, split
+from models.chatterbox.text import LANGUAGES
+
+TEXTS = paragraphs()
+ADDED = ("am", "ti", "th", "my")
+UNSPACED = ("zh", "ja", "th", "my")
+LENGTH = 20_000  # characters
+LIMIT, LONGEST = 200, 2048  # ids
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontEnd]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("model")
+        install_stand_ins(patch, folder)
+        yield multilingual(folder)
+    forget_tools()
+
+
+def long_text(language: str, without: str = "") -> str:
+    text = "\n".join(TEXTS[language])
+    text = "\n".join([text] * (LENGTH // len(text) + 1))[:LENGTH]
+    return "".join(character for character in text if character not in without)
+
+
+def front_end_for(language: str, base: FrontEnd) -> FrontEnd:
+    if language in base.languages:
+        return base
+    name = base.normaliser_for(language)
+    characters = sorted({character for text in TEXTS[language] for character in normalise(text, name)} - {" "})
+    return base.extended(language, name, characters, [])
+
+
+@pytest.mark.parametrize("language", [*LANGUAGES, *ADDED])
+def test_long_text_is_whole_in_its_pieces(language: str, base: FrontEnd) -> None:
+    if language == "ja":
+        pytest.importorskip("pykakasi", reason="optional")
+    front_end = front_end_for(language, base)
+    known = "".join(
+        character for character in long_text(language)
+        if character.isspace() or not front_end.unknown_characters(f"a {character}", language)
+    )
+    assert len(known) > 0.85 * LENGTH
+    pieces = pieces_of(known, language, front_end, LIMIT, LONGEST)
+    assert "".join("".join(piece.text.split()) for piece in pieces) == "".join(known.split())
+    assert max(len(front_end.encode(piece.text, language)) for piece in pieces) <= LIMIT
+    if language not in UNSPACED:
+        spoken = [word for piece in pieces for word in piece.text.replace("፡", " ").split()]
+        assert spoken == known.replace("፡", " ").split()
+    ends = [piece.ending for piece in pieces]
+    assert ends.count("sentence") >= len(sentences(known))
+
+
+@pytest.mark.parametrize("language", [*LANGUAGES, *ADDED])
+def test_text_is_measured_a_few_times_and_not_over_and_over(language: str) -> None:
+    """Without any mark to go by, halves of halves are measured: each character about once for each halving."""
+    text = " ".join(long_text(language, ".!?。።།।၊။،؛؟,、;:·፣፤፥፧…").split())
+    measured = 0
+
+    def count(part: str) -> int:
+        nonlocal measured
+        measured += len(part)
+        return len(part)
+
+    pieces = split(text, 100, count)
+    assert max(len(piece.text) for piece in pieces) <= 100
+    assert measured < 16 * LENGTH
+
+
+@pytest.mark.parametrize("text", [
+    "A. " * 30_000, "etc. " * 20_000, "J. K. " * 20_000, "1. " * 30_000, "\n \n" * 30_000, "( " * 40_000,
+    "a.b" * 30_000, "… " * 30_000, "?» " * 20_000, ",\n" * 40_000, "Dr." * 40_000,
+])
+def test_odd_text_takes_no_forever(text: str) -> None:
+    """Each of these was quadratic in one of the patterns, or could be: a minute instead of a moment."""
+    pieces = sentences(text)
+    assert "".join("".join(piece.split()) for piece in pieces) == "".join(text.split())
+
+
+def test_characters_that_are_not_known_are_named_before_a_word_is_spoken(base: FrontEnd) -> None:
+    with pytest.raises(UserError, match=r"'Then ሰ\.' has characters outside the vocabulary of 'en': ሰ"):
+        pieces_of("First this. Then ሰ.", "en", base, 40, LONGEST)
+
+
+@pytest.mark.parametrize("text", ["", " ", "!", "... \n\n ?"])
+def test_text_without_words_is_refused(text: str, base: FrontEnd) -> None:
+    with pytest.raises(UserError, match="The text is empty"):
+        pieces_of(text, "en", base, 40, LONGEST)
+
+
+def test_marks_alone_are_no_piece(base: FrontEnd) -> None:
+    assert [piece.text for piece in pieces_of("Go. ! … Stop.", "en", base, 40, LONGEST)] == ["Go.", "Stop."]
+
+
+def test_word_that_is_too_long_is_named(base: FrontEnd) -> None:
+    with pytest.raises(UserError, match="the model speaks at most 60 at once"):
+        pieces_of("a " + "z" * 80, "en", base, 40, 60)
+
+
+def test_thai_is_cut_at_a_space_rather_than_between_letters() -> None:
+    text = "กฎบัตรถึงความเชื่อมั่น ในสิทธิมนุษยชนอันเป็นหลักมูลในเกียรติศักดิ์และคุณค่า"
+    assert [piece.text for piece in split(text, 60, len)] == text.split(" ")
+
+
+def test_burmese_is_not_cut_before_a_final_consonant(tmp_path: Path) -> None:
+    text = "".join(TEXTS["my"][3].split())[:120].replace("၊", "")
+    for limit in range(20, 60):
+        assert not [piece.text for piece in split(text, limit, len) if piece.text[1:2] in ("\u103a", "\u1039")]
