@@ -18,7 +18,8 @@ from config.errors import UserError
 from config.schema import SamplingOptions
 from core.loading import VoiceModel
 from data import audio
-from data.sentences import Ending, Piece, halve, split
+from data.reading import pieces_of
+from data.sentences import Ending, Piece, halve
 from models.base import Sampling, Voice
 
 PAUSES_S: dict[Ending, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
@@ -53,15 +54,9 @@ class Speaker:
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
-        front_end = self.model.front_end
-        overhead = len(front_end.encode(text, language)) - len(front_end.body(text, language))
-
-        def count(part: str) -> int:
-            return len(front_end.body(part, language)) + overhead
-
         most = self.model.model.longest_text
-        found = split(text, min(self._longest.get(language, most), most), count, word_limit=most)
-        return [piece for piece in found if count(piece.text) > overhead]
+        limit = min(self._longest.get(language, most), most)
+        return pieces_of(text, language, self.model.front_end, limit, most)
 
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
         """Segments of `text`, each as soon as it is made. The last one has no pause after it."""
