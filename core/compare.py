@@ -150,6 +150,8 @@ def reading(model: VoiceModel, text: str, language: str) -> Reading | None:
     spelled = romanise(text)
     own = sorted(model.front_end.base_languages, key=lambda code: code != "en")
     for code in own:
+        if model.front_end.unready(code):
+            continue
         speakable = model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code)
         if speakable:
             note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
