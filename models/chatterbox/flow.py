@@ -20,6 +20,7 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import Encoder, EncoderConfig
 from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
+from models.chatterbox.products import Linear
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Flow(nn.Module):
         self.input_embedding = nn.Embedding(config.codes, config.encoder.width)
         self.spk_embed_affine_layer = nn.Linear(config.speaker, config.estimator.n_mels)
         self.encoder = Encoder(config.encoder)
-        self.encoder_proj = nn.Linear(config.encoder.width, config.estimator.n_mels)
+        self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
         self.decoder = Decoder(config.estimator)
 
     def to_half(self, dtype: torch.dtype) -> None:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models.chatterbox.products import Linear
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -54,11 +56,11 @@ class RelativeAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.linear_q = nn.Linear(width, width)
-        self.linear_k = nn.Linear(width, width)
-        self.linear_v = nn.Linear(width, width)
-        self.linear_out = nn.Linear(width, width)
-        self.linear_pos = nn.Linear(width, width, bias=False)
+        self.linear_q = Linear(width, width)
+        self.linear_k = Linear(width, width)
+        self.linear_v = Linear(width, width)
+        self.linear_out = Linear(width, width)
+        self.linear_pos = Linear(width, width, bias=False)
         self.pos_bias_u = nn.Parameter(torch.zeros(heads, width // heads))
         self.pos_bias_v = nn.Parameter(torch.zeros(heads, width // heads))
 
@@ -82,8 +84,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.w_1 = nn.Linear(width, hidden)
-        self.w_2 = nn.Linear(hidden, width)
+        self.w_1 = Linear(width, hidden)
+        self.w_2 = Linear(hidden, width)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.w_2(F.silu(self.w_1(hidden)))
@@ -109,7 +111,7 @@ class Embed(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.out = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width))
+        self.out = nn.Sequential(Linear(width, width), nn.LayerNorm(width))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.out(hidden) * math.sqrt(hidden.shape[-1])
