@@ -1,0 +1,96 @@
+"""How much memory computing takes at its peak, and how much there is.
+
+On CUDA the allocator counts. On a processor every tensor that an operation makes is counted
+while it lives; what an operation needs inside is not.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+_GIB = 2**30
+
+
+def gib(size: float) -> str:
+    """Such as `5.1 GiB`, and in MiB below a tenth of one."""
+    return f"{size / _GIB:.1f} GiB" if size >= 0.1 * _GIB else f"{size / 2**20:.0f} MiB"
+
+
+def free(device: torch.device) -> int | None:
+    """Bytes that this process may still take on `device`; None where that cannot be known."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    known = [size for size in (_available(), _left_to_the_container()) if size is not None]
+    return min(known, default=None)
+
+
+def peak(device: torch.device, work: Callable[[], object]) -> int:
+    """Bytes that `work` takes at its peak beyond those that are taken before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with _Living() as living:
+        work()
+    return living.most
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of tensors made inside it that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known = weakref.WeakSet[torch.UntypedStorage]()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {tensor.untyped_storage()._cdata for tensor in tree_leaves((args, kwargs))
+                 if isinstance(tensor, torch.Tensor)}
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in given:
+                self._count(tensor.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        size = storage.nbytes()
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size: int) -> None:
+        self.now -= size
+
+
+def _available() -> int | None:
+    """Linux's own estimate of what can be taken without swapping."""
+    if not _MEMINFO.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if ":" in line)
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+
+
+def _left_to_the_container() -> int | None:
+    """What a control group of version 2 leaves, files that it only caches not counted; None without a limit."""
+    files = [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
+    if not all(path.is_file() for path in files):
+        return None
+    most, used, numbers = (path.read_text().strip() for path in files)
+    if most == "max":
+        return None
+    cached = dict(line.split() for line in numbers.splitlines()).get("inactive_file", "0")
+    return max(0, int(most) - int(used) + int(cached))

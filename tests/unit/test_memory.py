@@ -1,0 +1,72 @@
+"""Memory is counted while tensors live, and what is free is what system and container leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core import memory
+
+CPU = torch.device("cpu")
+SIZE = 4 * 1000
+
+
+def test_the_peak_is_what_lives_together() -> None:
+    given = torch.randn(1000)
+
+    def one_after_another() -> None:
+        for _ in range(5):
+            torch.sin(given)
+
+    def together() -> None:
+        kept = [torch.sin(given) for _ in range(5)]
+        assert len(kept) == 5
+
+    def views() -> None:
+        torch.sin(given).view(10, 100).t()[3:].mul_(2.0)
+
+    assert memory.peak(CPU, one_after_another) == SIZE
+    assert memory.peak(CPU, together) == 5 * SIZE
+    assert memory.peak(CPU, views) == SIZE
+    assert memory.peak(CPU, lambda: given.add_(1.0)) == 0
+
+
+def test_what_a_backward_pass_keeps_is_counted() -> None:
+    given = torch.randn(1000, requires_grad=True)
+
+    def work(layers: int) -> int:
+        def run() -> None:
+            hidden = given
+            for _ in range(layers):
+                hidden = torch.sin(hidden)
+            hidden.sum().backward()
+            given.grad = None
+
+        return memory.peak(CPU, run)
+
+    assert work(20) - work(10) == 10 * SIZE
+
+
+def test_what_is_free_is_the_least_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable:  60 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert memory.free(CPU) == 60 * 1024
+    (tmp_path / "memory.max").write_text("50000\n")
+    (tmp_path / "memory.current").write_text("40000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
+    assert memory.free(CPU) == 15000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free(CPU) == 60 * 1024
+
+
+def test_an_unknown_system_has_an_unknown_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    assert memory.free(CPU) is None
+
+
+def test_sizes_are_said_in_units_people_use() -> None:
+    assert [memory.gib(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB", "0.2 GiB", "90 MiB"]
