@@ -34,6 +34,7 @@ NameOrNothing = Annotated[str, AfterValidator(_safe_name_or_nothing)]
 
 Scope = Literal["rows", "gated", "full"]
 Initialisation = Literal["mean", "neighbours", "romanised"]
+SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -108,7 +109,9 @@ class TrainOptions(Options):
     text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text beside that on speech.")
     attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention", description="Weight of a loss that asks the model's aligned heads to read the text at an even pace; families without such heads skip it.")
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay", description="Share of base-language clips in each batch; scope `full` only.")
-    precision: Literal["auto", "float32", "bfloat16"] = Field("auto", title="Precision", description="`auto` is bfloat16 where the hardware has it.")
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="What is frozen and computed; what is trained is always float32. `auto` is bfloat16 where the hardware has it, float16 with a scaled loss on the cards before (compute capability 7), else float32.")
+    activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Compute a layer's activations again in the backward pass: less memory, the same result, about a third more time. `auto` does it when memory asks for it.")
+    compile: Literal["off", "on"] = Field("off", title="Compile", description="Let torch compile the layers: some minutes at the start, then faster steps on CUDA.")
     checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every", description="Steps between checkpoints, each with rendered and judged samples.")
     judged_sentences: int = Field(20, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
@@ -116,14 +119,23 @@ class TrainOptions(Options):
 
 
 class SamplingOptions(Options):
-    """How codes are drawn."""
+    """How codes are drawn. What is left empty is what the model speaks best with."""
 
-    temperature: float = Field(0.2, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code.")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, title="Top p", description="Smallest set of codes with this probability.")
-    min_p: float = Field(0.05, ge=0.0, le=1.0, title="Min p", description="Codes below this share of the likeliest are left out.")
-    repetition_penalty: float = Field(1.0, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, codes already used become less likely.")
-    guidance: float = Field(0.5, ge=0.0, le=3.0, title="Guidance", description="Weight of the difference to speech without text; 0 is off and twice as fast.")
+    temperature: float | None = Field(None, ge=0.0, le=2.0, title="Temperature", description="0 always takes the likeliest code; empty is the model's own (0.2 built-in, 0.8 Chatterbox).")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top p", description="Smallest set of codes with this probability; empty is the model's own (1).")
+    min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min p", description="Codes below this share of the likeliest are left out; empty is the model's own (0.05).")
+    repetition_penalty: float | None = Field(None, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, codes already used become less likely; empty is the model's own (1 built-in, 2 Chatterbox).")
+    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance", description="Weight of the difference to speech without text; 0 is off and faster; empty is the model's own (0.5).")
     seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
+
+
+class SoundOptions(Options):
+    """How codes become sound, for the families that have these controls (Chatterbox)."""
+
+    exaggeration: float = Field(0.5, ge=0.0, le=2.0, title="Exaggeration", description="How lively the voice is; 0.5 is neutral. Chatterbox only.")
+    flow_steps: int = Field(10, ge=1, le=100, title="Flow steps", description="Fewer are faster and rougher; 4 or 5 are usable. Chatterbox only.")
+    flow_prompt_s: float = Field(10.0, ge=1.0, le=10.0, title="Timbre prompt (seconds)", description="How much of the reference recording gives the timbre; less is faster and less like it. Chatterbox only.")
+    watermark: bool = Field(True, title="Watermark", description="Mark the sound, inaudibly, as made by a machine (Perth). Chatterbox only.")
 
 
 class SynthesizeOptions(Options):
@@ -132,8 +144,10 @@ class SynthesizeOptions(Options):
     voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
     text: str = Field("", title="Text", description="What to say.")
     language: Name = Field("en", title="Language", description="Language of the text.")
-    voice: str = Field("low", title="Voice", description="A voice of the model, or a path to a reference recording.")
+    voice: str = Field("", title="Voice", description="A voice of the model, or a path to a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How codes become sound.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Of the language model while it speaks. `auto` is bfloat16 for large models where the hardware has it; `int8` is fastest on a CPU and costs some accuracy.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 
@@ -143,8 +157,10 @@ class CompareOptions(Options):
     base: str = Field("base:tiny", title="Base", description="Model on the left.")
     finetuned: str = Field("", title="Finetuned", description="Model on the right: `run:ID` or `export:NAME`.")
     texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; none takes a held-out sentence of each language.")
-    voice: str = Field("low", title="Voice", description="A voice of the model, or a path to a reference recording.")
+    voice: str = Field("", title="Voice", description="A voice of the model, or a path to a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How codes become sound.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Of the language model while it speaks. `auto` is bfloat16 for large models where the hardware has it; `int8` is fastest on a CPU and costs some accuracy.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 

@@ -20,15 +20,16 @@ from core import evaluate, records, replay
 from core.catalog import resolve
 from core.certificate import Certificate, Check, LanguageError, Result
 from core.evaluate import Studio
+from core.journal import Progress
 from core.loading import VoiceModel, load_base, load_checkpoint, load_extension
 from core.prefix import base_tensors, hash_tensors
 from core.records import CheckpointRecord, ExtensionRecord
 from core.replay import ProbeSample
+from core.reporter import Tell, to_nobody
 from core.training_data import Sentence
 from core.workspace import Workspace
 from data import manifest
 from data.manifest import HELD_OUT
-from models.base import Sampling
 
 SENTENCES = 40  # spoken and judged in each language
 
@@ -41,23 +42,24 @@ class _Case:
     finetuned: VoiceModel
     record: CheckpointRecord
     probes: list[ProbeSample]
+    tell: Tell
 
 
 def certify(workspace: Workspace, ref: str, device: torch.device | None = None,
-            sentences: int = SENTENCES) -> Certificate:
+            tell: Tell = to_nobody) -> Certificate:
     """The certificate of `run:ID` or `run:ID@STEP`, computed now."""
-    return certify_folder(workspace, resolve(workspace, ref).folder, device or torch.device("cpu"), sentences)
+    return certify_folder(workspace, resolve(workspace, ref).folder, device or torch.device("cpu"), tell=tell)
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device,
-                   sentences: int = SENTENCES) -> Certificate:
-    """The certificate of the checkpoint in `folder`."""
+                   sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
+    """The certificate of the checkpoint in `folder`; `tell` hears each sentence and probe, and may end it."""
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
     studio = Studio.of(base, remember=True)
     clips = replay.load(base, studio.voices).probing
-    case = _Case(base, finetuned, record, replay.probes(clips, base.model.prompt_length))
+    case = _Case(base, finetuned, record, replay.probes(clips, base.model.prompt_length), tell)
     errors, judged = _errors(workspace, case, studio, sentences)
     checks = (*_tensor_checks(case), _logits(case), _tokens(case), _front_end(case), judged)
     return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
@@ -95,7 +97,8 @@ def _logits(case: _Case) -> Check:
         return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
-    for item in case.probes:
+    for done, item in enumerate(case.probes):
+        case.tell(Progress(done, len(case.probes), "probes", "compared"))
         with case.base.speaking(item.language):
             before = case.base.model.probe(item.sample)
         with case.finetuned.speaking(item.language):
@@ -108,6 +111,8 @@ def _logits(case: _Case) -> Check:
     count = len(case.probes)
     languages = ", ".join(sorted({item.language for item in case.probes}))
     seen = f"{equal} of {count} samples ({languages}) equal to the bit"
+    if unprobed := set(case.base.front_end.base_languages) - {item.language for item in case.probes}:
+        seen += f"; not probed: {', '.join(sorted(unprobed))}"
     if equal < count:
         seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
@@ -149,7 +154,7 @@ def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tu
         except UserError as error:
             missing.append(f"{language}: {error.message}")
             continue
-        found.append(_error(studio, before, case.finetuned, language, evaluate.chosen(sentences, count)))
+        found.append(_error(studio, before, case, language, evaluate.chosen(sentences, count)))
     shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None), *missing])
     check = Check("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
@@ -179,9 +184,12 @@ def _some(sentences: list[Sentence]) -> list[Sentence]:
     return sentences
 
 
-def _error(studio: Studio, before: VoiceModel, after: VoiceModel, language: str,
+def _error(studio: Studio, before: VoiceModel, case: _Case, language: str,
            sentences: Sequence[Sentence]) -> LanguageError:
-    scores = [evaluate.judged(studio, model, language, sentences, Sampling())[0] for model in (before, after)]
-    scores.append(evaluate.judged_originals(studio, language, sentences))
+    after = case.finetuned
+    sampling = after.family.sampling
+    scores = [evaluate.judged(studio, model, language, sentences, sampling, case.tell)[0]
+              for model in (before, after)]
+    scores.append(evaluate.judged_originals(studio, language, sentences, case.tell))
     errors = [score.error if score.sentences else None for score in scores]
     return LanguageError(language, after.front_end.is_new(language), scores[1].sentences, *errors)

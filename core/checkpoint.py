@@ -21,8 +21,9 @@ import yaml
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import records, tensor_files
+from core.fitting import Setting
 from core.loading import VoiceModel
-from core.prefix import base_tensors, hash_tensors, new_rows
+from core.prefix import new_rows
 from core.records import CheckpointRecord
 from data.batches import Position
 
@@ -41,7 +42,8 @@ class TrainerState:
     order: Position
     replay: Position
     data_fingerprint: str
-    tensors: Mapping[str, torch.Tensor]  # optimizer moments and generator states
+    tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
+    setting: Setting = Setting()
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,7 @@ def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainO
         _write_text(aside / _NUMBERS, json.dumps(_numbers(state)))
         config = {"verb": "train", "options": options.model_dump(mode="json")}
         _write_text(aside / records.CONFIG, yaml.safe_dump(config))
-        frozen = hash_tensors(base_tensors(voice.model.module))
-        records.write(aside / records.CHECKPOINT, replace(record, frozen_hash=frozen, files=records.hash_files(aside)))
+        records.write(aside / records.CHECKPOINT, replace(record, files=records.hash_files(aside)))
         _flush(aside)
         shutil.rmtree(target, ignore_errors=True)  # only a damaged one of the same step can be there
         aside.rename(target)
@@ -105,7 +106,8 @@ def load_state(run: Path, step: int) -> TrainerState:
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
     return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
-                        tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."))
+                        tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
+                        Setting(int(numbers["parts"]), bool(numbers["recompute"])))
 
 
 def read_ranking(run: Path) -> Ranking:
@@ -170,7 +172,8 @@ def _write_model(folder: Path, voice: VoiceModel) -> None:
 
 def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
-            "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint}
+            "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
+            **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -17,6 +17,10 @@ from models.base import Verdict
 
 FOLDER = "audio"
 _SILENCE_DB = -120.0
+_ENDINGS = {
+    "limit": "the model did not come to an end, so the speech was cut off",
+    "repetition": "the model began to repeat itself, so the speech was ended there",
+}
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ def speak(speaker: Speaker, text: str, language: str, sampling: SamplingOptions,
         audio.save(reporter.directory / path, segment.waveform, speaker.sample_rate)
         duration_s = len(segment.waveform) / speaker.sample_rate
         reporter.emit(AudioPiece(side, index, number, path, round(duration_s, 3)))
-        if segment.cut:
-            reporter.emit(Warned(f"{side}: the model did not come to an end of {segment.text!r}; it was cut off."))
+        if segment.ending != "stop":
+            reporter.emit(Warned(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
         segments.append(segment)
         check_stop(reporter, f"Stopped on request after {number + 1} segments; what was spoken is kept.")
     path = f"{FOLDER}/{stem}.wav"

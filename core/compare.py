@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core import clips, compute, evaluate, originals, spectrogram
+from core import clips, compute, evaluate, originals, speaking_precision, spectrogram
 from core.clips import Clip
 from core.journal import Plan, Result, Warned
 from core.loading import VoiceModel, load
 from core.reporter import Reporter, stage
-from core.speak import Speaker
+from core.speak import Speaker, unused_controls
 from core.workspace import Workspace
 from data.romanise import romanise
 from models.base import Judge, Verdict
@@ -86,8 +86,10 @@ class Comparison:
             self.base = load(workspace, options.base, device)
             self.finetuned = load(workspace, options.finetuned, device)
             longest = originals.longest_texts(workspace, self.finetuned)
-            self._speakers = {BASE: Speaker(self.base, options.voice, longest),
-                              FINETUNED: Speaker(self.finetuned, options.voice, longest)}
+            self._speakers = {BASE: Speaker(self.base, options.voice, longest, options.sound),
+                              FINETUNED: Speaker(self.finetuned, options.voice, longest, options.sound)}
+            self._computed_in = [speaking_precision.apply(options.precision, speaker.model, speaker.vocoder)
+                                 for speaker in self._speakers.values()]
             self._judge: Judge | None = self.finetuned.family.judge(self.finetuned.base_folder)
         if self.base.base_hash != self.finetuned.base_hash:
             reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
@@ -133,7 +135,10 @@ class Comparison:
     def _announce(self) -> None:
         count = len(self.texts)
         lines = [f"{count} texts through {self.base.ref} and {self.finetuned.ref}: "
-                 f"voice {self._options.voice}, seed {self._options.sampling.seed}."]
+                 f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
+                 f"{self._computed_in[0]}."]
+        if unused := unused_controls(self._options.sound, self.base.family):
+            lines.append(f"{', '.join(unused)}: {self.base.family.name} has no such control; it changes nothing.")
         notes = [sides[BASE].note for sides in self._readings if BASE in sides]
         lines += [note for note in dict.fromkeys(notes) if note]
         self._reporter.emit(Plan(tuple(lines), {"texts": count}))

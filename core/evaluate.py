@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config.languages import language_name
+from core.journal import Progress
 from core.loading import VoiceModel
+from core.reporter import Tell, to_nobody
 from core.training_data import Sentence
 from data import audio
 from models.base import Judge, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
+_SPOKEN = "spoken and heard"
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,22 @@ class Studio:
         """Whether an error can be measured for `language`."""
         return self.judge is not None and language in self.judge.languages
 
-    def speak(self, voice: VoiceModel, language: str, texts: Sequence[str], sampling: Sampling) -> list[Spoken]:
+    def speak(self, voice: VoiceModel, language: str, texts: Sequence[str], sampling: Sampling,
+              tell: Tell = to_nobody) -> list[Spoken]:
         """`texts` in the model's voices by turns, through `voice` as it speaks `language`."""
+        unit = f"{language_name(language)} sentences"
         names = sorted(self.voices)
         said: list[Spoken] = []
         for start in range(0, len(texts), _BATCH):
             part = texts[start:start + _BATCH]
             chosen = [names[(start + index) % len(names)] for index in range(len(part))]
+            tell(Progress(start, len(texts), unit, _SPOKEN))
             with voice.speaking(language):
-                codes = voice.model.generate([voice.front_end.encode(text, language) for text in part],
-                                             [self.voices[name] for name in chosen], sampling)
-            said += [self._hear(text, language, name, row) for text, name, row in zip(part, chosen, codes, strict=True)]
+                spoken = voice.model.generate([voice.front_end.encode(text, language) for text in part],
+                                              [self.voices[name] for name in chosen], sampling)
+            for text, name, item in zip(part, chosen, spoken, strict=True):
+                said.append(self._hear(text, language, name, item.codes))
+                tell(Progress(len(said), len(texts), unit, _SPOKEN))
         return said
 
     def original(self, sentence: Sentence, language: str) -> Verdict:
@@ -106,17 +115,22 @@ class Studio:
 
 
 def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[Sentence],
-           sampling: Sampling) -> tuple[Score, list[Spoken]]:
+           sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
     """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
     usable = [sentence.text for sentence in sentences if _readable(voice, sentence.text, language)]
-    said = studio.speak(voice, language, usable, sampling)
+    said = studio.speak(voice, language, usable, sampling, tell)
     verdicts = [item.verdict for item in said if item.verdict is not None]
     return score(language, verdicts, len(sentences) - len(usable)), said
 
 
-def judged_originals(studio: Studio, language: str, sentences: Sequence[Sentence]) -> Score:
+def judged_originals(studio: Studio, language: str, sentences: Sequence[Sentence], tell: Tell = to_nobody) -> Score:
     """The judge's own error on the recordings that are there."""
-    return score(language, [studio.original(item, language) for item in sentences if item.original is not None])
+    recorded = [item for item in sentences if item.original is not None]
+    verdicts: list[Verdict] = []
+    for item in recorded:
+        verdicts.append(studio.original(item, language))
+        tell(Progress(len(verdicts), len(recorded), f"{language_name(language)} sentences", "as recorded, heard"))
+    return score(language, verdicts)
 
 
 def score(language: str, verdicts: Sequence[Verdict], left_out: int = 0) -> Score:

@@ -183,8 +183,7 @@ def _speak(folder: Path, workspace: Workspace, model: VoiceModel) -> list[Sample
     """A held-out sentence of each language by the exported model, new languages first."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)
-    voice = min(model.family.voices(model.base_folder), key=lambda name: name != "low")
-    speaker = Speaker(again, voice, exports.record_of(again).longest_texts)
+    speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
     made = []
     for language in sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code)):
         if sentences := originals.recordings(workspace, model, language):

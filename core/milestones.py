@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import checkpoint, evaluate
 from core.checkpoint import Ranking
 from core.evaluate import Spoken, Studio
-from core.journal import CheckpointSaved, Evaluated, SampleMade, Warned
+from core.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
 from core.records import CheckpointRecord
-from core.reporter import Reporter
+from core.reporter import Reporter, StopRequested
 from core.trainer import Trainer
 from core.training_data import Sentence
 from data import audio
-from models.base import Sampling
 
 SAMPLES = "samples"
 _JUDGED, _LOSS = "judged error", "held-out speech loss"
@@ -70,12 +71,27 @@ class Milestones:
         """Tell of a checkpoint that is saved and not measured."""
         self.reporter.emit(CheckpointSaved(self.trainer.step, self._path(), best=False))
 
+    def stop_here(self) -> None:
+        """End the run if that was asked for; the present step is saved."""
+        if self.reporter.stop_requested():
+            self.announce()
+            raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
+                                "resume goes on from there.")
+
     def measured(self) -> bool:
         """Whether the present step stands in the ranking."""
         return self.trainer.step in checkpoint.read_ranking(self.run).values
 
     def evaluate(self) -> None:
-        """Measure the present step, which is saved, and rank it."""
+        """Measure the present step, which is saved, and rank it.
+
+        Training goes on with the random numbers it would have had: what speaking draws is its own.
+        """
+        device = self.trainer.voice.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._measure_and_rank()
+
+    def _measure_and_rank(self) -> None:
         step, language = self.trainer.step, self.trainer.data.language
         loss = self.trainer.held_out_loss()
         error = self._speak(language)
@@ -92,8 +108,8 @@ class Milestones:
         options = self.options
         if options.judged_sentences == 0:
             return None
-        sampling = Sampling(seed=options.seed)
-        score, said = evaluate.judged(self.studio, self.trainer.voice, language, self._choosing(), sampling)
+        sampling = replace(self.trainer.voice.family.sampling, seed=options.seed)
+        score, said = evaluate.judged(self.studio, self.trainer.voice, language, self._choosing(), sampling, self._tell)
         for index, item in enumerate(said):
             self._keep(index, item)
         if not self.studio.judges(language):
@@ -101,6 +117,11 @@ class Milestones:
         if score.sentences == 0:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset anew.")
         return score.error
+
+    def _tell(self, progress: Progress) -> None:
+        """Report a spoken sentence; a stop is heard here too, because the step is saved and is measured on resume."""
+        self.reporter.emit(progress)
+        self.stop_here()
 
     def _keep(self, index: int, item: Spoken) -> None:
         step = self.trainer.step
@@ -117,7 +138,7 @@ class Milestones:
 
     def _record(self) -> CheckpointRecord:
         judged = tuple(sentence.text for sentence in self._choosing())
-        return replace(self.record, step=self.trainer.step, judged=judged)
+        return replace(self.record, step=self.trainer.step, judged=judged, frozen_hash=self.trainer.frozen_hash)
 
     def _choosing(self) -> list[Sentence]:
         """The held-out sentences by which checkpoints are ranked."""

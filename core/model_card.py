@@ -119,9 +119,8 @@ folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
 
 model = exports.load(folder, torch.device("cpu"))
-voice = next(iter(model.family.voices(folder)))
-speaker = Speaker(model, voice, exports.record_of(model).longest_texts)
+speaker = Speaker(model, longest=exports.record_of(model).longest_texts)
 segments = list(speaker.say(text, language, SamplingOptions()))
 audio.save("speech.wav", joined(segments), speaker.sample_rate)
-print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / speaker.sample_rate:.2f}} s in the voice {{voice}}")
+print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / speaker.sample_rate:.2f}} s")
 '''

@@ -1,8 +1,9 @@
 """One optimizer step: what is trained, at which rate, and the two next-token losses it follows.
 
 The optimizer holds the new rows and the adapters and nothing else. Every loss is a sum over
-the tokens of all micro-batches divided by their number, so that accumulation changes memory
-and not the result.
+the tokens of all micro-batches divided by their number, and what is hidden of a sample hangs
+on its own seed, so that the way a step is cut into micro-batches changes memory and not the
+result. The device is waited for once a step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
 from config.schema import TrainOptions
@@ -48,6 +50,18 @@ class StepLosses:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a step needs beside its samples."""
+
+    voice: VoiceModel
+    trained: Trainables
+    options: TrainOptions
+    precision: Precision
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler
+
+
 def trainables(voice: VoiceModel) -> Trainables:
     """The new rows and, in `gated` and `full`, the adapters; all else of the module stays frozen."""
     module = voice.model.module
@@ -78,44 +92,66 @@ def rate_factor(step: int, options: TrainOptions) -> float:
     return _FLOOR + (1 - _FLOOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
 
 
-def set_rate(optimizer: torch.optim.AdamW, options: TrainOptions, step: int) -> float:
+def set_rate(optimizer: torch.optim.Optimizer, options: TrainOptions, step: int) -> float:
     """Set the rates for `step`; that of the rows."""
     for group, peak in zip(optimizer.param_groups, (options.row_rate, options.adapter_rate), strict=False):
         group["lr"] = peak * rate_factor(step, options)
     return float(optimizer.param_groups[0]["lr"])
 
 
-def step(voice: VoiceModel, micro_batches: Sequence[Sequence[Sample]], found: Trainables, optimizer: torch.optim.AdamW,
-         options: TrainOptions, precision: Precision, generator: torch.Generator) -> StepLosses:
-    """Learn from the micro-batches. A loss that is not a number raises `UserError` and changes nothing."""
+def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequence[int]) -> StepLosses:
+    """Leave the clipped gradients of the micro-batches on what is trained; `seeds` are one a sample, in order.
+
+    A loss or gradient that is not a number leaves none and raises `NotFinite`.
+    """
+    options, waiting = work.options, list(seeds)
     hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
     speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
     text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
-    speech = text = 0.0
-    optimizer.zero_grad(set_to_none=True)
+    told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
+    work.optimizer.zero_grad(set_to_none=True)
     for batch in micro_batches:
-        with precision.autocast():
-            losses = voice.model.losses(batch, hiding, generator)
+        own, waiting = waiting[:len(batch)], waiting[len(batch):]
+        with work.precision.autocast():
+            losses = work.voice.model.losses(batch, hiding, own)
         assert losses.speech_count == sum(sample.speech_targets for sample in batch)
-        total = losses.speech_sum / speech_targets + options.text_loss_weight * losses.text_sum / text_targets
+        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
+        total = speech + options.text_loss_weight * text
         if losses.attention_sum is not None:
             total = total + options.attention_weight * losses.attention_sum / speech_targets
-        total.backward()
-        speech += losses.speech_sum.item() / speech_targets
-        text += losses.text_sum.item() / text_targets
-    norm = float(nn.utils.clip_grad_norm_(list(found.named.values()), options.clip))
-    if not math.isfinite(speech + text + norm):
-        optimizer.zero_grad(set_to_none=True)
-        raise NotFinite(speech, text, norm)
-    optimizer.step()
-    return StepLosses(speech, text, norm, speech_targets + text_targets)
+        work.scaler.scale(total).backward()
+        told = told + torch.stack([speech, text]).detach()
+    work.scaler.unscale_(work.optimizer)
+    norm = nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.clip)
+    seen_speech, seen_text, seen_norm = torch.cat([told, norm[None].to(told)]).tolist()
+    found = StepLosses(seen_speech, seen_text, seen_norm, speech_targets + text_targets)
+    if not math.isfinite(found.speech + found.text + found.gradient_norm):
+        work.optimizer.zero_grad(set_to_none=True)
+        raise NotFinite(found)
+    return found
+
+
+def apply(work: Work) -> None:
+    """Move what is trained along the gradients that `gradients` left."""
+    work.scaler.step(work.optimizer)
+    work.scaler.update()
+
+
+def lower_scale(work: Work, fault: NotFinite) -> bool:
+    """After gradients that were too large for float16: scale the loss less. False where that cannot be the reason."""
+    if not work.scaler.is_enabled() or not math.isfinite(fault.losses.speech + fault.losses.text):
+        return False
+    before = work.scaler.get_scale()
+    work.scaler.update()
+    return before > 1.0
 
 
 class NotFinite(ArithmeticError):
     """A loss or gradient is infinite or no number."""
 
-    def __init__(self, speech: float, text: float, norm: float) -> None:
-        super().__init__(f"speech loss {speech}, text loss {text}, gradient norm {norm}")
+    def __init__(self, losses: StepLosses) -> None:
+        super().__init__(f"speech loss {losses.speech}, text loss {losses.text}, gradient norm {losses.gradient_norm}")
+        self.losses = losses
 
     def explained(self, step: int, clips: Iterable[str]) -> UserError:
         """What the user reads: the step and the clips."""
@@ -128,11 +164,11 @@ class NotFinite(ArithmeticError):
 @torch.no_grad()
 def held_out_loss(voice: VoiceModel, samples: Sequence[Sample], batch_size: int, precision: Precision) -> float:
     """Mean next-token loss on the speech of `samples`, nothing hidden, in nats a token."""
-    total, count = 0.0, 0
+    total, count = torch.zeros((), device=voice.device), 0
     ordered = sorted(samples, key=lambda sample: len(sample.speech_codes))
     for start in range(0, len(ordered), batch_size):
         with precision.autocast():
             losses = voice.model.losses(ordered[start:start + batch_size], LossOptions())
-        total += losses.speech_sum.item()
+        total = total + losses.speech_sum
         count += losses.speech_count
-    return total / count
+    return total.item() / count

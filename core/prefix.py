@@ -2,7 +2,8 @@
 
 No optimizer, weight decay, momentum, clipping or averaging can touch what is not a
 parameter. The old part of every output comes from the very matrix product the base model
-makes, at its old shape, so that it stays equal to the bit whatever stands beside it.
+makes, at its old shape, so that it stays equal to the bit whatever stands beside it. The old
+rows may be cast to half precision for a training; the new rows stay in float32.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PrefixLinear(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden (..., width) to logits (..., N + M)."""
-        return torch.cat([F.linear(hidden, self.weight), F.linear(hidden, self.new)], -1)
+        return torch.cat([F.linear(hidden, self.weight), F.linear(hidden, self.new.to(hidden.dtype))], -1)
 
 
 def extend_tables(module: nn.Module, rows: dict[str, torch.Tensor]) -> None:

@@ -43,7 +43,10 @@ class ExtensionRecord:
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """A model in training. `frozen_hash` is of the base's tensors in the trainer's memory when this was written."""
+    """A model in training. `frozen_hash` is that of the base while its tensors in the trainer's memory have not moved.
+
+    The trainer may hold them in half precision; they are then compared with what they were after the cast.
+    """
 
     run: str
     step: int

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from config.schema import SamplingOptions
+from config.schema import SamplingOptions, SoundOptions
 from core.loading import VoiceModel
 from data import audio
 from data.reading import pieces_of
-from data.sentences import Ending, Piece, halve
-from models.base import Sampling, Voice
+from data.sentences import Ending as PieceEnding
+from data.sentences import Piece, halve
+from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, Voice
 
-PAUSES_S: dict[Ending, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
+PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
+_LARGEST_GROUP = 8  # pieces spoken together
 _FADE_S = 0.005  # at both ends of a piece, against clicks
 _SHORTEST_REFERENCE_S, _LONGEST_REFERENCE_S = 0.5, 30.0
 _LOUDEST = 0.99  # of full scale; louder would be clipped in a file
@@ -31,26 +33,29 @@ _SILENT_PEAK = 1e-3  # -60 dB of full scale
 
 @dataclass(frozen=True)
 class Segment:
-    """A spoken piece with the pause after it, and how long it took. `cut`: the model did not come to an end."""
+    """A spoken piece with the pause after it, how long it took, and why the model ended it."""
 
     text: str
     waveform: torch.Tensor  # (S,) on the CPU
     seconds: float
-    cut: bool = False
+    ending: Ending = "stop"
 
 
 class Speaker:
     """One voice model with one voice. `longest` is how many text ids it is given at once, by language."""
 
-    def __init__(self, model: VoiceModel, voice: str, longest: dict[str, int] | None = None) -> None:
+    def __init__(self, model: VoiceModel, voice: str = "", longest: dict[str, int] | None = None,
+                 sound: SoundOptions | None = None) -> None:
+        self._sounding = sound or SoundOptions()
         self.model = model
-        self.voice = find_voice(model, voice)
+        self.voice = replace(find_voice(model, voice), emotion=self._sounding.exaggeration)
         self._longest = longest or {}
-        self._vocoder = model.family.vocoder(model.base_folder, model.device)
+        self.vocoder = model.family.vocoder(model.base_folder, model.device)
+        self._prepared: dict[bool, PreparedVoice] = {}  # with and without adapters
 
     @property
     def sample_rate(self) -> int:
-        return self._vocoder.sample_rate
+        return self.vocoder.sample_rate
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
@@ -59,31 +64,56 @@ class Speaker:
         return pieces_of(text, language, self.model.front_end, limit, most)
 
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
-        """Segments of `text`, each as soon as it is made. The last one has no pause after it."""
-        sampling = Sampling(**options.model_dump())
+        """Segments of `text`, each as soon as it is made. The last one has no pause after it.
+
+        The first piece is spoken alone, so that it is heard soon; then two together, then four, then eight.
+        """
+        sampling = chosen_sampling(options, self.model.family.sampling)
         waiting = self.pieces(text, language)
-        made = 0
+        group, made = 1, 0
         while waiting:
-            piece = waiting.pop(0)
+            pieces, waiting = waiting[:group], waiting[group:]
             began = time.perf_counter()
-            codes = self._codes(piece.text, language, replace(sampling, seed=sampling.seed + made))
-            cut = len(codes) >= self.model.model.longest_speech
-            if cut and (halves := halve(piece.text)) is not None:
-                # Slow speech can need more codes than there are positions: say it in two breaths.
-                waiting[:0] = [halves[0], Piece(halves[1], piece.ending)]
-                continue
-            made += 1
-            pause_s = PAUSES_S[piece.ending] if waiting else 0.0
-            waveform = self._sound(codes, pause_s)
-            yield Segment(piece.text, waveform, time.perf_counter() - began, cut)
+            spoken = self._generate(pieces, language, replace(sampling, seed=sampling.seed + made))
+            shared_s = (time.perf_counter() - began) / len(pieces)
+            for index, (piece, codes) in enumerate(spoken):
+                last = not waiting and index == len(spoken) - 1
+                share_s = shared_s * len(pieces) / len(spoken)
+                yield self._segment(piece, codes, share_s, last, sampling.seed)
+            made += len(pieces)
+            group = min(2 * group, _LARGEST_GROUP)
 
-    def _codes(self, text: str, language: str, sampling: Sampling) -> np.ndarray:
-        ids = self.model.front_end.encode(text, language)
+    def _generate(self, pieces: Sequence[Piece], language: str, sampling: Sampling) -> list[tuple[Piece, Generated]]:
+        """The codes of each piece; slow speech that needs more codes than there are is said in two breaths."""
+        ids = [self.model.front_end.encode(piece.text, language) for piece in pieces]
         with self.model.speaking(language):
-            return self.model.model.generate([ids], [self.voice], sampling)[0]
+            voice = self._prepared_voice(language)
+            generated = self.model.model.generate(ids, [voice] * len(ids), sampling)
+        spoken: list[tuple[Piece, Generated]] = []
+        for piece, codes in zip(pieces, generated, strict=True):
+            exhausted = len(codes.codes) >= self.model.model.longest_speech
+            halves = halve(piece.text) if exhausted else None
+            if halves is None:
+                spoken.append((piece, codes))
+            else:
+                spoken += self._generate([halves[0], Piece(halves[1], piece.ending)], language, sampling)
+        return spoken
 
-    def _sound(self, codes: np.ndarray, pause_s: float) -> torch.Tensor:
-        waveform = self._vocoder.decode(codes, self.voice).float().cpu()
+    def _prepared_voice(self, language: str) -> PreparedVoice:
+        adapts = self.model.adapts(language)
+        if adapts not in self._prepared:
+            self._prepared[adapts] = self.model.model.prepare(self.voice)
+        return self._prepared[adapts]
+
+    def _segment(self, piece: Piece, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:
+        began = time.perf_counter()
+        waveform = self._sound(generated.codes, 0.0 if last else PAUSES_S[piece.ending], seed)
+        return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.ending)
+
+    def _sound(self, codes: np.ndarray, pause_s: float, seed: int) -> torch.Tensor:
+        sound = self._sounding
+        rendering = Rendering(sound.flow_steps, sound.flow_prompt_s, sound.watermark, seed)
+        waveform = self.vocoder.decode(codes, self.voice, rendering).float().cpu()
         length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
         if length:
             ramp = torch.linspace(0, 1, length)
@@ -100,26 +130,38 @@ def joined(segments: Sequence[Segment]) -> torch.Tensor:
     return torch.cat([segment.waveform for segment in segments])
 
 
+def chosen_sampling(options: SamplingOptions, own: Sampling) -> Sampling:
+    """`options`, and what they leave empty from the model's `own`."""
+    return replace(own, **{name: value for name, value in options.model_dump().items() if value is not None})
+
+
+def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
+    """What was set and reaches nothing in `family`."""
+    plain = SoundOptions()
+    return [name for name in type(sound).model_fields
+            if getattr(sound, name) != getattr(plain, name) and name not in family.sound_controls]
+
+
 def find_voice(model: VoiceModel, name: str) -> Voice:
-    """The model's voice called `name`, or the one heard in the recording at the path `name`."""
+    """The model's voice called `name` (empty: its first one), or the one heard in the recording at the path `name`."""
     voices = model.family.voices(model.base_folder)
     if name in voices:
         return voices[name]
+    if not name and voices:
+        return next(iter(voices.values()))
     path = Path(name).expanduser()
     if not name or not path.is_file():
         raise UserError(
             f"{name!r} is neither a voice of the model nor a recording.",
-            f"Its voices: {', '.join(voices)}. A reference recording is given by its path.",
+            f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
-    extractor = model.family.extractor(model.base_folder, model.device)
-    features = extractor.extract(_reference(path, extractor.sample_rate))
-    codes = features.speech_codes[:model.model.prompt_length].astype(np.int64)
-    return Voice(features.speaker_embedding, codes)
+    return model.family.voice(model.base_folder, model.device, *_reference(path))
 
 
-def _reference(path: Path, sample_rate: int) -> torch.Tensor:
-    """A reference recording (S,), checked; what follows its first 30 s is not used."""
-    waveform = audio.load(path, sample_rate)[:int(_LONGEST_REFERENCE_S * sample_rate)]
+def _reference(path: Path) -> tuple[torch.Tensor, int]:
+    """A reference recording (S,), checked, and its rate; what follows its first 30 s is not used."""
+    waveform, sample_rate = audio.read(path)
+    waveform = waveform[:int(_LONGEST_REFERENCE_S * sample_rate)]
     duration_s = len(waveform) / sample_rate
     if duration_s < _SHORTEST_REFERENCE_S:
         raise UserError(
@@ -134,4 +176,4 @@ def _reference(path: Path, sample_rate: int) -> torch.Tensor:
             f"The reference recording {path} is silent: its peak is {peak:.5f} of full scale.",
             "Give a few seconds of clear speech by one person.",
         )
-    return waveform
+    return waveform, sample_rate

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from config.schema import SynthesizeOptions
-from core import clips, compute, originals, spectrogram
-from core.journal import Plan, Result
+from core import clips, compute, originals, speaking_precision, spectrogram
+from core.journal import Plan, Result, Warned
 from core.loading import load
 from core.reporter import Reporter, stage
-from core.speak import Speaker
+from core.speak import Speaker, unused_controls
 from core.workspace import Workspace
 
 SIDE = "speech"
@@ -17,10 +17,13 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter) ->
     """Write `audio/segment-NNN.wav` one by one, `audio/speech.wav` and its spectrogram."""
     with stage(reporter, "load"):
         model = load(workspace, options.voice_model, compute.prepare(options.device))
-        speaker = Speaker(model, options.voice, originals.longest_texts(workspace, model))
+        speaker = Speaker(model, options.voice, originals.longest_texts(workspace, model), options.sound)
+        computed_in = speaking_precision.apply(options.precision, model, speaker.vocoder)
     pieces = speaker.pieces(options.text, options.language)
-    plan = f"{len(pieces)} segments with {model.ref} in the voice {options.voice}."
+    plan = f"{len(pieces)} segments with {model.ref} in the voice {options.voice or 'of the model'}; {computed_in}."
     reporter.emit(Plan((plan,), {"segments": len(pieces)}))
+    if unused := unused_controls(options.sound, model.family):
+        reporter.emit(Warned(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):
         clip = clips.speak(speaker, options.text, options.language, options.sampling, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")

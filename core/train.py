@@ -17,15 +17,16 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import certificate, certify, checkpoint, compute, precision, records, replay, training_data
+from core import certificate, certify, checkpoint, compute, fitting, memory, precision, records, replay, training_data
 from core.adapters import Adapters
 from core.evaluate import Studio
+from core.fitting import Estimate
 from core.journal import Plan, Result, Step, Warned
 from core.loading import VoiceModel, load_checkpoint, load_extension
 from core.milestones import Milestones
 from core.optimization import StepLosses
 from core.records import CheckpointRecord
-from core.reporter import Reporter, StopRequested, check_stop, stage
+from core.reporter import Reporter, check_stop, stage, telling
 from core.trainer import Trainer
 from core.workspace import Workspace
 
@@ -40,7 +41,9 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
         milestones = _open(options, workspace, reporter, device)
     trainer = milestones.trainer
     _write_environment(reporter.directory, device, str(trainer.precision))
-    reporter.emit(_plan(trainer))
+    with stage(reporter, "probe"):
+        found = fitting.estimate(trainer)
+    reporter.emit(_plan(trainer, found))
     milestones.warn()
     check_stop(reporter)
     if trainer.step and _due(trainer) and not milestones.measured():
@@ -50,11 +53,11 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
         _tell(trainer, losses, reporter)
         if _due(trainer):
             milestones.save()
-            _stop_here(milestones, reporter)
+            milestones.stop_here()
             milestones.evaluate()
         elif reporter.stop_requested():
             milestones.save()
-            _stop_here(milestones, reporter)
+            milestones.stop_here()
     if trainer.step < options.steps:
         reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
                              f"{trainer.step} of {options.steps}, before the learning rate had run down."))
@@ -77,7 +80,10 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
     rehearsed = replay.load(voice, studio.voices).rehearsed if options.scope == "full" else ()
     if options.scope == "full" and options.replay > 0 and not rehearsed:
         reporter.emit(Warned("The base model comes with no clips to rehearse: replay is off, expect more drift."))
-    trainer = Trainer(options, voice, data, rehearsed, precision.decide(options.precision, device))
+    trainer = Trainer(options, voice, data, rehearsed, precision.decide(options.precision, device),
+                      lambda message: reporter.emit(Warned(message)))
+    if options.compile == "on":
+        voice.model.compile()
     if saved:
         state = checkpoint.load_state(run, saved[-1])
         if state.data_fingerprint != data.fingerprint:
@@ -106,7 +112,7 @@ def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: Voice
                             options.adapter_rank if voice.adapters else None)
 
 
-def _plan(trainer: Trainer) -> Plan:
+def _plan(trainer: Trainer, found: Estimate) -> Plan:
     counts, options, data = trainer.counts, trainer.options, trainer.data
     total = counts.new_rows + counts.old_rows
     frozen = _amount(counts.base_parameters)
@@ -116,11 +122,38 @@ def _plan(trainer: Trainer) -> Plan:
          f"{beside} {frozen} frozen parameters.",
          f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
          f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation} clips; "
-         f"{trainer.precision}."),
+         f"{trainer.precision}.",
+         *_expected(trainer, found)),
         {"new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
          "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
-         "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out)},
+         "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out),
+         "memory_bytes": found.needed or 0, "seconds": round(found.seconds_a_step * (options.steps - trainer.step))},
     )
+
+
+def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:
+    """Memory and time, and what was changed so that it fits."""
+    options, setting = trainer.options, found.setting
+    free = "" if found.free is None else f" of {memory.gib(found.free)} free"
+    if not found.fits:
+        needed = f"about {memory.gib(found.needed)}" if found.needed is not None else "more memory than there is"
+        return (f"It needs {needed}{free} even with single clips: it may end without memory.",)
+    steps = options.steps - trainer.step
+    lines = [f"About {memory.gib(found.needed or 0)}{free}; {steps} steps in about "
+             f"{_duration(found.seconds_a_step * steps)}, beside the samples that are spoken."]
+    if setting.parts > 1:
+        lines.append(f"To fit into memory, passes of {setting.size(options.batch_size)} clips, accumulated "
+                     f"{setting.parts * options.accumulation} times a step.")
+    if setting.recompute:
+        lines.append("Activations are computed again in the backward pass, to save memory.")
+    return tuple(lines)
+
+
+def _duration(seconds: float) -> str:
+    """Such as `50 s`, `12 min` or `3.4 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _amount(parameters: int) -> str:
@@ -149,22 +182,16 @@ def _tell(trainer: Trainer, losses: StepLosses, reporter: Reporter) -> None:
                        round(left, 1)))
 
 
-def _stop_here(milestones: Milestones, reporter: Reporter) -> None:
-    """End the run if that was asked for; the present step is saved."""
-    if reporter.stop_requested():
-        milestones.announce()
-        trainer = milestones.trainer
-        raise StopRequested(f"Stopped after step {trainer.step} of {trainer.options.steps}, which is saved; "
-                            "resume goes on from there.")
-
-
 def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) -> Result:
     """Certify the best checkpoint; the run's result."""
     run, trainer = reporter.directory, milestones.trainer
     ranking = checkpoint.read_ranking(run)
     assert ranking.best is not None
+    tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
+                             "certificate is missing; resume makes it.")
     with stage(reporter, "certificate"):
-        made = certify.certify_folder(workspace, checkpoint.folder_of(run, ranking.best), trainer.voice.device)
+        folder = checkpoint.folder_of(run, ranking.best)
+        made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell)
         certificate.write(run / certificate.FILE, made)
     if made.failed():
         reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -89,10 +89,41 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks: an embedding and the codes of a reference clip."""
+    """Who speaks: an embedding and the codes of a reference clip; `timbre` is what the vocoder needs beside."""
 
     speaker_embedding: np.ndarray  # (D,) float32
     prompt_codes: np.ndarray  # (P,) int64
+    timbre: Mapping[str, np.ndarray] = field(default_factory=dict)
+    emotion: float = 0.5  # how lively, 0 to 1 and beyond; what each family was trained with is 0.5
+
+
+@dataclass(frozen=True)
+class PreparedVoice:
+    """A voice with the keys and values of its conditioning, valid while weights and adapters stay as they are."""
+
+    voice: Voice
+    keys_and_values: torch.Tensor  # (layers, 2, heads, conditioning length, head size)
+
+
+Ending = Literal["stop", "limit", "repetition"]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was spoken for one text, and why it ended: at the model's stop, at a limit, or repeating itself."""
+
+    codes: np.ndarray  # (U,) int64, without start and stop
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """How codes become sound; see `config.schema.SoundOptions`. A family uses what it names in `sound_controls`."""
+
+    flow_steps: int = 10
+    flow_prompt_s: float = 10.0
+    watermark: bool = True
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +157,13 @@ class Extractor(Protocol):
         """Waveform (S,) at `sample_rate` to features, the same whatever was extracted before."""
         ...
 
+    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """`extract` of each, together where that is faster; what stands beside a clip changes nothing of it.
+
+        A clip that cannot be used raises `UserError`, which need not say which one.
+        """
+        ...
+
 
 class SpeechModel(Protocol):
     """The trainable language model of a family. Every tensor of `module` outside the new rows is frozen."""
@@ -138,24 +176,36 @@ class SpeechModel(Protocol):
     longest_text: int  # text ids there are positions for, start and stop counted
     longest_speech: int  # codes there are positions for, without start and stop
 
-    def losses(self, samples: Sequence[Sample], options: LossOptions,
-               generator: torch.Generator | None = None) -> Losses:
-        """Next-token losses; a sample's share does not depend on its neighbours."""
+    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
+        """Next-token losses; a sample's share does not depend on its neighbours.
+
+        What is hidden of a sample follows from its seed; without seeds, from torch's own generator.
+        """
+        ...
+
+    def recompute(self, on: bool) -> None:
+        """Whether training keeps little of a forward pass and computes it again: less memory, the same gradients."""
+        ...
+
+    def compile(self) -> None:
+        """Let torch compile the layers as they are run first; for CUDA."""
         ...
 
     def probe(self, sample: Sample) -> Probe:
         """Logits of one sample without any hiding, in evaluation mode."""
         ...
 
-    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
-        """`extract` of each, together where that is faster; what stands beside a clip changes nothing of it.
-
-        A clip that cannot be used raises `UserError`, which need not say which one.
-        """
+    def shrink(self, kind: str) -> int:
+        """Keep the layers' matrices in `bfloat16` or `int8` from now on, to speak faster; the bytes a step reads."""
         ...
 
-    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling) -> list[np.ndarray]:
-        """Codes (U,) for each text's ids; stops at the model's own stop or a cap derived from the text."""
+    def prepare(self, voice: Voice) -> PreparedVoice:
+        """Compute once what is the same for every text in `voice`."""
+        ...
+
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
+                 sampling: Sampling) -> list[Generated]:
+        """Codes for each text's ids; ends at the model's own stop, or a limit derived from the text."""
         ...
 
 
@@ -164,8 +214,12 @@ class Vocoder(Protocol):
 
     sample_rate: int
 
-    def decode(self, codes: np.ndarray, voice: Voice) -> torch.Tensor:
+    def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
         """Codes (U,) in `voice` to waveform (S,)."""
+        ...
+
+    def to_half(self, dtype: torch.dtype) -> None:
+        """Compute in `dtype` from now on what does not suffer from it."""
         ...
 
 
@@ -183,6 +237,8 @@ class Family(Protocol):
     """Everything of one family, loaded from a model folder. Methods load on call and keep nothing."""
 
     name: str
+    sampling: Sampling  # what the model speaks best with
+    sound_controls: tuple[str, ...]  # fields of `config.schema.SoundOptions` that reach something
 
     def check(self, folder: Path) -> None:
         """Raise `UserError` when a file is missing, truncated or belongs to another model."""
@@ -198,6 +254,10 @@ class Family(Protocol):
 
     def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
 
+    def extractor_fingerprint(self, folder: Path) -> str:
+        """The fingerprint that `extractor` would have, without loading it."""
+        ...
+
     def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
 
     def judge(self, folder: Path) -> Judge | None:
@@ -205,7 +265,11 @@ class Family(Protocol):
         ...
 
     def voices(self, folder: Path) -> dict[str, Voice]:
-        """The voices that come with the model, by name."""
+        """The voices that come with the model, by name, the one to use by default first."""
+        ...
+
+    def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+        """The voice heard in a reference clip (S,)."""
         ...
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
@@ -224,7 +288,3 @@ class Family(Protocol):
         size; `merged` the same with adapters folded in. `speech_model(folder)` then reads it back.
         """
         ...
-    def extractor_fingerprint(self, folder: Path) -> str:
-        """The fingerprint that `extractor` would have, without loading it."""
-        ...
-

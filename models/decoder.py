@@ -9,11 +9,13 @@ attends to padding, and no mask is needed in training.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -40,24 +42,44 @@ class DecoderConfig:
 
 
 class Cache:
-    """Keys and values of every layer in fixed storage, (layers, 2, B, heads, capacity, head size)."""
+    """Keys and values of every layer in fixed storage, (layers, 2, B, heads, capacity, head size).
+
+    `span` is how many positions are looked at; less is faster. `level`: every row stands at the
+    last of them, so that a single new position needs no mask.
+    """
 
     def __init__(self, config: DecoderConfig, batch: int, capacity: int, device, dtype) -> None:
         head = config.width // config.heads
-        self.capacity = capacity
+        self.span, self.level = capacity, False
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):
-        """Store (B, heads, T, head size) at positions (B, T); returns the layer's whole keys and values."""
+        """Store (B, heads, T, head size) at positions (B, T); returns the layer's keys and values over the span."""
         stored_keys, stored_values = self.storage[layer]
         index = positions[:, None, :, None].expand_as(keys)
-        stored_keys.scatter_(2, index, keys)
-        stored_values.scatter_(2, index, values)
-        return stored_keys, stored_values
+        stored_keys.scatter_(2, index, keys.to(stored_keys.dtype))
+        stored_values.scatter_(2, index, values.to(stored_values.dtype))
+        return stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
+
+    def rows(self, count: int) -> Cache:
+        """The first rows, over the same storage."""
+        part = copy(self)
+        part.storage = self.storage[:, :, :count]
+        return part
+
+    def mask(self, positions: torch.Tensor) -> torch.Tensor | None:
+        """Which of the span each of positions (B, T) may look at, (B, 1, T, span); None when all."""
+        if self.level and positions.shape[1] == 1:
+            return None
+        return torch.arange(self.span, device=positions.device) <= positions[:, None, :, None]
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square normalisation in float32 (Zhang and Sennrich 2019)."""
+    """Root-mean-square normalisation in float32 (Zhang and Sennrich 2019); the result has the type of the weights.
+
+    So the products after it run in the type that the weights were cast to, while the sum of
+    the layers that comes in may stay in float32.
+    """
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -65,9 +87,8 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        wide = hidden.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
-        return self.weight * wide.to(hidden.dtype)
+        wide = F.rms_norm(hidden.float(), (hidden.shape[-1],), None, self.epsilon)
+        return self.weight * wide.to(self.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -97,7 +118,8 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         else:
             keys, values = cache.write(self.layer, keys, values, positions)
-            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+            mixed = F.scaled_dot_product_attention(queries.to(keys.dtype), keys, values, attn_mask=mask)
+            mixed = mixed.to(hidden.dtype)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
@@ -130,9 +152,14 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers and a last norm. Published checkpoints carry an unused `embed_tokens`, kept to load strictly."""
+    """Layers and a last norm. Published checkpoints carry an unused `embed_tokens`, kept to load strictly.
+
+    With `recompute`, training keeps only what enters each layer and runs the layer again in
+    the backward pass (Chen et al. 2016, arXiv:1604.06174): less memory, a third more work.
+    """
 
     frequencies: torch.Tensor
+    recompute = False
 
     def __init__(self, config: DecoderConfig, unused_tokens: int = 0) -> None:
         super().__init__()
@@ -141,7 +168,20 @@ class Decoder(nn.Module):
             self.embed_tokens = nn.Embedding(unused_tokens, config.width)
         self.layers = nn.ModuleList([Layer(config, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.width, config.epsilon)
-        self.register_buffer("frequencies", _frequencies(config), persistent=False)
+        self.compute_frequencies()
+
+    def compute_frequencies(self) -> None:
+        """Make what is not in checkpoints; to be called again on a model that was built without values."""
+        with torch.device("cpu"):
+            self.register_buffer("frequencies", _frequencies(self.config), persistent=False)
+
+    def compile_layers(self) -> None:
+        """Let torch compile each layer's `forward` when it is first run, for any batch and length.
+
+        Only what is inside: hooks and recomputation stay outside of what is compiled.
+        """
+        for layer in self.layers:
+            layer.forward = torch.compile(layer.forward, dynamic=True)
 
     def rotation(self, positions: torch.Tensor):
         """Cosines and sines for positions (B, T) or (1, T), each (B, 1, T, head size); None without rotary."""
@@ -156,14 +196,14 @@ class Decoder(nn.Module):
         """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) says where each vector stands in its row."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
-        mask = None
-        if cache is not None:
-            mask = torch.arange(cache.capacity, device=hidden.device) <= positions[:, None, :, None]
+        mask = None if cache is None else cache.mask(positions)
         rotation = self.rotation(positions)
         if rotation is not None:
-            rotation = tuple(part.to(hidden.dtype) for part in rotation)
+            rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
+        recompute = self.recompute and cache is None and torch.is_grad_enabled()
         for layer in self.layers:
-            hidden = layer(hidden, rotation, cache, positions, mask)
+            given = (hidden, rotation, cache, positions, mask)
+            hidden = checkpoint(layer, *given, use_reentrant=False) if recompute else layer(*given)
         return self.norm(hidden)
 
 

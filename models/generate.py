@@ -1,8 +1,8 @@
-"""Codes from text: prefill once, then one code a step with a static cache, several texts together.
+"""Codes from text: the conditioning of a voice once, a prefill of the texts, then one code a step.
 
-It does not know sound or languages. Code k stands at speech position k + 1 in cached
-decoding, as in training. Noise is drawn per text from its own generator, so a text's
-codes do not depend on its neighbours.
+It does not know sound or languages. Code k stands at speech position k + 1, as in training.
+A step has fixed buffers and no answer that the host waits for, so that on CUDA it is
+captured as a graph (`models.captured`); the host looks at what was said every few steps.
 """
 
 from __future__ import annotations
@@ -12,109 +12,173 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from models.base import Sample, Sampling, Voice
+from models.base import Ending, Generated, PreparedVoice, Sampling, Voice
 from models.decoder import Cache
-from models.speech_lm import Batch, SpeechLM, collate, stream
+from models.sampling import Sampler
+from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
+
+CHECK = 8  # steps between two looks of the host
+_LONGEST_PERIOD, _REPEATED = 25, 50  # codes: a pattern of up to a second, said again until two seconds are the same
 
 
 @torch.inference_mode()
-def generate(model: SpeechLM, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling,
-             caps: Sequence[int], device: torch.device) -> list[np.ndarray]:
-    """Codes (U,) for each text's ids (T,); a text ends at the model's stop, or after its cap in codes."""
-    batch = _prompt(model, texts, voices, device)
-    guided = sampling.guidance > 0
-    keep = torch.ones(len(texts), device=device)
-    if guided:
-        batch = _doubled(batch)
-        keep = torch.cat([keep, torch.zeros_like(keep)])
-    rows, _, codes_at = stream(model, batch, text_keep=keep)
-    lengths = codes_at[:, 0] + 1  # the start of speech is each row's last position
+def prepare(model: SpeechLM, voice: Voice, device: torch.device) -> PreparedVoice:
+    """The conditioning of `voice` as keys and values; it comes first in the stream and so never depends on a text."""
+    codes = torch.as_tensor(voice.prompt_codes, dtype=torch.long, device=device)[None]
+    if not codes.numel():  # an empty prompt is one masked position
+        codes = codes.new_zeros(1, 1)
+    length = torch.tensor([len(voice.prompt_codes)], device=device)
+    kind = model.speech_emb.weight.dtype
+    speaker = torch.as_tensor(voice.speaker_embedding, device=device, dtype=kind)[None]
+    emotion = torch.full((1,), voice.emotion, device=device, dtype=kind)
+    embedded = model.embed_conditioning(Conditioning(speaker, codes, length, emotion))
+    cache = Cache(model.config.decoder, 1, embedded.shape[1], device, _cache_type(embedded))
+    model.tfmr(embedded, cache)
+    return PreparedVoice(voice, cache.storage[:, :, 0])
+
+
+@torch.inference_mode()
+def generate(model: SpeechLM, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice], sampling: Sampling,
+             caps: Sequence[int], device: torch.device, stepper: Stepper | None = None) -> list[Generated]:
+    """Codes for each text's ids (T,); a text ends at the model's stop, or after its cap in codes.
+
+    A `stepper` that `fits` spares the allocation, and a captured one the launches of every step.
+    """
     longest = min(max(caps), model.config.speech_positions - 1)
-    cache = Cache(model.config.decoder, len(rows), rows.shape[1] + longest, device, rows.dtype)
-    everywhere = torch.arange(rows.shape[1], device=device)[None].expand(len(rows), -1)
-    hidden = model.tfmr(rows, cache, everywhere)
-    hidden = hidden.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, hidden.shape[-1]))
-    sampler = Sampler(model, len(texts), sampling, device)
-    codes: list[torch.Tensor] = []
-    open_rows = torch.ones(len(texts), dtype=torch.bool, device=device)
-    limits = torch.tensor(list(caps), device=device)
-    for step in range(longest):
-        chosen = sampler.choose(model.speech_head(hidden[:, 0]).float(), first=step == 0)
-        codes.append(torch.where(open_rows, chosen, model.config.stop_speech))
-        open_rows = open_rows & (chosen != model.config.stop_speech) & (step + 1 < limits)
-        if not bool(open_rows.any()):
-            break
-        given = torch.cat([chosen, chosen]) if guided else chosen
-        embedded = model.speech_emb(given) + model.speech_pos_emb.emb.weight[step + 1]
-        hidden = model.tfmr(embedded[:, None].to(rows.dtype), cache, (lengths + step)[:, None])
-    stacked = torch.stack(codes, 1).cpu().numpy()
-    return [row[row != model.config.stop_speech] for row in stacked]
+    ids = [torch.as_tensor(text, dtype=torch.long, device=device) for text in texts]
+    needed = buffers(model.config, max(map(len, ids)), longest)
+    if stepper is None:
+        stepper = Stepper(model, len(texts), needed, longest, device)
+    assert stepper.fits(len(texts), needed, longest)
+    prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare(model, voice, device)
+                for voice in voices}
+    stepper.begin(ids, [prepared[id(voice)] for voice in voices], sampling)
+    ended: list[Generated | None] = [None] * len(texts)
+    for step in range(1, longest + 1):
+        stepper.advance()
+        if step % CHECK == 0 or step == longest:
+            said = stepper.codes[:, :step].cpu().numpy()
+            ended = [done or _ended(row, cap, model.config.stop_speech) for done, row, cap in
+                     zip(ended, said, caps, strict=True)]
+            if all(ended):
+                break
+    return [done or Generated(row[:cap], "limit") for done, row, cap in zip(ended, said, caps, strict=True)]
 
 
-class Sampler:
-    """Turns logits into codes with the controls of `Sampling`; remembers what each text has used."""
-
-    def __init__(self, model: SpeechLM, texts: int, sampling: Sampling, device: torch.device) -> None:
-        rows = model.config.speech_rows
-        self.sampling, self.texts, self.stop = sampling, texts, model.config.stop_speech
-        self.forbidden = torch.arange(rows, device=device) >= model.config.start_speech
-        self.forbidden[self.stop] = False
-        self.used = torch.zeros(texts, rows, dtype=torch.bool, device=device)
-        self.generators = [torch.Generator().manual_seed(sampling.seed) for _ in range(texts)]
-
-    def choose(self, logits: torch.Tensor, first: bool = False) -> torch.Tensor:
-        """Logits (B, V), or (2 B, V) with the textless rows last, to codes (B,)."""
-        if self.sampling.guidance > 0:
-            with_text, without = logits.chunk(2)
-            logits = with_text + self.sampling.guidance * (with_text - without)
-        logits = logits.masked_fill(self.forbidden, -torch.inf)
-        if first:  # silence is not an answer
-            logits[:, self.stop] = -torch.inf
-        if self.sampling.repetition_penalty != 1.0:
-            factor = self.sampling.repetition_penalty
-            logits = torch.where(self.used, torch.where(logits > 0, logits / factor, logits * factor), logits)
-        chosen = self._draw(logits)
-        self.used.scatter_(1, chosen[:, None], True)
-        return chosen
-
-    def _draw(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.sampling.temperature == 0:
-            return logits.argmax(-1)
-        scores = (logits / self.sampling.temperature).log_softmax(-1)
-        scores = _truncate(scores, self.sampling)
-        noise = torch.stack([torch.rand(scores.shape[1], generator=g) for g in self.generators])
-        gumbel = -torch.log(-torch.log(noise.clamp(1e-20, 1 - 1e-7))).to(scores.device)
-        return (scores + gumbel).argmax(-1)
+def buffers(config: SpeechLMConfig, longest_text: int, longest: int) -> int:
+    """Cache positions that texts of up to `longest_text` ids and `longest` codes need."""
+    return config.conditioning_length + longest_text + 2 + longest
 
 
-def _truncate(scores: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Log-probabilities (B, V) with the codes that min-p and top-p leave out at minus infinity."""
-    probabilities = scores.exp()
-    if sampling.min_p > 0:
-        weak = probabilities < sampling.min_p * probabilities.amax(-1, keepdim=True)
-        scores = scores.masked_fill(weak, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, order = scores.exp().sort(-1, descending=True)
-        ordered = ordered / ordered.sum(-1, keepdim=True)
-        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
-        scores = scores.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), -torch.inf)
-    return scores
+def _ended(codes: np.ndarray, cap: int, stop: int) -> Generated | None:
+    """What a text has said (U,), once it has come to an end."""
+    stops = np.flatnonzero(codes[:cap] == stop)
+    if len(stops):
+        return Generated(codes[:stops[0]], "stop")
+    ending: Ending = "limit"
+    length = cap if len(codes) >= cap else 0
+    if (begun := repetition(codes[:cap])) is not None:
+        ending, length = "repetition", begun
+    return Generated(codes[:length], ending) if length else None
 
 
-def _prompt(model: SpeechLM, texts: Sequence[np.ndarray], voices: Sequence[Voice], device: torch.device) -> Batch:
-    nothing = np.zeros(0, dtype=np.int64)
-    samples = [Sample(text, nothing, voice.speaker_embedding, voice.prompt_codes)
-               for text, voice in zip(texts, voices, strict=True)]
-    return collate(samples, model.config, device)
+def repetition(codes: np.ndarray) -> int | None:
+    """Where codes (U,) begin to say the same again until their end, for two seconds; None when they do not.
+
+    The pattern that repeats may be up to a second long; its first saying is kept.
+    """
+    for period in range(1, min(_LONGEST_PERIOD, len(codes) - _REPEATED) + 1):
+        if np.array_equal(codes[-_REPEATED:], codes[-_REPEATED - period:-period]):
+            differing = np.flatnonzero(codes[period:] != codes[:-period])
+            return int(differing[-1]) + 1 + period if len(differing) else period
+    return None
 
 
-def _doubled(batch: Batch) -> Batch:
-    def twice(value):
-        return torch.cat([value, value])
+class Stepper:
+    """The buffers of some texts that are spoken together, and the step from one code to the next."""
 
-    given = batch.conditioning
-    return Batch(
-        type(given)(twice(given.speaker_embedding), twice(given.prompt_codes),
-                    twice(given.prompt_lengths), twice(given.emotion)),
-        twice(batch.text_ids), twice(batch.text_lengths), twice(batch.codes), twice(batch.code_lengths),
-    )
+    def __init__(self, model: SpeechLM, texts: int, capacity: int, longest: int, device: torch.device) -> None:
+        self.model, self.texts, self.capacity, self.longest = model, texts, capacity, longest
+        config = model.config
+        allowed = torch.arange(config.speech_rows, device=device) < config.start_speech
+        allowed[config.stop_speech] = True
+        self.sampler = Sampler(texts, allowed, config.stop_speech)
+        self.codes = torch.zeros(texts, longest, dtype=torch.long, device=device)
+        self.step = torch.zeros((), dtype=torch.long, device=device)
+        self.positions = torch.zeros(2 * texts, 1, dtype=torch.long, device=device)
+        self.hidden = torch.zeros(0, device=device)  # (2 B, width), where each row stands
+        self.cache: Cache | None = None
+        self.deepest = 0  # positions of the longest row
+
+    def fits(self, texts: int, capacity: int, longest: int) -> bool:
+        """Whether the buffers are right for such texts."""
+        return texts == self.texts and capacity <= self.capacity and longest <= self.longest
+
+    @property
+    def rows(self) -> int:
+        """Rows in use: the texts, and again without their text where there is guidance."""
+        return 2 * self.texts if self.sampler.guided else self.texts
+
+    def begin(self, texts: Sequence[torch.Tensor], voices: Sequence[PreparedVoice], sampling: Sampling) -> None:
+        """Take in the texts' ids (T,): afterwards `hidden` is at each row's start of speech."""
+        self.sampler.begin(sampling, used=(self.model.config.start_speech,))
+        conditioning, copies = self.model.config.conditioning_length, self.rows // self.texts
+        keys_and_values = torch.stack([voice.keys_and_values for voice in voices], 2)
+        cache = self._cache_for(keys_and_values)
+        cache.storage[:, :, :self.rows, :, :conditioning] = keys_and_values.repeat(1, 1, copies, 1, 1, 1)
+        rows, lengths = self._embedded(texts)
+        at = conditioning + torch.arange(rows.shape[1], device=rows.device)[None].expand(self.rows, -1)
+        cache.span, cache.level = conditioning + rows.shape[1], False
+        hidden = self.model.tfmr(rows, cache.rows(self.rows), at)
+        last = lengths.repeat(copies) - 1
+        if self.hidden.dtype != hidden.dtype or not len(self.hidden):
+            self.hidden = hidden.new_zeros(2 * self.texts, hidden.shape[-1])
+        self.hidden[:self.rows] = hidden[torch.arange(self.rows, device=rows.device), last]
+        self.positions[:self.rows, 0] = conditioning + last + 1
+        self.step.zero_()
+        self.deepest = cache.span
+        cache.level = len({len(text) for text in texts}) == 1
+
+    def advance(self) -> None:
+        """Choose every row's next code and read it."""
+        assert self.cache is not None
+        self.cache.span = self.deepest + 1
+        self.compute()
+        self.deepest += 1
+
+    def compute(self) -> None:
+        """The step itself, on the device alone."""
+        assert self.cache is not None
+        rows, model = self.rows, self.model
+        chosen = self.sampler.choose(model.speech_head(self.hidden[:rows]), self.step)
+        self.codes.index_copy_(1, self.step[None], chosen[:, None])
+        self.step += 1
+        given = chosen.repeat(rows // self.texts)
+        embedded = model.speech_emb(given) + model.speech_pos_emb.emb.weight.index_select(0, self.step[None])
+        positions = self.positions[:rows]
+        self.hidden[:rows] = model.tfmr(embedded[:, None], self.cache.rows(rows), positions)[:, 0]
+        positions += 1
+
+    def _cache_for(self, keys_and_values: torch.Tensor) -> Cache:
+        """The cache, of the type and on the device of these (layers, 2, B, heads, C, head size)."""
+        if self.cache is None or self.cache.storage.dtype != keys_and_values.dtype:
+            self.cache = Cache(self.model.config.decoder, 2 * self.texts, self.capacity, keys_and_values.device,
+                               keys_and_values.dtype)
+        return self.cache
+
+    def _embedded(self, texts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Text and start of speech of every row (rows, L, width), padded on the right, and lengths (texts,)."""
+        model = self.model
+        start = model.embed_speech(texts[0].new_full((1, 1), model.config.start_speech))[0]
+        starts = start.repeat(1 + model.config.doubled_start, 1)
+        made = []
+        for keep in (1.0, 0.0)[:self.rows // self.texts]:
+            hiding = None if keep else start.new_zeros(1)
+            made += [torch.cat([model.embed_text(text[None], hiding)[0], starts]) for text in texts]
+        lengths = torch.tensor([len(row) for row in made[:self.texts]], device=start.device)
+        return torch.nn.utils.rnn.pad_sequence(made, batch_first=True), lengths
+
+
+def _cache_type(vectors: torch.Tensor) -> torch.dtype:
+    """A processor's attention is fastest in float32, whatever the products around it are computed in."""
+    return vectors.dtype if vectors.device.type == "cuda" else torch.float32

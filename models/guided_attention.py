@@ -1,7 +1,8 @@
 """A loss that asks some heads to look, while a code is spoken, near the text being spoken.
 
 After Tachibana et al. 2018 (arXiv:1710.08969), on heads that follow the text. It listens to
-the attention layers from outside, so that training without it costs nothing.
+what enters whole layers, from outside: training without it costs nothing, and layers may be
+compiled or run twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from models.decoder import Attention, Decoder, Layer
+from models.decoder import Decoder, Layer
 
 
 class GuidedAttention:
@@ -29,7 +30,7 @@ class GuidedAttention:
         for layer in self._heads:
             def keep(module, inputs, layer=layer) -> None:
                 self._seen[layer] = inputs
-            self._hooks.append(self._attention(layer).register_forward_pre_hook(keep))
+            self._hooks.append(self._layer(layer).register_forward_pre_hook(keep))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -38,17 +39,17 @@ class GuidedAttention:
         self._hooks.clear()
         self._seen.clear()
 
-    def _attention(self, layer: int) -> Attention:
-        block = self._decoder.layers[layer]
-        assert isinstance(block, Layer)
-        return block.self_attn
+    def _layer(self, index: int) -> Layer:
+        layer = self._decoder.layers[index]
+        assert isinstance(layer, Layer)
+        return layer
 
     def loss(self, text_at: torch.Tensor, codes_at: torch.Tensor, centres: torch.Tensor,
              weights: torch.Tensor) -> torch.Tensor:
         """Sum over codes of the negative logarithm of the attention near centres (B, U).
 
         Text stands at `text_at` (B, T) of its row and codes at `codes_at` (B, U), as from
-        `speech_lm.segment_index`; `weights` (B, U) is 0 for codes that do not count.
+        `teacher_forcing.segment_index`; `weights` (B, U) is 0 for codes that do not count.
         """
         places = torch.arange(text_at.shape[1], device=text_at.device)
         near = torch.exp(-(places - centres[..., None]).square() / (2 * self._width**2))
@@ -65,7 +66,8 @@ class GuidedAttention:
         return total / len(self._heads)
 
     def _weights(self, layer: int, heads: list[int]) -> torch.Tensor:
-        queries, keys = self._attention(layer).queries_and_keys(*self._seen[layer][:2])
+        block, (hidden, rotation) = self._layer(layer), self._seen[layer][:2]
+        queries, keys = block.self_attn.queries_and_keys(block.input_layernorm(hidden), rotation)
         queries, keys = queries[:, heads], keys[:, heads]
         scores = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)

@@ -12,7 +12,7 @@ from core.adapters import Adapters
 from core.checkpoint import TrainerState
 from core.journal import CheckpointSaved, Journal
 from core.loading import load
-from core.prefix import new_rows
+from core.prefix import base_tensors, hash_tensors, new_rows
 from core.records import CheckpointRecord, ExtensionRecord
 from core.workspace import Workspace
 from data.batches import Position
@@ -44,7 +44,8 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN) -> None:
                 value += 0.1 * torch.randn(value.shape, generator=noise)
         voice = replace(voice, adapters=adapters)
     untrained = records.read(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
-    record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, "", voice.origin, 4)
+    frozen = hash_tensors(base_tensors(voice.model.module))
+    record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4)
     state = TrainerState(8, 1.0, Position(0, 0), Position(0, 0), "", {"generator": torch.zeros(4)})
     folder = checkpoint.save(made.directory, record, voice, options, state)
     journal = Journal(made.journal)

@@ -64,7 +64,7 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[Entry,
 
 
 def _entry(name: str, field: FieldInfo) -> Entry:
-    annotation = field.annotation
+    annotation = _plain_type(field.annotation)
     minimum = maximum = None
     for limit in field.metadata:
         if isinstance(limit, annotated_types.Ge | annotated_types.Gt):
@@ -81,6 +81,12 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         kind = "number"
     return Entry(name, field.title or name, field.description or "", kind,
                  field.get_default(call_default_factory=True), choices, minimum, maximum)
+
+
+def _plain_type(annotation: object) -> object:
+    """The type beside None: a number that may be left empty is a number."""
+    given = [part for part in get_args(annotation) if part is not type(None)]
+    return given[0] if type(None) in get_args(annotation) else annotation
 
 
 def _number(bound: object) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,9 @@ import torch
 from config.errors import UserError
 from data import audio
 from data.front_end import FrontEnd
-from models import speech_lm
-from models.base import ExportFile, Features, Losses, LossOptions, Probe, Sample, Sampling, Verdict, Voice
+from models.base import ExportFile, Features, Rendering, Sampling, Verdict, Voice
 from models.decoder import DecoderConfig
-from models.generate import generate
+from models.language_model import LanguageModel
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny import export
 from models.tiny.codec import Codec, CodecConfig
@@ -29,53 +27,11 @@ from models.tiny.files import load_config, load_module
 from models.tiny.judge import Judge, JudgeConfig, edit_distance, letters_of
 
 SETTINGS = audio.MelSettings()
+CODES_AT_LEAST, CODES_A_TOKEN = 12, 6  # a text may take half a second, and a quarter for each token
 PROMPT = 50  # codes of a reference clip that are kept: two seconds
-LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
-
-
-@dataclass
-class TinySpeechModel:
-    """The speech language model with what the trainer and the synthesizer ask of it."""
-
-    module: SpeechLM
-    prefix_size: int
-    device: torch.device
-    text_tables: tuple[str, ...] = ("text_emb", "text_head")
-    adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
 FEATURES_VERSION = 2  # raised when an extractor would give other arrays for the same clip and codec
-                                        "speech_head")
-    prompt_length: int = PROMPT
-
-    @property
-    def longest_text(self) -> int:
-        """See `models.base.SpeechModel`."""
-        return self.module.config.text_positions
-
-    @property
-    def longest_speech(self) -> int:
-        """See `models.base.SpeechModel`; the start takes a position."""
-        return self.module.config.speech_positions - 1
-
-    def losses(self, samples: Sequence[Sample], options: LossOptions,
-               generator: torch.Generator | None = None) -> Losses:
-        """See `models.base.SpeechModel`."""
-        batch = speech_lm.collate(samples, self.module.config, self.device)
-        return speech_lm.losses(self.module, batch, options, generator)
-
-    def probe(self, sample: Sample) -> Probe:
-        """See `models.base.SpeechModel`."""
-        return speech_lm.probe(self.module, sample, self.device)
-
-    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice], sampling: Sampling) -> list[np.ndarray]:
-        """See `models.base.SpeechModel`; a text may take 12 codes (half a second) and 6 a token."""
-        caps = [12 + 6 * len(text) for text in texts]
-        longest = max(len(text) for text in texts)
-        if longest > self.module.config.text_positions:
-            raise UserError(
-                f"A sentence of {longest} tokens is longer than the model's {self.module.config.text_positions}.",
-                "Split it into shorter sentences.",
-            )
-        return generate(self.module, texts, voices, sampling, caps, self.device)
+FIRST_VOICE = "low"
+LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
 
 
 class TinyExtractor:
@@ -105,11 +61,15 @@ class TinyVocoder:
     def __init__(self, codec: Codec, device: torch.device) -> None:
         self.codec, self.device = codec, device
 
-    def decode(self, codes: np.ndarray, voice: Voice) -> torch.Tensor:
-        """Codes (U,) to waveform (640 U - 160,) at 16 kHz."""
+    def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
+        """Codes (U,) to waveform (640 U - 160,) at 16 kHz; there is nothing to choose."""
         rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
         speaker = torch.from_numpy(voice.speaker_embedding)[None].to(self.device)
         return audio.griffin_lim(self.codec.decode(rows, speaker), SETTINGS)[0].cpu()
+
+
+    def to_half(self, dtype: torch.dtype) -> None:
+        """See `models.base.Vocoder`; this one is small enough as it is."""
 
 
 class TinyJudge:
@@ -132,6 +92,8 @@ class Tiny:
     """The built-in family."""
 
     name = "tiny"
+    sampling = Sampling()
+    sound_controls: tuple[str, ...] = ()
 
     def check(self, folder: Path) -> None:
         """Compare every file with SHA256SUMS.json."""
@@ -159,12 +121,12 @@ class Tiny:
             )
         return front_end
 
-    def speech_model(self, folder: Path, device: torch.device) -> TinySpeechModel:
+    def speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
         """The base language model, frozen, in evaluation mode."""
         config = _language_model_config(folder)
         module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
         module.requires_grad_(False)
-        return TinySpeechModel(module, config.text_rows, device)
+        return LanguageModel(module, config.text_rows, device, PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
 
     def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
         """The codec as extractor."""
@@ -184,11 +146,14 @@ class Tiny:
     def voices(self, folder: Path) -> dict[str, Voice]:
         """One voice a recording in `voices/`."""
         extractor = self.extractor(folder, torch.device("cpu"))
-        found = {}
-        for path in sorted((folder / "voices").glob("*.ogg")):
-            features = extractor.extract(audio.load(path, extractor.sample_rate))
-            found[path.stem] = Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64))
-        return found
+        paths = {path.stem: path for path in (folder / "voices").glob("*.ogg")}
+        names = sorted(paths, key=lambda name: (name != FIRST_VOICE, name))
+        return {name: _voice(extractor.extract(audio.load(paths[name], extractor.sample_rate))) for name in names}
+
+    def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
+        """See `models.base.Family`."""
+        extractor = self.extractor(folder, device)
+        return _voice(extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate)))
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
         """The held-out base-language recordings as features: they probe the old languages."""
@@ -207,6 +172,10 @@ class Tiny:
                merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
         """See `models.base.Family`."""
         return export.write(base, folder, LANGUAGE_MODEL, _language_model_config(base), tensors, merged)
+
+
+def _voice(features: Features) -> Voice:
+    return Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64))
 
 
 def _held_out(folder: Path) -> list[dict[str, str]]:

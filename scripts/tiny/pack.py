@@ -138,8 +138,8 @@ def measure(corpora: dict[str, Corpus]) -> list[Score]:
             texts = [front_end.encode(clip.text, language) for clip in twice]
             speakers = [voices[name] for _ in clips for name in VOICE_NAMES]
             for what, sampling in SAMPLINGS.items():
-                codes = model.generate(texts, speakers, sampling)
-                spoken = [vocoder.decode(c, v) for c, v in zip(codes, speakers, strict=True)]
+                said = model.generate(texts, speakers, sampling)
+                spoken = [vocoder.decode(s.codes, v) for s, v in zip(said, speakers, strict=True)]
                 score(language, split, what, twice, spoken)
     return scores
 

@@ -23,7 +23,8 @@ from models.base import LossOptions, Sample, Sampling, Voice
 from models.decoder import Attention, DecoderConfig, Layer
 from models.generate import generate
 from models.guided_attention import GuidedAttention
-from models.speech_lm import SpeechLM, SpeechLMConfig, collate, losses, segment_index
+from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.teacher_forcing import collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.files import load_config, load_module, save_module
 from models.tiny.judge import Judge, JudgeConfig
@@ -187,7 +188,7 @@ def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: 
         for part, peak in zip(parts, peaks, strict=True):
             part.param_groups[0]["lr"] = peak * learning_rate(step, count, warmup=150, hold=0.5)
             part.zero_grad()
-        packed = collate([s.sample for s in batch], model.config, torch.device("cpu"))
+        packed = collate([s.sample for s in batch], model.config, torch.device("cpu"), options)
         centres = torch.zeros(packed.codes.shape)
         for row, item in enumerate(batch):
             centres[row, : len(item.centres)] = torch.from_numpy(item.centres)
@@ -230,10 +231,10 @@ def judged(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, cli
     """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
     texts = [front_end.encode(clip.text, clip.language) for clip in clips]
     chosen = [voices[clip.voice] for clip in clips]
-    codes = generate(model, texts, chosen, Sampling(temperature=temperature), [20 + 4 * len(t) for t in texts],
-                     torch.device("cpu"))
-    mels = [codec.decode(torch.from_numpy(c)[None], torch.from_numpy(v.speaker_embedding)[None])[0]
-            for c, v in zip(codes, chosen, strict=True)]
+    spoken = generate(model, texts, chosen, Sampling(temperature=temperature), [20 + 4 * len(t) for t in texts],
+                      torch.device("cpu"))
+    mels = [codec.decode(torch.from_numpy(s.codes)[None], torch.from_numpy(v.speaker_embedding)[None])[0]
+            for s, v in zip(spoken, chosen, strict=True)]
     return error(judge, list(zip(clips, mels, strict=True)))
 
 

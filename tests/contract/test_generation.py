@@ -30,7 +30,7 @@ def test_cached_decoding_equals_teacher_forcing(world: World, trained: VoiceMode
     for index, text in enumerate(texts):
         ids, voice = trained.front_end.encode(text, language), voices[index % len(voices)]
         with trained.speaking(language):
-            codes = trained.model.generate([ids], [voice], GREEDY)[0]
+            codes = trained.model.generate([ids], [voice], GREEDY)[0].codes
             logits = trained.model.probe(Sample(ids, codes, voice.speaker_embedding, voice.prompt_codes)).speech_logits
         assert len(codes) > 0
         assert np.array_equal(logits[:len(codes), :world.case.codes].argmax(-1).numpy(), codes)
@@ -42,15 +42,24 @@ def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampli
     voice = next(iter(trained.family.voices(trained.base_folder).values()))
     texts = [trained.front_end.encode(text, "en") for text in ENGLISH]
     together = trained.model.generate(texts, [voice] * len(texts), sampling)
-    for text, codes in zip(texts, together, strict=True):
-        assert np.array_equal(trained.model.generate([text], [voice], sampling)[0], codes)
+    for text, spoken in zip(texts, together, strict=True):
+        alone = trained.model.generate([text], [voice], sampling)[0]
+        assert (alone.ending, alone.codes.tolist()) == (spoken.ending, spoken.codes.tolist())
+
+
+def test_a_prepared_voice_speaks_the_same(trained: VoiceModel) -> None:
+    voice = next(iter(trained.family.voices(trained.base_folder).values()))
+    text = [trained.front_end.encode(ENGLISH[0], "en")]
+    direct, prepared = (trained.model.generate(text, [given], GREEDY)[0].codes
+                        for given in (voice, trained.model.prepare(voice)))
+    assert np.array_equal(direct, prepared)
 
 
 def test_the_seed_decides(trained: VoiceModel) -> None:
     voice = next(iter(trained.family.voices(trained.base_folder).values()))
     text = [trained.front_end.encode(ENGLISH[0], "en")]
-    first, again, other = (trained.model.generate(text, [voice], Sampling(temperature=1.0, min_p=0.0, seed=seed))[0]
-                           for seed in (1, 1, 2))
+    lively = [Sampling(temperature=1.0, min_p=0.0, seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (trained.model.generate(text, [voice], sampling)[0].codes for sampling in lively)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -68,7 +77,7 @@ def test_base_text_keeps_its_ids(world: World) -> None:
 def test_the_vocoder_makes_sound_of_the_codes(trained: VoiceModel) -> None:
     voice = next(iter(trained.family.voices(trained.base_folder).values()))
     vocoder = trained.family.vocoder(trained.base_folder, torch.device("cpu"))
-    codes = trained.model.generate([trained.front_end.encode(ENGLISH[0], "en")], [voice], GREEDY)[0]
+    codes = trained.model.generate([trained.front_end.encode(ENGLISH[0], "en")], [voice], GREEDY)[0].codes
     waveform = vocoder.decode(codes, voice)
     assert waveform.ndim == 1
     assert torch.isfinite(waveform).all()

@@ -23,8 +23,9 @@ def losses(listeners: list[Listener]) -> list[tuple[int, float, float, float]]:
 
 
 def evaluations(listeners: list[Listener]) -> list[tuple[int, float, float]]:
+    """What was measured; a family without a judge has no errors."""
     events: list[Evaluated] = [event for listener in listeners for event in listener.of("evaluated")]
-    return [(event.step, event.speech_loss, event.errors["am"]) for event in events]
+    return [(event.step, event.speech_loss, event.errors.get("am", 0.0)) for event in events]
 
 
 def trained_tensors(world: World, run: Path) -> dict[str, torch.Tensor]:

@@ -6,36 +6,103 @@ import pytest
 import torch
 
 from core import optimization
-from core.prefix import base_tensors, hash_tensors
-from models.base import LossOptions
+from core.optimization import Work
+from core.prefix import base_tensors
+from core.trainer import Trainer
+from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
 
+OPTIONAL = {"he", "ja", "ru", "zh"}  # their text needs packages that may not be installed
+HALVES = (torch.float32, torch.bfloat16, torch.float16)
 HARD = {"weight_decay": 0.1, "clip": 0.5, "accumulation": 2, "adapter_dropout": 0.1, "steps": 6, "row_rate": 0.1}
+
+
+def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:
+    return Work(trainer.voice, trainer.trained, trainer.options, trainer.precision, optimizer,
+                trainer.precision.scaler())
 
 
 def test_one_batch_overfits(world: World) -> None:
     trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
                             attention_weight=0.0, text_loss_weight=1.0)
-    batch = trainer.draw().samples
-    optimizer = torch.optim.AdamW(trainer.trained.named.values(), lr=1e-2)
+    samples = trainer.draw()[0].samples
+    work = work_of(trainer, torch.optim.AdamW(trainer.trained.named.values(), lr=5e-3))
+    losses = []
     with trainer.voice.speaking("am"):
-        losses = [optimization.step(trainer.voice, [batch], trainer.trained, optimizer, trainer.options,
-                                    trainer.precision, torch.Generator()) for _ in range(300)]
+        for _ in range(300):
+            losses.append(optimization.gradients(work, [samples], range(len(samples))))
+            optimization.apply(work)
     assert losses[-1].speech < 0.05 * losses[0].speech
     assert losses[-1].text < 0.2 * losses[0].text
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("scope", ["rows", "gated", "full"])
-def test_the_prefix_and_all_frozen_tensors_do_not_move(world: World, scope: str) -> None:
-    trainer = world.trainer(bfloat16=True, scope=scope, **HARD)
-    module = trainer.voice.model.module
+def test_the_prefix_and_all_frozen_tensors_do_not_move(world: World, scope: str, dtype: torch.dtype) -> None:
+    trainer = world.trainer(dtype, scope=scope, **HARD)
+    module, base = trainer.voice.model.module, world.base().model.module.state_dict()
     before = {name: value.clone() for name, value in base_tensors(module).items()}
+    assert all(torch.equal(before[name], base[name].to(dtype)) for name in base)
     for _ in range(6):
         trainer.take_step()
     after = base_tensors(module)
-    assert before.keys() == after.keys()
+    assert before.keys() == after.keys() == base.keys()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
-    assert hash_tensors(after) == world.base().base_hash
+    assert trainer.frozen_hash == world.base().base_hash
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_frozen_tensor_that_moved_is_told(world: World, dtype: torch.dtype) -> None:
+    trainer = world.trainer(dtype)
+    next(iter(base_tensors(trainer.voice.model.module).values())).view(-1)[0] += 1.0
+    assert trainer.frozen_hash != world.base().base_hash
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("scope", ["rows", "gated"])
+def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
+        world: World, scope: str, dtype: torch.dtype) -> None:
+    trainer = world.trainer(dtype, scope=scope, **HARD)
+    optimizer = trainer.optimizer
+    for _ in range(2):
+        trainer.take_step()
+    named = dict(trainer.voice.model.module.named_parameters())
+    assert {name for name, value in named.items() if value.grad is not None} == set(trainer.trained.named)
+    assert {name for name, value in named.items() if value.requires_grad} == set(trainer.trained.named)
+    assert all(value.dtype == torch.float32 for value in trainer.trained.named.values())
+    assert {value.dtype for value in base_tensors(trainer.voice.model.module).values()} == {dtype}
+    held = [value for group in optimizer.param_groups for value in group["params"]]
+    assert set(map(id, held)) == set(map(id, trainer.trained.named.values()))
+    assert all(moment.dtype == torch.float32 for state in optimizer.state.values() for moment in state.values())
+
+
+@pytest.mark.parametrize("dtype", HALVES[1:], ids=str)
+def test_half_precision_learns_what_float32_learns(world: World, dtype: torch.dtype) -> None:
+    plain = {"adapter_dropout": 0.0, "row_rate": 1e-2, "steps": 12}
+    exact, halved = world.trainer(**plain), world.trainer(dtype, **plain)
+    pairs = [(exact.take_step(), halved.take_step()) for _ in range(12)]
+    for one, other in pairs:
+        assert other.speech == pytest.approx(one.speech, rel=0.02)
+        assert other.text == pytest.approx(one.text, rel=0.02)
+    assert pairs[-1][1].text < 0.9 * pairs[0][1].text
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("scope", ["rows", "gated"])
+def test_a_model_in_training_speaks(world: World, scope: str, dtype: torch.dtype) -> None:
+    """What is greedily said is what the model finds likeliest when it is told the truth, up to rounding."""
+    trainer = world.trainer(dtype, scope=scope, **HARD)
+    for _ in range(3):
+        trainer.take_step()
+    voice, model = trainer.voice, trainer.voice.model
+    ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ", "am"), next(iter(voice.family.voices(voice.base_folder).values()))
+    with voice.speaking("am"):
+        codes = model.generate([ids], [speaker], Sampling(temperature=0.0, guidance=0.0))[0].codes
+        logits = model.probe(Sample(ids, codes, speaker.speaker_embedding, speaker.prompt_codes)).speech_logits.float()
+    assert len(codes) > 0
+    chosen = logits[torch.arange(len(codes)), torch.from_numpy(codes)]
+    best = logits[:len(codes), :world.case.codes].amax(-1)
+    assert (best - chosen).max() <= (0.0 if dtype == torch.float32 else 0.05 * logits.abs().max())
 
 
 @pytest.mark.parametrize("scope", ["rows", "gated", "full"])
@@ -64,7 +131,7 @@ def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
     for _ in range(6):
         trainer.take_step()
     probes = world.probes()
-    assert {item.language for item in probes} == set(base.front_end.base_languages)
+    assert {item.language for item in probes} >= set(base.front_end.base_languages) - OPTIONAL
     for item in probes:
         before = base.model.probe(item.sample)
         with trainer.voice.speaking(item.language):
@@ -77,7 +144,7 @@ def test_adapters_do_change_the_new_language(world: World) -> None:
     trainer = world.trainer(scope="gated", **HARD)
     for _ in range(6):
         trainer.take_step()
-    sample = trainer.draw().samples[0]
+    sample = trainer.draw()[0].samples[0]
     with trainer.voice.speaking("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
     with trainer.voice.speaking("en"):
@@ -98,7 +165,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
 
 def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
     trainer = world.trainer()
-    model, samples = trainer.voice.model, trainer.draw().samples
+    model, samples = trainer.voice.model, trainer.draw()[0].samples
     model.module.eval()
     with torch.no_grad():
         together = model.losses(samples, LossOptions())
@@ -109,24 +176,35 @@ def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
     torch.testing.assert_close(together.text_sum, torch.stack([one.text_sum for one in alone]).sum())
 
 
-def test_accumulation_changes_memory_and_not_the_gradient(world: World) -> None:
-    trainer = world.trainer(text_dropout=0.0, code_dropout=0.0, adapter_dropout=0.0, batch_size=6)
-    samples = trainer.draw().samples
-    gradients = []
+def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> None:
+    """Not even with text and codes hidden, because that hangs on each sample's own seed."""
+    trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6, clip=1e3)
+    samples = trainer.draw()[0].samples
+    work, gradients = work_of(trainer, torch.optim.SGD(trainer.trained.named.values(), lr=0.0)), []
     for parts in ([samples], [samples[:1], samples[1:3], samples[3:]]):
-        optimizer = torch.optim.SGD(trainer.trained.named.values(), lr=0.0)
         with trainer.voice.speaking("am"):
-            optimization.step(trainer.voice, parts, trainer.trained, optimizer, trainer.options.model_copy(
-                update={"clip": 1e3}), trainer.precision, torch.Generator())
+            optimization.gradients(work, parts, range(6))
         gradients.append({name: value.grad.clone() for name, value in trainer.trained.named.items()})
     for name in gradients[0]:
         torch.testing.assert_close(gradients[0][name], gradients[1][name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("scope", ["rows", "gated"])
+def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str) -> None:
+    options = {"scope": scope, "adapter_dropout": 0.3, "steps": 4}
+    plain = world.trainer(activation_checkpointing="off", **options)
+    wanted = [plain.take_step() for _ in range(4)]
+    saving = world.trainer(activation_checkpointing="on", **options)
+    assert saving.setting.recompute
+    assert [saving.take_step() for _ in range(4)] == wanted
+    for name, value in plain.trained.named.items():
+        assert torch.equal(value, saving.trained.named[name])
+
+
 def test_losses_are_those_of_the_logits(world: World) -> None:
     """Position i predicts token i + 1, and the last code predicts a stop."""
     trainer = world.trainer()
-    sample = trainer.draw().samples[0]
+    sample = trainer.draw()[0].samples[0]
     model = trainer.voice.model
     model.module.eval()
     with torch.no_grad():

@@ -10,7 +10,8 @@ import torch
 from models.base import LossOptions, Sample
 from models.decoder import DecoderConfig
 from models.guided_attention import GuidedAttention
-from models.speech_lm import Batch, SpeechLM, SpeechLMConfig, collate, losses
+from models.speech_lm import SpeechLM, SpeechLMConfig
+from models.teacher_forcing import Batch, collate, losses
 
 CONFIG = SpeechLMConfig(
     DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=30, speech_rows=22, start_speech=20,
@@ -64,7 +65,7 @@ def test_without_the_option_nothing_is_measured_and_no_hook_stays():
     model = _model()
     assert losses(model, _batch(_sample(6, 9, 1)), LossOptions()).attention_sum is None
     losses(model, _batch(_sample(6, 9, 1)), LossOptions(attention=True))
-    assert all(not layer.self_attn._forward_pre_hooks for layer in model.tfmr.layers)
+    assert all(not layer._forward_pre_hooks for layer in model.tfmr.layers)
 
 
 def test_a_family_without_aligned_heads_skips_it():

@@ -1,4 +1,4 @@
-"""bfloat16 only where the hardware has it, whatever torch says it can emulate."""
+"""Half precision only where the hardware has it, whatever torch says it can emulate."""
 
 from __future__ import annotations
 
@@ -7,29 +7,55 @@ import torch
 
 from config.errors import UserError
 from core import compute, precision
+from core.precision import Precision
 
 
-@pytest.mark.parametrize(("capability", "wanted"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+@pytest.mark.parametrize(("capability", "wanted"), [
+    ((6, 1), torch.float32), ((7, 5), torch.float16), ((8, 0), torch.bfloat16), ((9, 0), torch.bfloat16)])
 def test_a_card_is_asked_for_its_capability(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int],
-                                            wanted: bool) -> None:
+                                            wanted: torch.dtype) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    assert precision.decide("auto", torch.device("cuda")).bfloat16 is wanted
+    assert precision.decide("auto", torch.device("cuda")).dtype is wanted
 
 
-@pytest.mark.parametrize(("features", "wanted"),
-                         [({}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True)])
+@pytest.mark.parametrize(("features", "wanted"), [
+    ({}, torch.float32), ({"avx512_bf16": True}, torch.bfloat16), ({"amx_bf16": True}, torch.bfloat16)])
 def test_a_processor_is_asked_for_its_features(monkeypatch: pytest.MonkeyPatch, features: dict[str, bool],
-                                               wanted: bool) -> None:
+                                               wanted: torch.dtype) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
-    assert precision.decide("auto", torch.device("cpu")).bfloat16 is wanted
+    assert precision.decide("auto", torch.device("cpu")).dtype is wanted
 
 
 def test_emulation_is_refused_and_float32_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    with pytest.raises(UserError, match="the processor has neither avx512_bf16 nor amx_bf16"):
+    with pytest.raises(UserError, match="no bfloat16 on this device: the processor has neither avx512_bf16") as caught:
         precision.decide("bfloat16", torch.device("cpu"))
-    assert not precision.decide("float32", torch.device("cpu")).bfloat16
+    assert caught.value.hint == "Choose the precision `auto` or `float32`."
+    assert precision.decide("float32", torch.device("cpu")).dtype is torch.float32
+    with pytest.raises(UserError, match="no float16 on this device"):
+        precision.decide("float16", torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(UserError, match="no bfloat16 on this device: compute capability 7.5") as caught:
+        precision.decide("bfloat16", torch.device("cuda"))
+    assert caught.value.hint == "Choose the precision `auto` or `float16` or `float32`."
+
+
+def test_only_float16_scales_its_loss() -> None:
+    scaled = [Precision("cpu", dtype, "").scaler().is_enabled()
+              for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+    assert scaled == [False, False, True]
+
+
+def test_a_cast_spares_what_is_trained_and_what_is_no_number_or_not_saved() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    module.register_buffer("computed", torch.ones(2), persistent=False)
+    Precision("cpu", torch.bfloat16, "").cast(module, {"0.bias"})
+    kinds = {name: value.dtype for name, value in module.state_dict().items()}
+    assert kinds.pop("0.bias") is torch.float32
+    assert kinds.pop("1.num_batches_tracked") is torch.int64
+    assert set(kinds.values()) == {torch.bfloat16}
+    assert module.get_buffer("computed").dtype is torch.float32
 
 
 def test_a_missing_card_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

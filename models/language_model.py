@@ -1,0 +1,88 @@
+"""What the trainer and the synthesizer ask of a `SpeechLM`, for every family that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from models import teacher_forcing
+from models.base import Generated, Losses, LossOptions, PreparedVoice, Probe, Sample, Sampling, Voice
+from models.captured import CapturedStepper
+from models.compact import compact
+from models.generate import Stepper, buffers, generate, prepare
+from models.speech_lm import SpeechLM
+
+
+@dataclass
+class LanguageModel:
+    """See `models.base.SpeechModel`. A text may take `codes_at_least` codes and `codes_a_token` for each of its ids."""
+
+    module: SpeechLM
+    prefix_size: int
+    device: torch.device
+    prompt_length: int
+    codes_at_least: int
+    codes_a_token: int
+    text_tables: tuple[str, ...] = ("text_emb", "text_head")
+    adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+                                        "speech_head")
+    _stepper: Stepper | None = None
+
+    @property
+    def longest_text(self) -> int:
+        """See `models.base.SpeechModel`."""
+        return self.module.config.text_positions
+
+    @property
+    def longest_speech(self) -> int:
+        """See `models.base.SpeechModel`; the start takes a position."""
+        return self.module.config.speech_positions - 1
+
+    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
+        """See `models.base.SpeechModel`."""
+        batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
+        return teacher_forcing.losses(self.module, batch, options)
+
+    def recompute(self, on: bool) -> None:
+        """See `models.base.SpeechModel`."""
+        self.module.tfmr.recompute = on
+
+    def compile(self) -> None:
+        """See `models.base.SpeechModel`."""
+        self.module.tfmr.compile_layers()
+
+    def probe(self, sample: Sample) -> Probe:
+        """See `models.base.SpeechModel`."""
+        return teacher_forcing.probe(self.module, sample, self.device)
+
+    def shrink(self, kind: str) -> int:
+        """See `models.base.SpeechModel`."""
+        return compact(self.module.tfmr.layers, kind)
+
+    def prepare(self, voice: Voice) -> PreparedVoice:
+        """See `models.base.SpeechModel`."""
+        return prepare(self.module, voice, self.device)
+
+    def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
+                 sampling: Sampling) -> list[Generated]:
+        """See `models.base.SpeechModel`."""
+        longest = max(len(text) for text in texts)
+        if longest > self.longest_text:
+            raise UserError(
+                f"A sentence of {longest} tokens is longer than the model's {self.longest_text}.",
+                "Split it into shorter sentences.",
+            )
+        caps = [min(self.longest_speech, self.codes_at_least + self.codes_a_token * len(text)) for text in texts]
+        stepper = self._stepper_for(len(texts), longest, max(caps)) if self.device.type == "cuda" else None
+        return generate(self.module, texts, voices, sampling, caps, self.device, stepper)
+
+    def _stepper_for(self, texts: int, longest: int, cap: int) -> Stepper:
+        """A captured step is kept for the next texts, as long as its buffers are large enough."""
+        capacity = buffers(self.module.config, longest, cap)
+        if self._stepper is None or not self._stepper.fits(texts, capacity, cap):
+            self._stepper = CapturedStepper(self.module, texts, capacity, cap, self.device)
+        return self._stepper

@@ -1,0 +1,151 @@
+"""A run fits into memory or says so: finding out changes nothing, and a step that failed is taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import checkpoint, fitting, memory
+from core.fitting import Setting
+from core.records import CheckpointRecord
+from core.trainer import Trainer
+from models.base import Losses, LossOptions, Sample, SpeechModel
+from tests.contract.conftest import World
+
+EVEN = {"batch_size": 6, "adapter_dropout": 0.0, "text_dropout": 0.4, "code_dropout": 0.5}
+NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "accumulation": 2}
+
+
+class Cramped:
+    """A model on a device with room for a few samples, and for others where activations are recomputed."""
+
+    def __init__(self, model: SpeechModel, room: int, room_recomputing: int = 0) -> None:
+        self._model, self._rooms, self._recomputing = model, (room, max(room, room_recomputing)), False
+        self.asked: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def recompute(self, on: bool) -> None:
+        self._recomputing = on
+        self._model.recompute(on)
+
+    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
+        self.asked.append(len(samples))
+        if len(samples) > self._rooms[self._recomputing]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return self._model.losses(samples, options, seeds)
+
+
+def trained(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+
+
+def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) -> None:
+    warnings: list[str] = []
+    roomy = world.trainer(**EVEN)
+    wanted = [roomy.take_step() for _ in range(3)]
+    cramped = world.trainer(wrap=lambda model: Cramped(model, 2), warn=warnings.append, **EVEN)
+    for step in wanted:
+        seen = cramped.take_step()
+        assert seen.tokens == step.tokens
+        assert seen.speech == pytest.approx(step.speech, rel=1e-5)
+        assert seen.gradient_norm == pytest.approx(step.gradient_norm, rel=1e-4)
+    for name, value in trained(roomy).items():
+        torch.testing.assert_close(cramped.trained.named[name], value, rtol=1e-3, atol=1e-5)
+    assert cramped.voice.model.asked == [6, 3, *[2] * 9]
+    assert [warning.partition(" from here on")[0] for warning in warnings] == [
+        f"Out of memory at step 1: passes of {now} clips instead of {before}" for now, before in ((3, 6), (2, 3))]
+    assert "accumulated 4 times a step instead of 2" in warnings[1]
+
+
+def test_single_clips_are_the_last_but_one_resort(world: World) -> None:
+    warnings: list[str] = []
+    trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), warn=warnings.append, **EVEN)
+    trainer.take_step()
+    assert trainer.setting == Setting(parts=8, recompute=True)
+    assert "activations computed again" in warnings[-1]
+    with pytest.raises(UserError, match="did not suffice for a single clip at step 1"):
+        world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN).take_step()
+    trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), activation_checkpointing="off", **EVEN)
+    with pytest.raises(UserError, match="single clip"):
+        trainer.take_step()
+
+
+def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: World, tmp_path: Path) -> None:
+    trainer = world.trainer(torch.float16, wrap=lambda model: Cramped(model, 3), **EVEN)
+    trainer.take_step()
+    voice, options = trainer.voice, trainer.options
+    record = CheckpointRecord("run", 1, options.scope, options.extension, options.dataset, "", "", voice.origin)
+    checkpoint.save(tmp_path, record, voice, options, trainer.state())
+    state = checkpoint.load_state(tmp_path, 1)
+    again = world.trainer(torch.float16, **EVEN)
+    again.restore(state)
+    assert again.setting == trainer.setting == Setting(parts=2)
+    assert torch.equal(again.state().tensors["scaler"], trainer.state().tensors["scaler"])
+    assert float(trainer.state().tensors["scaler"][1]) == 1  # steps since the scale last changed
+
+
+def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scale(world: World) -> None:
+    options = {**EVEN, "clip": 1e3}
+    usual = world.trainer(torch.float16, **options)
+    wanted = usual.take_step()
+    steep = world.trainer(torch.float16, **options)
+    state = steep.state()
+    state.tensors["scaler"][0] = 2.0**60  # type: ignore[index]
+    steep.restore(state)
+    seen = steep.take_step()
+    assert float(steep.state().tensors["scaler"][0]) < 2.0**60
+    assert (seen.speech, seen.text, steep.step) == (wanted.speech, wanted.text, 1)
+    assert seen.gradient_norm == pytest.approx(wanted.gradient_norm, rel=0.02)
+
+
+def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
+    plain = world.trainer(**NOISY)
+    wanted = [plain.take_step() for _ in range(3)]
+    probed = world.trainer(**NOISY)
+    seen = []
+    for _ in range(3):
+        found = fitting.estimate(probed)
+        seen.append(probed.take_step())
+    assert seen == wanted
+    assert all(torch.equal(value, probed.trained.named[name]) for name, value in trained(plain).items())
+    assert found.fits
+    assert found.setting == Setting()
+    assert found.seconds_a_step > 0
+
+
+def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(free: int | None, **changes: object) -> fitting.Estimate:
+        monkeypatch.setattr(memory, "free", lambda device: free)
+        trainer = world.trainer(**{**EVEN, **changes})
+        estimate = fitting.estimate(trainer)
+        assert trainer.setting == estimate.setting
+        return estimate
+
+    roomy = found(None).needed
+    saving = found(None, activation_checkpointing="on").needed
+    single = found(None, activation_checkpointing="on", batch_size=1).needed
+    assert roomy is not None
+    assert saving is not None
+    assert single is not None
+    assert single < saving < roomy
+    assert found(2 * roomy).setting == Setting()
+    assert found(int(saving / 0.9) + 1000).setting == Setting(recompute=True)
+    halved = found(int((saving + single) / 2 / 0.9))
+    assert (halved.setting.recompute, halved.fits) == (True, True)
+    assert halved.setting.parts in (2, 4)
+    assert not found(int(saving / 0.9) + 1000, activation_checkpointing="off").setting.recompute
+    nothing = found(single // 2)
+    assert (nothing.fits, nothing.setting) == (False, Setting(8, True))
+
+
+def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> None:
+    trainer = world.trainer(wrap=lambda model: Cramped(model, 1, 6), **EVEN)
+    assert fitting.estimate(trainer).setting == Setting(recompute=True)
+    estimate = fitting.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
+    assert (estimate.fits, estimate.needed) == (False, None)

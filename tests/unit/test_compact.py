@@ -1,0 +1,72 @@
+"""Compact weights give nearly what the whole ones give, row by row, and leave adapters and heads alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from config.errors import UserError
+from core.adapters import Adapters
+from models.compact import Bfloat16Linear, Int8Linear, compact
+from models.decoder import Decoder, DecoderConfig
+
+CONFIG = DecoderConfig(width=64, layers=2, heads=4, mlp_width=128)
+
+
+def matrix() -> torch.Tensor:
+    return torch.randn(96, 64, generator=torch.Generator().manual_seed(0)) * 0.05
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(Bfloat16Linear, 4e-3), (Int8Linear, 1.2e-2)])
+@pytest.mark.parametrize("rows", [1, 2, 24, 25, 100])
+def test_the_error_is_that_of_rounding(kind: type[nn.Module], bound: float, rows: int) -> None:
+    weight, hidden = matrix(), torch.randn(rows, 64, generator=torch.Generator().manual_seed(1))
+    wanted = hidden @ weight.T
+    assert (kind(weight)(hidden) - wanted).norm() / wanted.norm() < bound
+
+
+@pytest.mark.parametrize("kind", [Bfloat16Linear, Int8Linear])
+def test_a_row_does_not_depend_on_others_of_another_size(kind: type[nn.Module]) -> None:
+    hidden = torch.randn(2, 64)
+    quiet, beside_loud = hidden.clone(), hidden.clone()
+    beside_loud[1] *= 1000
+    layer = kind(matrix())
+    assert torch.equal(layer(quiet)[0], layer(beside_loud)[0])
+
+
+@pytest.mark.parametrize(("kind", "bytes_a_weight"), [("bfloat16", 2), ("int8", 1)])
+def test_a_decoder_shrinks_and_says_nearly_the_same(kind: str, bytes_a_weight: int) -> None:
+    torch.manual_seed(0)
+    decoder = Decoder(CONFIG).eval()
+    hidden = torch.randn(1, 30, 64)
+    wanted = decoder(hidden)
+    matrices = sum(layer.weight.numel() for layer in decoder.modules() if isinstance(layer, nn.Linear))
+    read = compact(decoder.layers, kind)
+    assert matrices * bytes_a_weight <= read < matrices * bytes_a_weight * 1.1
+    assert (decoder(hidden) - wanted).norm() / wanted.norm() < 0.03
+
+
+def test_adapters_act_on_compact_layers() -> None:
+    torch.manual_seed(0)
+    decoder = Decoder(CONFIG).eval()
+    adapters = Adapters.fresh(decoder, ("q_proj", "up_proj"), 4, 0.0, 0)
+    for name, value in adapters.parameters().items():
+        if "lora_B" in name:
+            nn.init.normal_(value, std=1.0)
+    hidden = torch.randn(1, 10, 64)
+    whole = {}
+    for on in (True, False):
+        adapters.switch(on)
+        whole[on] = decoder.eval()(hidden).detach()
+    compact(decoder.layers, "int8")
+    assert not any(isinstance(layer, Int8Linear) for name, layer in decoder.named_modules() if "lora_" in name)
+    for on in (True, False):
+        adapters.switch(on)
+        assert (decoder(hidden) - whole[on]).norm() / whole[on].norm() < 0.05
+        assert (whole[True] - whole[False]).norm() / whole[on].norm() > 0.2
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(UserError, match="'int3'"):
+        compact(nn.Linear(2, 2), "int3")
