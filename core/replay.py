@@ -1,18 +1,23 @@
 """Clips of the base languages that come with a model: some to probe it with, some for `full` to rehearse.
 
 Every second clip probes and is never trained on, so that drift is not measured on what was rehearsed.
+A model that comes with no clips is probed by sentences of its languages over the codes of its own voice:
+whether logits are equal to the bit can be seen on any codes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from config.errors import UserError
 from core.loading import VoiceModel
 from core.training_data import Utterance, nearest, sample, utterance
-from models.base import Sample, Voice
+from core.vocabulary import probe_sentences
+from models.base import Features, Sample, Voice
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
         if language in voice.front_end.base_languages:
             speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
             clips.append(utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
+    if not clips:
+        return Replay((), _over_own_voice(voice, voices))
     probing: list[Utterance] = []
     rehearsed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
@@ -56,6 +63,19 @@ def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
         prompt = nearest(item, others or [item])
         found.append(ProbeSample(item.language, item.text, sample(item, prompt, prompt_length)))
     return found
+
+
+def _over_own_voice(voice: VoiceModel, voices: Mapping[str, Voice]) -> tuple[Utterance, ...]:
+    """A sentence of each base language over the first voice's codes; one whose text cannot be read is left out."""
+    made: dict[str, Utterance] = {}
+    for own in list(voices.values())[:1]:
+        codes = own.prompt_codes.astype(np.uint16)
+        features = Features(codes, own.speaker_embedding, codes)
+        for language, text in probe_sentences(voice.base_folder)[1]:
+            if language in voice.front_end.base_languages and language not in made:
+                with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
+                    made[language] = utterance(f"probe-{language}", text, language, "", features, voice.front_end)
+    return tuple(made.values())
 
 
 def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -> str:

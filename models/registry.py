@@ -7,7 +7,7 @@ from importlib import import_module
 from config.errors import UserError
 from models.base import Family
 
-FAMILIES = {"tiny": "models.tiny.family:Tiny"}
+FAMILIES = {"tiny": "models.tiny.family:Tiny", "chatterbox": "models.chatterbox.family:Chatterbox"}
 
 
 def family(name: str) -> Family:

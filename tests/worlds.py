@@ -18,7 +18,7 @@ from config.schema import ExtendOptions, TrainOptions
 from core import extend
 from core.journal import Event
 from core.workspace import Workspace
-from data import audio, manifest
+from data import audio, manifest, normalise
 from data.features import FeatureCache
 from data.front_end import FrontEnd
 from data.manifest import Clip
@@ -99,11 +99,12 @@ def _write_held_out(folder: Path) -> None:
     (folder / "held_out.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
 
-def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, held_out: int = 4) -> None:
-    """A prepared dataset of tones in two voices with its features in the cache."""
+def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, held_out: int = 4,
+                  model: str = "tiny") -> None:
+    """A prepared dataset of tones in two voices with its features, as `model` extracts them, in the cache."""
     folder = workspace.datasets / name
     (folder / "audio").mkdir(parents=True)
-    extractor = family("tiny").extractor(workspace.model("tiny"), torch.device("cpu"))
+    extractor = family(model).extractor(workspace.model(model), torch.device("cpu"))
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
     noise, clips = np.random.default_rng(1), []
     for index in range(train + held_out):
@@ -118,9 +119,10 @@ def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, 
     manifest.save(folder, manifest.make_card(name, "am", "tones", clips), clips)
 
 
-def write_tokenizer(workspace: Workspace, name: str = "tiny-am") -> FrontEnd:
+def write_tokenizer(workspace: Workspace, name: str = "tiny-am", model: str = "tiny") -> FrontEnd:
     """A merged tokenizer with the dataset's syllables."""
-    front_end = family("tiny").front_end(workspace.model("tiny")).extended("am", "ethiopic", sorted(SYLLABLES), [])
+    base = family(model).front_end(workspace.model(model))
+    front_end = base.extended("am", normalise.for_language("am", base.style), sorted(SYLLABLES), [])
     front_end.save(workspace.tokenizers / name)
     return front_end
 
@@ -129,9 +131,14 @@ def extended_world(path: Path) -> Workspace:
     """A workspace with the model, a dataset, the tokenizer and the extension."""
     workspace = Workspace.open(path)
     write_model(workspace.models / "tiny")
-    write_dataset(workspace)
-    write_tokenizer(workspace)
-    options = ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am")
+    return extend_world(workspace, "tiny")
+
+
+def extend_world(workspace: Workspace, model: str) -> Workspace:
+    """A dataset, a tokenizer and the extension `tiny-am` for a model that is there."""
+    write_dataset(workspace, model=model)
+    write_tokenizer(workspace, model=model)
+    options = ExtendOptions(model=model, tokenizer="tiny-am", extension="tiny-am")
     extend.run(options, workspace, Listener(workspace.runs / "extend"))
     return workspace
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,21 @@ from core.loading import VoiceModel, load_base, load_extension
 from core.precision import Precision
 from core.trainer import Trainer
 from core.workspace import Workspace
+from models.base import SpeechModel
 from tests.contract.families import FAMILIES, Case
 from tests.worlds import train_options
 
 CPU = torch.device("cpu")
+
+
+def single_start(voice: VoiceModel) -> VoiceModel:
+    """Speech that begins with one start, as in training, whatever the family does when it speaks.
+
+    What it does then is compared with its reference: `scripts.conformance`.
+    """
+    module: Any = voice.model.module
+    module.config = replace(module.config, doubled_start=False)
+    return voice
 
 
 @dataclass(frozen=True)
@@ -28,19 +41,22 @@ class World:
     workspace: Workspace
 
     def base(self) -> VoiceModel:
-        return load_base(self.workspace, self.case.model, CPU)
+        return single_start(load_base(self.workspace, self.case.model, CPU))
 
     def extension(self) -> VoiceModel:
-        return load_extension(self.workspace, "tiny-am", CPU)
+        return single_start(load_extension(self.workspace, "tiny-am", CPU))
 
-    def trainer(self, bfloat16: bool = False, **changes: object) -> Trainer:
-        """A trainer that has not taken a step."""
+    def trainer(self, dtype: torch.dtype = torch.float32, wrap: Callable[[SpeechModel], SpeechModel] | None = None,
+                warn: Callable[[str], None] = lambda message: None, **changes: object) -> Trainer:
+        """A trainer that has not taken a step; `wrap` may put something around its model."""
         options: TrainOptions = train_options(**changes)
-        voice = train.new_voice(options, self.workspace, CPU)
+        voice = single_start(train.new_voice(options, self.workspace, CPU))
+        if wrap is not None:
+            voice = replace(voice, model=wrap(voice.model))
         data = training_data.load(self.workspace, options.dataset, voice)
         voices = voice.family.voices(voice.base_folder)
         rehearsed = replay.load(voice, voices).rehearsed if options.scope == "full" else ()
-        return Trainer(options, voice, data, rehearsed, Precision("cpu", bfloat16, "for the test"))
+        return Trainer(options, voice, data, rehearsed, Precision("cpu", dtype, "for the test"), warn)
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()

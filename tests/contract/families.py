@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.workspace import Workspace
-from tests.worlds import extended_world
+from tests import chatterbox_world, worlds
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,12 @@ class Case:
     """One family. `codes` are the speech codes of its small model, without start and stop."""
 
     name: str
-    extended_world: Callable[[Path], Workspace]  # model `tiny`-like, dataset `demo-am`, extension `tiny-am`
+    extended_world: Callable[[Path], Workspace]  # its model, dataset `demo-am`, extension `tiny-am`
     model: str
     codes: int
 
 
-FAMILIES = (Case("tiny", extended_world, "tiny", 27),)
+FAMILIES = (
+    Case("tiny", worlds.extended_world, "tiny", 27),
+    Case("chatterbox", chatterbox_world.extended_world, "chatterbox", 6561),
+)

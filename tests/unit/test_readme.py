@@ -108,7 +108,7 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_requirements_are_exact() -> None:
     lines = [line for name in ("requirements.txt", "requirements-dev.txt") for line in read(name).splitlines()]
     pins = [line for line in lines if line and not line.startswith(("#", "-r "))]
-    assert [line for line in pins if not re.fullmatch(r"[a-z0-9_]+==[0-9]+(\.[0-9]+)+", line)] == []
+    assert [line for line in pins if not re.fullmatch(r"[a-z0-9_-]+==[0-9]+(\.[0-9]+)+", line)] == []
 
 
 def test_a_wrong_flag_is_found() -> None:

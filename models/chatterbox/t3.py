@@ -1,0 +1,57 @@
+"""T3, Chatterbox's language model: `models.speech_lm` at its published sizes.
+
+Every size is read from the file; what shapes cannot tell (64 dimensions a head, the rotary
+scaling of Llama 3, the ids of start and stop) is that of resemble-ai/chatterbox (MIT). The
+published checkpoints have thirty layers and differ in their text rows alone: 704 English,
+2352 the first multilingual, 2454 versions 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from config.errors import UserError
+from models import weights
+from models.decoder import DecoderConfig, RotaryScaling
+from models.speech_lm import SpeechLM, SpeechLMConfig
+
+START_SPEECH, STOP_SPEECH = 6561, 6562  # codes are below the start
+_HEAD_SIZE = 64
+_ALIGNED_HEADS = ((9, 2), (12, 15), (13, 11))  # (layer, head) that follow the text, as published
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def config_of(shapes: Shapes, source: str) -> SpeechLMConfig:
+    """The configuration that fits a checkpoint's shapes; `UserError` naming `source` when it is no T3."""
+    try:
+        layers = 1 + max(int(key.split(".")[2]) for key in shapes if key.startswith("tfmr.layers."))
+        mlp_width, width = shapes["tfmr.layers.0.mlp.gate_proj.weight"]
+        decoder = DecoderConfig(width, layers, width // _HEAD_SIZE, mlp_width, rotary_scaling=RotaryScaling())
+        return SpeechLMConfig(
+            decoder, shapes["text_emb.weight"][0], shapes["speech_emb.weight"][0], START_SPEECH, STOP_SPEECH,
+            shapes["text_pos_emb.emb.weight"][0], shapes["speech_pos_emb.emb.weight"][0],
+            shapes["cond_enc.spkr_enc.weight"][1], shapes["cond_enc.perceiver.pre_attention_query"][1],
+            unused_tokens=shapes["tfmr.embed_tokens.weight"][0], doubled_start=True,
+            aligned_heads=_ALIGNED_HEADS if layers > _ALIGNED_HEADS[-1][0] else (),
+        )
+    except (KeyError, ValueError, IndexError) as error:
+        raise UserError(f"{source} is no T3 checkpoint: it has {len(shapes)} tensors, and not the one for {error}.",
+                        "Give one of the published T3 files.") from error
+
+
+def load(path: Path) -> SpeechLM:
+    """The model in a checkpoint file, in evaluation mode; which one it is follows from its shapes."""
+    module = empty(config_of(weights.shapes(path), str(path)))
+    weights.load_into(module, weights.read(path), str(path))
+    return module.eval()
+
+
+def empty(config: SpeechLMConfig) -> SpeechLM:
+    """A model without values, which costs no memory until it is loaded into."""
+    with torch.device("meta"):
+        module = SpeechLM(config)
+    module.tfmr.compute_frequencies()
+    return module

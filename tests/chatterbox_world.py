@@ -1,0 +1,89 @@
+"""A small Chatterbox in a workspace: every file of the true kind and key names, narrow, with made-up weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from core.workspace import Workspace
+from data.bpe import highest_id, vocabulary
+from models.chatterbox import t3
+from models.chatterbox.flow import FlowConfig
+from models.chatterbox.flow_encoder import EncoderConfig
+from models.chatterbox.flow_estimator import EstimatorConfig
+from models.chatterbox.hift import HiFTConfig
+from models.chatterbox.s3gen import S3Gen
+from models.chatterbox.s3gen_sizes import S3GenConfig
+from models.chatterbox.sound import voice_of
+from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
+from models.chatterbox.voice_encoder import VoiceEncoder
+from models.decoder import DecoderConfig, RotaryScaling
+from models.speech_lm import SpeechLM, SpeechLMConfig
+from scripts.made_up_weights import fill
+from tests.worlds import RATE, extend_world, tone
+
+MADE_UP = Path(__file__).parent / "reference" / "chatterbox"
+TOKENIZER = "grapheme_mtl_merged_expanded_v1.json"
+SMALL = S3GenConfig(
+    SpeechTokenizerConfig(width=128, heads=2, layers=1),
+    FlowConfig(encoder=EncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
+               estimator=EstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
+    HiFTConfig(channels=32, f0_channels=32),
+)
+WINDOWS = ("tokenizer._mel_filters", "tokenizer.window")
+
+
+def language_model(width: int = 128, layers: int = 2, text_rows: int = 0) -> SpeechLMConfig:
+    """The configuration of a narrow T3; `text_rows` 0 is those of the made-up tokenizer."""
+    rows = text_rows or 1 + highest_id(vocabulary((MADE_UP / "tokenizer.json").read_bytes(), "tokenizer.json"))
+    decoder = DecoderConfig(width, layers, width // 64, 2 * width, rotary_scaling=RotaryScaling())
+    return SpeechLMConfig(decoder, rows, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256, unused_tokens=8,
+                          doubled_start=True)
+
+
+def save(path: Path, module: nn.Module) -> None:
+    """The module's tensors in a file."""
+    save_file({key: value.contiguous() for key, value in module.state_dict().items()}, str(path))
+
+
+def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3GenConfig = SMALL, seed: int = 1) -> None:
+    """A model folder with the published file names."""
+    folder.mkdir(parents=True)
+    language, models, encoder = SpeechLM(config or language_model()), S3Gen(sound), VoiceEncoder()
+    for module, skip in ((language, ()), (models, WINDOWS), (encoder, ())):
+        fill(module, seed, skip=skip)
+    save(folder / "t3_mtl23ls_v2.safetensors", language)
+    save(folder / "s3gen.safetensors", models)
+    save(folder / "ve.safetensors", encoder)
+    shutil.copyfile(MADE_UP / "tokenizer.json", folder / TOKENIZER)
+    shutil.copyfile(MADE_UP / "Cangjie5_TC.json", folder / "Cangjie5_TC.json")
+    write_voice(folder / "conds.pt", models.eval(), encoder.eval())
+    record = {"family": "chatterbox", "variant": "multilingual-v2", "repository": "made/up", "revision": "",
+              "asked": "", "files": {}}
+    (folder / "model.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def write_voice(path: Path, models: S3Gen, encoder: VoiceEncoder) -> None:
+    """A built-in voice in the published layout, from a tone."""
+    models.mel2wav.fold_weight_norm()
+    voice = voice_of(models, encoder, tone(5, 2.0), RATE)
+    parts = {name: torch.from_numpy(value)[None] for name, value in voice.timbre.items()}
+    torch.save({
+        "t3": {"speaker_emb": torch.from_numpy(voice.speaker_embedding)[None], "clap_emb": None,
+               "cond_prompt_speech_tokens": torch.from_numpy(voice.prompt_codes)[None],
+               "cond_prompt_speech_emb": None, "emotion_adv": torch.full((1, 1, 1), 0.5)},
+        "gen": {"prompt_token": parts["codes"], "prompt_token_len": torch.tensor([parts["codes"].shape[1]]),
+                "prompt_feat": parts["mel"], "prompt_feat_len": None, "embedding": parts["speaker"]},
+    }, path)
+
+
+def extended_world(path: Path) -> Workspace:
+    """A workspace with the model, a dataset, the tokenizer and the extension."""
+    workspace = Workspace.open(path)
+    write_model(workspace.models / "chatterbox")
+    return extend_world(workspace, "chatterbox")
