@@ -13,8 +13,15 @@ import torch
 import torch.nn.functional as F
 
 from config.errors import UserError
+from data import audio
 from models.base import Sampling, Voice
 from models.chatterbox import t3
+from models.chatterbox.campplus import CAMPPlus
+from models.chatterbox.flow import Flow, FlowPrompt
+from models.chatterbox.hift import HiFT
+from models.chatterbox.s3gen import S3Gen
+from models.chatterbox.speech_tokenizer import SpeechTokenizer
+from models.chatterbox.voice_encoder import VoiceEncoder
 from models.decoder import DecoderConfig, RotaryScaling
 from models.generate import Stepper, prepare
 from models.sampling import Sampler
@@ -22,7 +29,8 @@ from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
 from scripts.conformance.comparison import Row, Table, Vectors, compare_keys
 from scripts.made_up_weights import fill
 
-_STATES, _LOSSES = 1e-4, 1e-5
+_STATES, _LOSSES, _SOUND, _CODES = 1e-4, 1e-5, 1e-3, 0.01
+_ESTIMATED_AT = 0.3  # the time of the stored call of the estimator
 _GREEDY = Sampling(temperature=0.8, top_p=1e-6, min_p=0.05, repetition_penalty=1.2, guidance=0.5)
 _CPU = torch.device("cpu")
 
@@ -95,4 +103,70 @@ def _config(layers: int) -> SpeechLMConfig:
                           unused_tokens=8, doubled_start=True)
 
 
-_FILES: dict[str, Callable[[Path], list[Row]]] = {"t3_keys": _t3_keys, "t3_": _t3}
+def _voice_encoder_keys(path: Path) -> list[Row]:
+    return [compare_keys("voice encoder", path, VoiceEncoder())]
+
+
+def _voice_encoder(path: Path) -> list[Row]:
+    vectors = Vectors.read(path)
+    model = VoiceEncoder().eval()
+    fill(model, vectors.seed)
+    table = Table("voice encoder", vectors, [])
+    table.relative("embedding", model.embed(vectors["wav_16k"])[None], _STATES)
+    return table.complete(("wav_16k",))
+
+
+def _s3gen_keys(path: Path) -> list[Row]:
+    return [compare_keys("S3Gen", path, S3Gen())]
+
+
+def _analysis(path: Path) -> list[Row]:
+    vectors = Vectors.read(path)
+    tokenizer, speaker = SpeechTokenizer().eval(), CAMPPlus().eval()
+    fill(tokenizer, vectors.seed, "tokenizer.", skip=("_mel_filters", "window"))
+    fill(speaker, vectors.seed, "speaker_encoder.")
+    table = Table("speech tokenizer", vectors, [])
+    mel = tokenizer.log_mel(vectors["wav_16k"][None])
+    lengths = torch.tensor([mel.shape[2]])
+    table.relative("s3_log_mel", mel, _SOUND)
+    table.relative("s3_hidden", tokenizer.hidden(mel, lengths), _STATES)
+    table.different("s3_tokens", tokenizer.codes(mel, lengths), _CODES)
+    table.component = "prompt mel"
+    table.relative("mel_24k", audio.prompt_mel(vectors["wav_24k"][None]), _SOUND)
+    table.component = "speaker encoder"
+    table.relative("xvector", speaker.embed(vectors["wav_16k"])[None], _STATES)
+    return table.complete(("wav_16k", "wav_24k"))
+
+
+def _flow(path: Path) -> list[Row]:
+    vectors = Vectors.read(path)
+    model = Flow().eval()
+    fill(model, vectors.seed, "flow.")
+    table = Table("flow", vectors, [])
+    prompt = FlowPrompt(vectors["prompt_tokens"], vectors["prompt_feat"], vectors["embedding"])
+    together = torch.cat([vectors["prompt_tokens"], vectors["tokens"]], 1)
+    table.relative("encoder_out", model.encode(together), _STATES)
+    conditions = torch.zeros_like(vectors["mu"])
+    conditions[:, :, :prompt.mel.shape[1]] = prompt.mel.transpose(1, 2)
+    velocity = model.estimate(vectors["noise"], None, vectors["mu"], torch.tensor([_ESTIMATED_AT]), vectors["spk"],
+                              conditions)
+    table.relative("estimator_out", velocity, _STATES)
+    table.relative("mel_10_steps", model.mel(vectors["tokens"], None, prompt, steps=10, noise=vectors["noise"]), _SOUND)
+    return table.complete(("embedding", "mu", "noise", "prompt_feat", "prompt_tokens", "spk", "tokens"))
+
+
+def _vocoder(path: Path) -> list[Row]:
+    vectors = Vectors.read(path)
+    model = HiFT().eval()
+    fill(model, vectors.seed, "mel2wav.")
+    model.fold_weight_norm()
+    table = Table("vocoder", vectors, [])
+    table.relative("f0", model.f0(vectors["mel"]), _STATES)
+    table.relative("wav", model.decode(vectors["mel"], vectors["source"]), _SOUND)
+    return table.complete(("f0_in", "mel", "source"))
+
+
+_FILES: dict[str, Callable[[Path], list[Row]]] = {  # by how the name begins, the longest first
+    "voice_encoder": _voice_encoder, "ve_keys": _voice_encoder_keys, "t3_keys": _t3_keys, "t3_": _t3,
+    "s3gen_keys": _s3gen_keys, "s3gen_analysis": _analysis, "s3gen_flow": _flow, "s3gen_vocoder": _vocoder,
+}
