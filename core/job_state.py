@@ -172,7 +172,10 @@ class Fold:
             kept_only_for_one_attempt.clear()
 
     def _stage(self, event: Stage) -> None:
-        if event.seconds is not None and self._stages and self._stages[-1].name == event.name:
+        if event.seconds is None:  # what was counted belongs to the part before
+            self._latest = None
+            self._recent.clear()
+        elif self._stages and self._stages[-1].name == event.name:
             self._stages.pop()
         self._stages.append(event)
 

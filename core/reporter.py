@@ -59,6 +59,24 @@ def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None
         raise StopRequested(message)
 
 
+Tell = Callable[[Progress], None]
+"""Hears how far a part of the work is, and ends the work there by raising `StopRequested`."""
+
+
+def to_nobody(_progress: Progress) -> None:
+    """A `Tell` for work that nobody watches."""
+
+
+def telling(reporter: Reporter, message: str = "Stopped on request.") -> Tell:
+    """Report each count, then raise `StopRequested` with `message` when a stop was asked for."""
+
+    def tell(progress: Progress) -> None:
+        reporter.emit(progress)
+        check_stop(reporter, message)
+
+    return tell
+
+
 @contextmanager
 def stage(reporter: Reporter, name: str) -> Iterator[None]:
     """Report that the part `name` of the work begins, and how long it took."""

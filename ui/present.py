@@ -6,14 +6,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from config.languages import language_name as language_name
 from core.job_state import JobState
 from core.journal import Progress
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 
-LANGUAGES: Mapping[str, str] = {
-    "am": "Amharic", "en": "English", "fr": "French", "ti": "Tigrinya", "om": "Oromo", "so": "Somali",
-    "sw": "Swahili", "ha": "Hausa", "yo": "Yoruba", "zu": "Zulu", "de": "German", "es": "Spanish",
-}
 VERB_TITLES: Mapping[str, str] = {
     "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
     "extend": "Make room for them", "train": "Practise speaking", "synthesize": "Speak",
@@ -25,11 +22,6 @@ STATUS_WORDS: Mapping[str, str] = {
 }
 _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
                 "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait"}
-
-
-def language_name(code: str) -> str:
-    """Such as "Amharic"; the code itself when it has no name here."""
-    return LANGUAGES.get(code, code)
 
 
 def duration(seconds: float | None) -> str:
