@@ -38,10 +38,10 @@ SMALL = S3GenConfig(
 WINDOWS = ("tokenizer._mel_filters", "tokenizer.window")
 
 
-def language_model(width: int = 128, layers: int = 2, text_rows: int = 0) -> SpeechLMConfig:
+def language_model(width: int = 128, layers: int = 2, text_rows: int = 0, mlp_width: int = 256) -> SpeechLMConfig:
     """The configuration of a narrow T3; `text_rows` 0 is those of the made-up tokenizer."""
     rows = text_rows or 1 + highest_id(vocabulary((MADE_UP / "tokenizer.json").read_bytes(), "tokenizer.json"))
-    decoder = DecoderConfig(width, layers, width // 64, 2 * width, rotary_scaling=RotaryScaling())
+    decoder = DecoderConfig(width, layers, width // 64, mlp_width, rotary_scaling=RotaryScaling())
     return SpeechLMConfig(decoder, rows, 8194, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256, unused_tokens=8,
                           doubled_start=True)
 
@@ -51,12 +51,16 @@ def save(path: Path, module: nn.Module) -> None:
     save_file({key: value.contiguous() for key, value in module.state_dict().items()}, str(path))
 
 
-def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3GenConfig = SMALL, seed: int = 1) -> None:
+def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3GenConfig = SMALL, seed: int = 1,
+                quick: bool = False) -> None:
     """A model folder with the published file names."""
     folder.mkdir(parents=True)
     language, models, encoder = SpeechLM(config or language_model()), S3Gen(sound), VoiceEncoder()
     for module, skip in ((language, ()), (models, WINDOWS), (encoder, ())):
-        fill(module, seed, skip=skip)
+        if quick:
+            fill_quickly(module, seed)
+        else:
+            fill(module, seed, skip=skip)
     save(folder / "t3_mtl23ls_v2.safetensors", language)
     save(folder / "s3gen.safetensors", models)
     save(folder / "ve.safetensors", encoder)
@@ -66,6 +70,30 @@ def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3Gen
     record = {"family": "chatterbox", "variant": "multilingual-v2", "repository": "made/up", "revision": "",
               "asked": "", "files": {}}
     (folder / "model.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def write_full_size(folder: Path) -> None:
+    """The published sizes: T3 of thirty layers and 2454 text rows, and S3Gen; 3.2 GB of made-up weights."""
+    write_model(folder, language_model(1024, 30, 2454, mlp_width=4096), S3GenConfig(), quick=True)
+    content = json.loads((folder / TOKENIZER).read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary |= {f"[PLACEHOLDER{row}]": row for row in range(1 + max(vocabulary.values()), 2454)}
+    (folder / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+@torch.no_grad()
+def fill_quickly(module: nn.Module, seed: int) -> None:
+    """Weights of natural size; `scripts.made_up_weights`, which anyone can make again, takes minutes for a gigabyte."""
+    torch.manual_seed(seed)
+    for name, value in module.state_dict().items():
+        if name in WINDOWS or not value.is_floating_point():
+            continue
+        fan_in = value[0].numel() if value.ndim > 1 else 0
+        value.normal_(0.0 if fan_in else 1.0, fan_in**-0.5 if fan_in else 0.05)
+        if name.endswith(("bias", "running_mean")):
+            value.mul_(0.02)
+        if name.endswith(("running_var", "alpha", "original0")):
+            value.abs_()
 
 
 def write_voice(path: Path, models: S3Gen, encoder: VoiceEncoder) -> None:

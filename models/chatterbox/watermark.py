@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -27,13 +28,17 @@ def marked(waveform: torch.Tensor, sample_rate: int) -> torch.Tensor:
 
 def found(waveform: torch.Tensor, sample_rate: int) -> bool:
     """Whether a waveform (S,) carries it."""
-    return bool(_watermarker().get_watermark(waveform.float().numpy(), sample_rate=sample_rate).mean() > 0.5)
+    with torch.no_grad():
+        return bool(_watermarker().get_watermark(waveform.float().numpy(), sample_rate=sample_rate).mean() > 0.5)
 
 
 @lru_cache(maxsize=1)
 def _watermarker() -> Any:
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it loads
+        # It prints what it loads, draws weights before it reads them, and is kept for later calls of any mode.
+        with (contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]),
+              torch.inference_mode(mode=False), warnings.catch_warnings()):
+            warnings.simplefilter("ignore")  # of the package's own old-fashioned imports
             from perth import PerthImplicitWatermarker
 
             return PerthImplicitWatermarker()

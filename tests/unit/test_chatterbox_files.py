@@ -1,0 +1,258 @@
+"""What a person may give as a Chatterbox model or voice: it is read strictly, or refused in words that help."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from chatterbox_text import english_file
+from safetensors.torch import load_file, save_file
+
+from config.errors import UserError
+from config.schema import SamplingOptions, SoundOptions
+from core import speaking_precision
+from core.loading import VoiceModel, load_base
+from core.speak import Speaker, find_voice, joined, unused_controls
+from core.workspace import Workspace
+from models.base import Rendering
+from models.chatterbox import files
+from models.chatterbox.family import Chatterbox
+from models.chatterbox.watermark import found
+from models.tiny.family import Tiny
+from tests.chatterbox_world import TOKENIZER, write_model
+from tests.worlds import tone
+
+CPU = torch.device("cpu")
+T3, S3GEN, ENCODER = "t3_mtl23ls_v2.safetensors", "s3gen.safetensors", "ve.safetensors"
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chatterbox") / "model"
+    write_model(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(scope="module")
+def world(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = Workspace.open(tmp_path_factory.mktemp("world"))
+    shutil.copytree(made, workspace.models / "chatterbox")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def model(world: Workspace) -> VoiceModel:
+    return load_base(world, "chatterbox", CPU)
+
+
+def rewrite(path: Path, change: Callable[[Tensors], object]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, str(path))
+
+
+def read_all(folder: Path) -> None:
+    family = Chatterbox()
+    family.check(folder)
+    family.speech_model(folder, CPU)
+    family.vocoder(folder, CPU)
+    family.voices(folder)
+
+
+@pytest.mark.parametrize("name", [T3, S3GEN, ENCODER])
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda held: held.pop(sorted(held)[0]), "it lacks"),
+    (lambda held: held.update(surplus=torch.zeros(1)), "it has beside surplus"),
+    (lambda held: held.update({sorted(held)[0]: torch.zeros(3, 5, 7)}), r"is \(3, 5, 7\), wanted"),
+    (lambda held: held[sorted(held)[0]].view(-1)[:1].fill_(torch.nan), "no numbers, in"),
+    (lambda held: held[sorted(held)[0]].view(-1)[-1:].fill_(torch.inf), "no numbers, in"),
+])
+def test_tensors_that_do_not_fit_are_named(folder: Path, name: str, change, message: str) -> None:
+    rewrite(folder / name, change)
+    with pytest.raises(UserError, match=message) as caught:
+        read_all(folder)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [T3, S3GEN, ENCODER])
+def test_a_file_that_was_cut_off_is_named_with_its_size(folder: Path, name: str) -> None:
+    with open(folder / name, "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(UserError, match=rf"{name} is not a whole safetensors file \(1000 bytes\)"):
+        read_all(folder)
+
+
+def test_pt_files_are_read_as_the_others(folder: Path) -> None:
+    wanted = Chatterbox().vocoder(folder, CPU).decode(np.arange(5), files.voice(folder / "conds.pt"))
+    for name in (S3GEN, ENCODER):
+        tensors = {key: value for key, value in load_file(folder / name).items()
+                   if key not in ("tokenizer._mel_filters", "tokenizer.window")}
+        torch.save(tensors, folder / name.replace("safetensors", "pt"))
+        (folder / name).unlink()
+    read_all(folder)
+    assert torch.equal(Chatterbox().vocoder(folder, CPU).decode(np.arange(5), files.voice(folder / "conds.pt")), wanted)
+
+
+class Harmful:
+    """What a stranger could put into a pickle."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path("harmed"),)
+
+
+def test_a_pickle_that_would_run_code_is_refused(folder: Path, tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder / ENCODER).unlink()
+    torch.save({"lstm": Harmful()}, folder / "ve.pt")
+    with pytest.raises(UserError, match="could run code when loaded; it was refused"):
+        read_all(folder)
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ([1, 2], "holds a list, and a table of tensors is wanted"), ({"lstm": "x"}, "lstm hold something else"),
+])
+def test_a_pt_file_of_something_else_is_refused(folder: Path, content: object, message: str) -> None:
+    (folder / ENCODER).unlink()
+    torch.save(content, folder / "ve.pt")
+    with pytest.raises(UserError, match=message):
+        read_all(folder)
+
+
+def test_the_tokenizer_of_another_model_is_refused_with_both_files_and_sizes(folder: Path) -> None:
+    rows = Chatterbox().front_end(folder).size
+    shorten = {name: load_file(folder / T3)[name][:-1].clone() for name in ("text_emb.weight", "text_head.weight")}
+    rewrite(folder / T3, lambda held: held.update(shorten))
+    with pytest.raises(UserError, match=rf"{TOKENIZER} has {rows} ids, and .*{T3} has {rows - 1} text rows"):
+        Chatterbox().front_end(folder)
+
+
+def test_two_checkpoints_in_a_folder_are_not_guessed_between(folder: Path) -> None:
+    shutil.copyfile(folder / T3, folder / "t3_cfg.safetensors")
+    with pytest.raises(UserError, match=r"there: t3_cfg\.safetensors, t3_mtl23ls_v2\.safetensors"):
+        read_all(folder)
+    for path in folder.glob("t3_*"):
+        path.unlink()
+    with pytest.raises(UserError, match="there: none"):
+        read_all(folder)
+
+
+def test_the_english_model_is_known_by_its_shapes(folder: Path) -> None:
+    (folder / "tokenizer.json").write_bytes(english_file())
+    (folder / TOKENIZER).unlink()
+    front_end = Chatterbox().front_end(folder)
+    assert front_end.languages == ("en",)
+    assert front_end.size == Chatterbox().speech_model(folder, CPU).prefix_size
+
+
+def test_a_file_that_is_no_t3_is_named(folder: Path) -> None:
+    shutil.copyfile(folder / ENCODER, folder / T3)
+    with pytest.raises(UserError, match=rf"{T3} is no T3 checkpoint: it has 16 tensors"):
+        read_all(folder)
+
+
+def test_a_broken_voice_is_named(folder: Path) -> None:
+    torch.save({"t3": {}}, folder / "conds.pt")
+    with pytest.raises(UserError, match=r"conds\.pt is no voice of Chatterbox"):
+        Chatterbox().voices(folder)
+
+
+@pytest.mark.parametrize(("rate", "channels", "seconds"), [(8000, 1, 3.0), (44100, 2, 3.0), (16000, 1, 3600.0)])
+def test_a_reference_clip_of_any_rate_length_and_channels_is_a_voice(
+        model: VoiceModel, tmp_path: Path, rate: int, channels: int, seconds: float) -> None:
+    path = tmp_path / "me.wav"
+    noise = np.random.default_rng(0).standard_normal(int(rate * seconds)).astype(np.float32)
+    soundfile.write(path, 0.1 * np.stack([noise] * channels, 1), rate, subtype="PCM_16")
+    voice = find_voice(model, str(path))
+    assert len(voice.prompt_codes) == min(150, round(25 * seconds))
+    assert len(voice.timbre["codes"]) == min(250, round(25 * seconds))
+    assert voice.timbre["mel"].shape == (2 * len(voice.timbre["codes"]), 80)
+    assert np.linalg.norm(voice.speaker_embedding) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("samples", "message"), [
+    (torch.zeros(32000), "is silent"), (tone(1, 0.2), r"lasts 0\.20 s"),
+])
+def test_a_reference_clip_without_speech_is_refused(model: VoiceModel, tmp_path: Path, samples: torch.Tensor,
+                                                    message: str) -> None:
+    path = tmp_path / "me.wav"
+    soundfile.write(path, samples.numpy(), 16000)
+    with pytest.raises(UserError, match=message):
+        find_voice(model, str(path))
+
+
+def test_sound_has_the_length_of_its_codes_the_watermark_and_a_silent_start(model: VoiceModel) -> None:
+    vocoder, voice = model.family.vocoder(model.base_folder, CPU), find_voice(model, "")
+    codes = np.random.default_rng(0).integers(0, 6561, 51)
+    marked = vocoder.decode(codes, voice)
+    assert len(marked) == 50 * 960  # the code before the stop is noise
+    assert found(marked, vocoder.sample_rate)
+    plain = vocoder.decode(codes, voice, rendering(watermark=False))
+    assert not found(plain, vocoder.sample_rate)
+    assert plain[:480].abs().max() == 0
+    assert 0 < (plain - marked).abs().max() < 0.5 * plain.abs().max()
+
+
+def rendering(**changes: object) -> Rendering:
+    return replace(Rendering(), **changes)  # type: ignore[arg-type]
+
+
+def test_every_sound_control_reaches_the_sound(model: VoiceModel) -> None:
+    vocoder, voice = model.family.vocoder(model.base_folder, CPU), find_voice(model, "")
+    codes, plain = np.arange(20), rendering(watermark=False)
+    wanted = vocoder.decode(codes, voice, plain)
+    assert torch.equal(vocoder.decode(codes, voice, plain), wanted)
+    for change in ({"flow_steps": 4}, {"flow_prompt_s": 1.0}, {"seed": 1}, {"watermark": True}):
+        changed = vocoder.decode(codes, voice, rendering(**{"watermark": False, **change}))
+        assert not torch.equal(changed, wanted), change
+    lively = Speaker(model, sound=SoundOptions(exaggeration=1.5))
+    assert lively.voice.emotion == 1.5
+    assert not torch.equal(model.model.prepare(lively.voice).keys_and_values,
+                           model.model.prepare(voice).keys_and_values)
+
+
+def test_a_control_that_reaches_nothing_is_named() -> None:
+    assert unused_controls(SoundOptions(), Tiny()) == []
+    assert unused_controls(SoundOptions(flow_steps=4, watermark=False), Tiny()) == ["flow_steps", "watermark"]
+    assert unused_controls(SoundOptions(flow_steps=4), Chatterbox()) == []
+
+
+@pytest.mark.parametrize("asked", ["float32", "bfloat16", "int8"])
+def test_it_speaks_in_every_precision(world: Workspace, asked: str) -> None:
+    model = load_base(world, "chatterbox", CPU)
+    speaker = Speaker(model, sound=SoundOptions(watermark=False))
+    try:
+        speaking_precision.apply(asked, model, speaker.vocoder)
+    except UserError as error:
+        assert asked == "bfloat16"
+        pytest.skip(f"this processor cannot: {error.message}")
+    waveform = joined(list(speaker.say("a b", "en", SamplingOptions(seed=1))))
+    assert torch.isfinite(waveform).all()
+    assert waveform.abs().max() > 0
+
+
+def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) -> None:
+    extractor = model.family.extractor(model.base_folder, CPU)
+    clips = [tone(seed, seconds) for seed, seconds in enumerate((0.8, 7.3, 2.0))]
+    together = extractor.extract_many(clips)
+    for clip, features in zip(clips, together, strict=True):
+        alone = extractor.extract(clip)
+        assert np.array_equal(alone.speech_codes, features.speech_codes)
+        assert np.array_equal(alone.prompt_codes, features.prompt_codes)
+        np.testing.assert_allclose(alone.speaker_embedding, features.speaker_embedding, atol=1e-5)
+        assert features.speech_codes.dtype == features.prompt_codes.dtype == np.uint16
+    assert [len(item.prompt_codes) for item in together] == [20, 150, 50]
