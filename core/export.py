@@ -23,17 +23,18 @@ from core.aside import written_aside
 from core.catalog import resolve
 from core.certificate import Certificate, Check
 from core.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_record
-from core.journal import Plan, Result, Warned
+from core.journal import Plan, Progress, Result, Warned
 from core.loading import VoiceModel, load
 from core.model_card import CardFacts
 from core.prefix import base_tensors, new_rows
 from core.records import CheckpointRecord
-from core.reporter import Reporter, check_stop, stage
+from core.reporter import Reporter, Tell, check_stop, stage, telling
 from core.speak import Speaker, joined
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from models.base import ExportFile
 
+_STOPPED = "Stopped on request: nothing was exported, and nothing of it is left. Resume begins the export again."
 README, EXAMPLE, SAMPLES, TRAINING = "README.md", "load_example.py", "samples", "training.yaml"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
@@ -61,9 +62,9 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     target = resolve_inside(workspace.exports, options.export)
     with stage(reporter, "certificate"):
         device = compute.prepare("cpu")  # the reference: bit equality is claimed for it
-        proof = certify.certify(workspace, ref, device)
+        proof = certify.certify(workspace, ref, device, telling(reporter, _STOPPED))
         _block(proof, options.override)
-    check_stop(reporter)
+    check_stop(reporter, _STOPPED)
     model = load(workspace, ref, device)
     record = _record(workspace, ref, model, options.export, proof)
     overridden = tuple(name for name in proof.failed() if name in options.override)
@@ -73,9 +74,11 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
     with stage(reporter, "write"), _disk_explained(target), written_aside(target) as aside:
         files = _write_model(aside, model, record, resolve(workspace, ref).folder)
-        proof = _with_reload(aside, model, proof)
+        check_stop(reporter, _STOPPED)
+        tell = telling(reporter, _STOPPED)
+        proof = _with_reload(aside, model, proof, tell)
         certificate.write(aside / CERTIFICATE, proof)
-        samples = _speak(aside, workspace, model)
+        samples = _speak(aside, workspace, model, tell)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
         exports.check(aside)
@@ -149,12 +152,15 @@ def merged_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
                 for name, layer in layers.items()}
 
 
-def _with_reload(folder: Path, model: VoiceModel, proof: Certificate) -> Certificate:
+def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, tell: Tell) -> Certificate:
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
     again = exports.assemble(folder, model.device)
     clips = replay.load(model, model.family.voices(model.base_folder)).probing
     probes = replay.probes(clips, model.model.prompt_length)
-    equal = sum(same_logits(model, again, item) for item in probes)
+    equal = 0
+    for done, item in enumerate(probes):
+        tell(Progress(done, len(probes), "probes", "of the written files compared"))
+        equal += same_logits(model, again, item)
     tensors, reread = _all_tensors(model), _all_tensors(again)
     kept = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
@@ -179,13 +185,15 @@ def same_logits(one: VoiceModel, other: VoiceModel, item: replay.ProbeSample) ->
     return torch.equal(first.text_logits, second.text_logits) and torch.equal(first.speech_logits, second.speech_logits)
 
 
-def _speak(folder: Path, workspace: Workspace, model: VoiceModel) -> list[Sample]:
+def _speak(folder: Path, workspace: Workspace, model: VoiceModel, tell: Tell) -> list[Sample]:
     """A held-out sentence of each language by the exported model, new languages first."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)
     speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
     made = []
-    for language in sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code)):
+    languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
+    for done, language in enumerate(languages):
+        tell(Progress(done, len(languages), "languages", "with a sample"))
         if sentences := originals.recordings(workspace, model, language):
             text = evaluate.chosen(sentences, 1)[0].text
             path = f"{SAMPLES}/{language}.wav"

@@ -210,8 +210,9 @@ class Fold:
         progress = self._latest
         if self._state.ended_at or progress is None:
             return None
-        if progress.unit == "steps" and self._steps and self._steps[-1].seconds_left is not None:
-            return self._steps[-1].seconds_left
+        in_a_stage = bool(self._stages) and self._stages[-1].seconds is None
+        if self._steps and not in_a_stage and self._steps[-1].seconds_left is not None:
+            return self._steps[-1].seconds_left  # also while samples are spoken between steps
         if progress.per_second is not None:
             return progress.seconds_left
         if not rate or progress.total is None:

@@ -20,6 +20,7 @@ STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
     "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
 }
+STAGE_WORDS: Mapping[str, str] = {"certificate": "Making the certificate"}
 _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
                 "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait"}
 
@@ -93,9 +94,13 @@ def progress_words(progress: Progress | None) -> str:
 
 
 def progress_share(state: JobState) -> float | None:
-    """0 to 1, or None where it cannot be known."""
+    """0 to 1, or None where it cannot be known. A training is measured by its steps until it is certified."""
+    if cut := cut_short(state):
+        return cut[0] / cut[1]
     if state.status == "finished":
         return 1.0
+    if state.verb == "train" and state.steps and _open_stage(state) != "certificate":
+        return state.steps[-1].step / max(1, state.steps[-1].total_steps)
     progress = state.progress
     if progress is None or not progress.total:
         return None
@@ -111,6 +116,26 @@ def bar(state: JobState) -> Html:
                role="progressbar", aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
 
 
+def _open_stage(state: JobState) -> str:
+    """The part of the work that is being done; empty when none was named."""
+    return state.stages[-1].name if state.alive and state.stages and state.stages[-1].seconds is None else ""
+
+
+def cut_short(state: JobState) -> tuple[int, int] | None:
+    """The last step and the steps that were asked for, of a training that its time limit ended."""
+    if state.verb != "train" or state.status != "finished" or not state.steps:
+        return None
+    done, wanted = state.steps[-1].step, state.steps[-1].total_steps
+    return (done, wanted) if done < wanted else None
+
+
+def title_of(state: JobState) -> str:
+    """What the job does; a training that is certified says so."""
+    if state.verb == "train" and _open_stage(state) == "certificate":
+        return "Prove what it can say"
+    return VERB_TITLES[state.verb]
+
+
 def now_line(state: JobState) -> str:
     """What the job does at this moment, in one line."""
     if state.status == "waiting":
@@ -118,13 +143,15 @@ def now_line(state: JobState) -> str:
     if state.status in ("failed", "crashed", "stopped"):
         return state.message
     if state.status == "finished":
-        return f"Took {duration(state.seconds)}."
+        took = f"Took {duration(state.seconds)}."
+        cut = cut_short(state)
+        return f"Ended by the time limit at step {cut[0]} of {cut[1]}. {took}" if cut else took
     if not state.alive:
         return ""
-    open_stage = state.stages[-1].name if state.stages and state.stages[-1].seconds is None else ""
+    stage = _open_stage(state)
     left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
-    words = [part for part in (open_stage, progress_words(state.progress), _rate_words(state), left) if part]
-    return ", ".join(words) or "Starting."
+    words = (STAGE_WORDS.get(stage, stage), progress_words(state.progress), _rate_words(state), left)
+    return ", ".join(part for part in words if part) or "Starting."
 
 
 def _rate_words(state: JobState) -> str:
@@ -138,7 +165,7 @@ def job_card(state: JobState, title: str | None = None) -> Html:
     """A job as a card: what it is, how far, and what went wrong."""
     return div(
         "card job",
-        div("ends", element("strong", title or VERB_TITLES[state.verb]), badge(state)),
+        div("ends", element("strong", title or title_of(state)), badge(state)),
         bar(state), paragraph(now_line(state), class_="now"), warnings(state.warnings), ending(state),
     )
 
@@ -203,10 +230,10 @@ def chain(states: Sequence[JobState]) -> Html:
 def _link(number: int, state: JobState) -> Html:
     tone = _STATUS_TONE[state.status]
     mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
-    show_bar = state.status in ("running", "stopping") or (state.alive and state.progress is not None)
+    show_bar = state.status in ("running", "stopping") or (state.alive and state.progress is not None) or cut_short(state)
     return element(
         "li", span("mark", mark),
-        div("step", div("ends", element("strong", VERB_TITLES[state.verb]), badge(state)),
+        div("step", div("ends", element("strong", title_of(state)), badge(state)),
             bar(state) if show_bar else NOTHING, paragraph(now_line(state), class_="now"), ending(state)),
         class_=f"link {tone}",
     )

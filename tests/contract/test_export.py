@@ -22,6 +22,7 @@ from core import certificate, certify, export, exports, replay
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.loading import VoiceModel, load
 from core.prefix import new_rows
+from core.reporter import StopRequested
 from core.speak import Speaker, joined
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
@@ -180,6 +181,18 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
     with pytest.raises(UserError, match="No space left on device"):
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert [path.name for path in world.exports.iterdir()] == ["first"]
+
+
+@pytest.mark.parametrize("unit", ["English sentences", "languages"])
+def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, unit: str) -> None:
+    class Impatient(Listener):
+        def stop_requested(self) -> bool:
+            return any(event.unit == unit for event in self.of("progress"))
+
+    before = sorted(path.name for path in world.exports.iterdir())
+    with pytest.raises(StopRequested, match="nothing was exported"):
+        export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world, Impatient(world.runs / "export-stopped"))
+    assert sorted(path.name for path in world.exports.iterdir()) == before
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "x" * 65])

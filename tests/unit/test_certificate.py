@@ -13,7 +13,9 @@ import torch
 from config.errors import UserError
 from core import certificate, certify, checkpoint, records, train
 from core.certificate import Certificate, Check
+from core.journal import Progress
 from core.records import CheckpointRecord
+from core.reporter import StopRequested
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -114,6 +116,47 @@ def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
 def test_reading_a_certificate_needs_no_torch() -> None:
     code = "import sys, core.certificate, core.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Impatient(Listener):
+    """Asks for a stop when it has heard `text` in the unit of a count."""
+
+    def __init__(self, directory: Path, text: str) -> None:
+        super().__init__(directory)
+        self.text = text
+
+    def stop_requested(self) -> bool:
+        return any(self.text in event.unit for event in self.of("progress"))
+
+
+def test_each_sentence_and_probe_is_told(world: Workspace) -> None:
+    told: list[Progress] = []
+    certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, tell=told.append)
+    counts = [(one.done, one.total) for one in told if one.unit == "English sentences" and "spoken" in one.note]
+    assert counts == 2 * [(0, 2), (1, 2), (2, 2)]  # before and after
+    assert [one.done for one in told if one.unit == "probes"] == [0, 1, 2, 3]
+    assert {one.unit for one in told} == {"English sentences", "French sentences", "Amharic sentences", "probes"}
+
+
+@pytest.mark.parametrize("unit", ["French sentences", "probes"])
+def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world: Workspace, unit: str) -> None:
+    options, run = train_options(judged_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
+    with pytest.raises(StopRequested, match="training is whole: all of its 8 steps are done and saved. Only its cert"):
+        train.run(options, world, Impatient(run, unit))
+    assert not (run / certificate.FILE).exists()
+    listener = Listener(run)
+    train.run(options, world, listener)
+    assert listener.of("step") == []
+    assert certificate.read(run / certificate.FILE).step == 8
+
+
+def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> None:
+    options, run = train_options(), world.runs / "stopped-samples"
+    with pytest.raises(StopRequested, match="Stopped after step 4 of 8, which is saved"):
+        train.run(options, world, Impatient(run, "Amharic sentences"))
+    listener = Listener(run)
+    train.run(options, world, listener)
+    assert [event.step for event in listener.of("evaluated")] == [4, 8]
 
 
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:

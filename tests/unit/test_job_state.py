@@ -6,7 +6,7 @@ import pytest
 
 from core import job_reader, jobs
 from core.job_reader import JobBoard, JobReader
-from core.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Started
+from core.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Stage, Started
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
 from tests.unit.live_jobs import train
@@ -65,6 +65,15 @@ def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
         journal.append(event)
     [saved] = jobs.state(job).checkpoints
     assert saved.best
+
+
+def test_a_new_part_of_the_work_forgets_the_counts_of_the_last(workspace: Workspace):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    for event in (Queued(), Started(1, 1), step(376, 800), Stage("certificate")):
+        journal.append(event)
+    state = JobReader(job).state(worker_alive=True)
+    assert (state.progress, state.eta_s) == (None, None)
 
 
 def test_rate_and_time_left_are_measured(workspace: Workspace):

@@ -61,7 +61,7 @@ def test_a_job_runs_to_its_end_and_tells_its_result(workspace: Workspace):
     assert [event.step for event in state.steps] == list(range(1, 13))
     assert state.progress is not None
     assert (state.progress.done, state.progress.total, state.eta_s) == (12, 12, None)
-    assert "Finished: steps 12" in jobs.log_tail(job)
+    until(job, lambda _state: "Finished: steps 12" in jobs.log_tail(job))  # the log follows the journal
 
 
 def test_a_second_start_is_refused_while_it_runs_and_after(workspace: Workspace):

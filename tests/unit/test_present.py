@@ -9,7 +9,7 @@ import pytest
 
 from core.job import Job
 from core.job_state import JobState
-from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Step
+from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.workspace import Workspace
 from ui import curves, listening, media, present, records, training, votes
 from ui.markup import Html, element, join, table
@@ -52,6 +52,30 @@ def test_progress_is_never_invented() -> None:
     assert present.progress_share(unknown) is None
     assert "unknown" in present.bar(unknown)
     assert present.progress_words(Progress(3_200_000, 9_000_000, "bytes", "t3")) == "3.2 MB of 9.0 MB t3"
+
+
+def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
+    state = JobState(job(), "running", steps=steps(50), stages=(Stage("load", 1.0), Stage("certificate")),
+                     progress=Progress(18, 40, "English sentences", "spoken and heard"), eta_s=12.0)
+    assert present.now_line(state) == (
+        "Making the certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
+    assert present.progress_share(state) == 18 / 40
+    assert "Prove what it can say" in present.chain([state])
+    assert "Practise speaking" not in present.job_card(state)
+
+
+def test_samples_between_steps_leave_the_bar_at_the_step() -> None:
+    state = JobState(job(), "running", steps=steps(50), progress=Progress(3, 20, "Amharic sentences"))
+    assert present.progress_share(state) == 0.5
+
+
+def test_a_training_that_its_time_limit_ended_is_not_shown_as_whole() -> None:
+    state = JobState(job(), "finished", steps=steps(50), started_at=0.0, ended_at=120.0)
+    assert present.cut_short(state) == (50, 100)
+    for shown in (present.job_card(state), present.chain([state])):
+        assert "Ended by the time limit at step 50 of 100. Took 2 min." in shown
+        assert "width:50.0%" in shown
+    assert present.progress_share(JobState(job(), "finished", steps=steps(100))) == 1.0
 
 
 def test_a_failure_shows_message_hint_exit_code_and_traceback() -> None:
