@@ -11,14 +11,14 @@ import threading
 from dataclasses import replace
 
 from config.errors import UserError
-from core import locks
+from core import kept, locks
 from core.job import Job, load
 from core.job_state import Fold, JobState
 from core.journal import TERMINAL, Event, Queued, Started, Waiting, read
 from core.workspace import Workspace
 
 _NEVER_REPORTED = "The worker ended without a word: it was killed, or the machine went down."
-_CRASH_HINT = "Nothing that was saved is lost. Resume it; if it happens again, read the log and watch the memory."
+_CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
 
 
 class JobReader:
@@ -40,7 +40,8 @@ class JobReader:
                 return self._snapshot()
             alive = locks.is_held(self.job.lock) if worker_alive is None else worker_alive
             if not alive and not self._read():  # a last event may have come between reading and looking
-                return replace(self._snapshot(), status="crashed", message=_NEVER_REPORTED, hint=_CRASH_HINT,
+                hint = f"{_CRASH_HINT} {kept.words(self.job)}"
+                return replace(self._snapshot(), status="crashed", message=_NEVER_REPORTED, hint=hint,
                                ended_at=self._last_time, eta_s=None, rate=None)
             state = self._snapshot()
             return replace(state, status="stopping") if state.alive and self.job.stop_file.exists() else state

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import UserError
-from core import locks
+from core import kept, locks
 from core.job import Job, create, load
 from core.job_reader import JobBoard, JobReader
 from core.job_state import JobState
@@ -183,7 +183,7 @@ def _note_force_stop(job: Job) -> None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
-            _append(job, Stopped("Stopped by force; what was saved before can be resumed."))
+            _append(job, Stopped(f"Stopped by force. {kept.words(job)}"))
     finally:
         lock.close()
 

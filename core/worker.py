@@ -17,12 +17,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from config.errors import UserError
-from core import jobs
+from core import jobs, kept
 from core.job import Job, load_directory
 from core.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
 from core.locks import FileLock
@@ -42,9 +43,10 @@ FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does
 _SIGNAL_HINT = {
     signal.SIGKILL: "Most often the machine ran out of memory. Close other programs or make the batch smaller; "
-                    "then resume it, what was saved before is intact.",
+                    "then resume it.",
 }
-_CRASH_HINT = "The log's last lines may say why. What was saved before is intact: resume it."
+_CRASH_HINT = "The log's last lines may say why; then resume it."
+_INTERRUPTED = "Interrupted before the step was finished."
 
 
 def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None) -> int:
@@ -80,7 +82,7 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
             ending, code = _ending(job, reporter, verbs)
-            reporter.emit(ending)
+            reporter.emit(_with_kept(job, ending))
         journal.close()
         return code
     except UserError as error:
@@ -105,7 +107,7 @@ def _ending(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None) -> t
     except StopRequested as request:
         return Stopped(str(request) or "Stopped on request."), STOPPED
     except KeyboardInterrupt:
-        return Stopped("Interrupted before the step was finished; what was saved before can be resumed."), STOPPED
+        return Stopped(_INTERRUPTED), STOPPED
     except UserError as error:
         return Failed(error.message, error.hint, exit_code=FAILED), FAILED
     except Exception as error:  # noqa: BLE001
@@ -124,8 +126,17 @@ def _hint(error: Exception) -> str:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "The memory is full. Make the batch smaller or close other programs, then resume it."
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk is full. Free some space, then resume it; what was saved before is intact."
-    return "This is a fault of Lisan itself: please report it with the traceback. What was saved before is intact."
+        return "The disk is full. Free some space, then resume it."
+    return "This is a fault of Lisan itself: please report it with the traceback."
+
+
+def _with_kept(job: Job, ending: Event) -> Event:
+    """`ending`, with what a resume begins with where the verb itself could not say so."""
+    if isinstance(ending, Failed) and ending.traceback:
+        return replace(ending, hint=f"{ending.hint} {kept.words(job)}")
+    if isinstance(ending, Stopped) and ending.message == _INTERRUPTED:
+        return replace(ending, message=f"{ending.message} {kept.words(job)}")
+    return ending
 
 
 @contextmanager
@@ -180,7 +191,7 @@ def _note_death(job: Job, code: int) -> None:
     else:
         message, hint = f"The worker ended with exit code {code} before it could say why.", _CRASH_HINT
     journal = Journal(job.journal)
-    journal.append(Failed(message, hint, exit_code=code))
+    journal.append(Failed(message, f"{hint} {kept.words(job)}", exit_code=code))
     journal.close()
 
 

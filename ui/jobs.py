@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from core import jobs
+from core import jobs, kept
 from core.job_state import JobState
 from ui import present
 from ui.live import View
@@ -83,11 +83,13 @@ def stop_job(page: Page, name: str) -> Sequence[object]:
 
 def force_job(page: Page, name: str) -> Sequence[object]:
     """End a job's process now."""
-    jobs.force_stop(jobs.load(page.workspace, name))
-    return [present.notice("Stopped by force. What was saved before can be resumed.")]
+    job = jobs.load(page.workspace, name)
+    jobs.force_stop(job)
+    return [present.notice(f"Stopped by force. {kept.words(job)}")]
 
 
 def resume_job(page: Page, name: str) -> Sequence[object]:
     """Go on with a job."""
-    jobs.resume(jobs.load(page.workspace, name))
-    return [present.notice("It goes on from what was saved.")]
+    job = jobs.load(page.workspace, name)
+    jobs.resume(job)
+    return [present.notice(kept.words(job))]

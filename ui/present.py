@@ -230,7 +230,7 @@ def chain(states: Sequence[JobState]) -> Html:
 def _link(number: int, state: JobState) -> Html:
     tone = _STATUS_TONE[state.status]
     mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
-    show_bar = state.status in ("running", "stopping") or (state.alive and state.progress is not None) or cut_short(state)
+    show_bar = cut_short(state) or state.status in ("running", "stopping") or (state.alive and state.progress)
     return element(
         "li", span("mark", mark),
         div("step", div("ends", element("strong", title_of(state)), badge(state)),

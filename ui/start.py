@@ -9,7 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, TrainOptions
-from core import demo, jobs
+from core import demo, jobs, kept
 from core.job_state import JobState
 from ui import present, records
 from ui.curves import chart
@@ -233,7 +233,8 @@ def _go_on(page: Page) -> Sequence[object]:
     for state in states:
         if state.resumable:
             jobs.resume(state.job)
-    return [present.notice("It goes on from what was saved."),
+    last = next((state.job for state in reversed(states) if state.resumable and state.started_at), None)
+    return [present.notice(kept.words(last) if last else "It goes on."),
             next((state.id for state in states if state.verb == "train"), "")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 
 from config.errors import UserError
-from core import jobs
+from core import jobs, kept
 from core.job_state import JobState
 from ui import present, steps, training
 from ui.live import View
@@ -26,7 +26,7 @@ def build(page: Page) -> None:
         resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
         force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
     with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
-        gr.HTML(present.notice("This ends the process at once. Steps since the last checkpoint are lost."))
+        gr.HTML(present.notice("This ends the process at once. Steps that were not saved in a checkpoint are lost."))
         sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
         not_sure = gr.Button("No, let it finish", size="md")
     notice = gr.HTML(elem_classes="notices")
@@ -111,13 +111,15 @@ def _stop(page: Page, name: str) -> Sequence[object]:
 
 def _resume(page: Page, name: str) -> Sequence[object]:
     """Go on with a run, and with what waited for it and gave up when it stopped."""
-    jobs.resume(_job(page, name))
+    job = _job(page, name)
+    jobs.resume(job)
     for state in page.live.board.states():
         if name in state.job.after and state.resumable and state.started_at is None:
             jobs.resume(state.job)
-    return [present.notice("It goes on from its last checkpoint.")]
+    return [present.notice(kept.words(job))]
 
 
 def _force(page: Page, name: str) -> Sequence[object]:
-    jobs.force_stop(_job(page, name))
-    return [present.notice("Stopped by force. What was saved before can be resumed."), gr.update(visible=False)]
+    job = _job(page, name)
+    jobs.force_stop(job)
+    return [present.notice(f"Stopped by force. {kept.words(job)}"), gr.update(visible=False)]
