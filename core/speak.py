@@ -21,7 +21,7 @@ from data import audio
 from data.reading import pieces_of
 from data.sentences import Ending as PieceEnding
 from data.sentences import Piece, halve
-from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, Voice
+from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, Vocoder, Voice
 
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 _LARGEST_GROUP = 8  # pieces spoken together
@@ -44,13 +44,14 @@ class Segment:
 class Speaker:
     """One voice model with one voice. `longest` is how many text ids it is given at once, by language."""
 
-    def __init__(self, model: VoiceModel, voice: str = "", longest: dict[str, int] | None = None,
-                 sound: SoundOptions | None = None) -> None:
+    def __init__(self, model: VoiceModel, voice: str | Voice = "", longest: dict[str, int] | None = None,
+                 sound: SoundOptions | None = None, vocoder: Vocoder | None = None) -> None:
         self._sounding = sound or SoundOptions()
         self.model = model
-        self.voice = replace(find_voice(model, voice), emotion=self._sounding.exaggeration)
-        self._longest = longest or {}
-        self.vocoder = model.family.vocoder(model.base_folder, model.device)
+        found = find_voice(model, voice) if isinstance(voice, str) else voice
+        self.voice = replace(found, emotion=self._sounding.exaggeration)
+        self.longest = longest or {}
+        self.vocoder = vocoder or model.family.vocoder(model.base_folder, model.device)
         self._prepared: dict[bool, PreparedVoice] = {}  # with and without adapters
 
     @property
@@ -60,7 +61,7 @@ class Speaker:
     def pieces(self, text: str, language: str) -> list[Piece]:
         """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
         most = self.model.model.longest_text
-        limit = min(self._longest.get(language, most), most)
+        limit = min(self.longest.get(language, self.model.model.usual_text), most)
         return pieces_of(text, language, self.model.front_end, limit, most)
 
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:

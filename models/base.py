@@ -174,6 +174,7 @@ class SpeechModel(Protocol):
     prefix_size: int  # text rows of the base checkpoint
     prompt_length: int  # codes of a reference clip that are used at most
     longest_text: int  # text ids there are positions for, start and stop counted
+    usual_text: int  # of a sentence as it was trained on, where nothing better is known
     longest_speech: int  # codes there are positions for, without start and stop
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:

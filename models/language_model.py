@@ -27,6 +27,7 @@ class LanguageModel:
     prompt_length: int
     codes_at_least: int
     codes_a_token: int
+    longest_usual_text: int | None = None
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
     adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
                                         "speech_head")
@@ -36,6 +37,11 @@ class LanguageModel:
     def longest_text(self) -> int:
         """See `models.base.SpeechModel`."""
         return self.module.config.text_positions
+
+    @property
+    def usual_text(self) -> int:
+        """See `models.base.SpeechModel`."""
+        return min(self.longest_text, self.longest_usual_text or self.longest_text)
 
     @property
     def longest_speech(self) -> int:

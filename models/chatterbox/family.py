@@ -22,6 +22,7 @@ from models.chatterbox.voice_encoder import VoiceEncoder
 from models.language_model import LanguageModel
 
 CODES_AT_LEAST, CODES_A_TOKEN = 25, 10  # a text may take a second, and 0.4 s for each token
+USUAL_TEXT = 250  # ids of a long sentence: the published package is asked for texts of up to 300 characters
 FEATURES_VERSION = 1  # raised when an extractor would give other arrays for the same clip and weights
 
 
@@ -49,7 +50,8 @@ class Chatterbox:
         """The base language model, frozen, in evaluation mode."""
         module = t3.load(files.find(folder).t3).to(device)
         module.requires_grad_(False)
-        return LanguageModel(module, module.config.text_rows, device, sound.PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
+        return LanguageModel(module, module.config.text_rows, device, sound.PROMPT, CODES_AT_LEAST, CODES_A_TOKEN,
+                             USUAL_TEXT)
 
     def extractor(self, folder: Path, device: torch.device) -> sound.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""

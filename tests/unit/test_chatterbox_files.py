@@ -256,3 +256,11 @@ def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) 
         np.testing.assert_allclose(alone.speaker_embedding, features.speaker_embedding, atol=1e-5)
         assert features.speech_codes.dtype == features.prompt_codes.dtype == np.uint16
     assert [len(item.prompt_codes) for item in together] == [20, 150, 50]
+
+
+def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: VoiceModel) -> None:
+    speaker, text = Speaker(model), "the sun rises over the hill, and the birds begin to sing in the old tree. " * 280
+    assert len(text) > 20_000
+    pieces = speaker.pieces(text, "en")
+    assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
+    assert max(len(model.front_end.encode(piece.text, "en")) for piece in pieces) <= model.model.usual_text < 300
