@@ -19,6 +19,7 @@ import torch
 import yaml
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core import records, tensor_files
 from core.fitting import Setting
@@ -31,6 +32,7 @@ FOLDER = "checkpoints"
 _BEST, _TENSORS, _NUMBERS = "best.json", "training.safetensors", "training.json"
 _ASIDE = ".writing-"
 _MEGABYTE = 1e6
+_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "activation_checkpointing", "compile")  # on resume
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,24 @@ def load_state(run: Path, step: int) -> TrainerState:
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])))
+
+
+def check_options(run: Path, step: int, options: TrainOptions) -> None:
+    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
+
+    What follows from options is in the checkpoint already: tensors, the rate at each step, the
+    ranking. Only where it runs, how long and how often it saves may change.
+    """
+    path = folder_of(run, step) / records.CONFIG
+    saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
+    changed = [name for name in TrainOptions.model_fields
+               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)]
+    if changed:
+        said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)}" for name in changed)
+        raise UserError(
+            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
+            "Put these values back and resume, or start a new run with yours. Nothing was changed.",
+        )
 
 
 def read_ranking(run: Path) -> Ranking:

@@ -71,6 +71,7 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
     saved = checkpoint.steps(run)
     if saved:
         voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved[-1]), device)
+        checkpoint.check_options(run, saved[-1], options)
     else:
         voice = new_voice(options, workspace, device)
     data = training_data.load(workspace, options.dataset, voice)

@@ -194,6 +194,26 @@ def test_another_dataset_under_the_same_name_does_not_resume(world: Workspace) -
         train.run(train_options(), world, Listener(world.runs / "one"))
 
 
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"scope": "full"}, "scope full, wanted gated"), ({"adapter_rank": 2}, "adapter_rank 2, wanted 4"),
+    ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8; batch_size 2, wanted 4"),
+    ({"extension": "other", "row_rate": 0.1}, "extension other, wanted tiny-am"),
+])
+def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, object], said: str) -> None:
+    run = started(world, stop_after=2).directory
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
+    with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
+        train.run(train_options(**changes), world, Listener(run))
+    assert "Put these values back and resume, or start a new run" in caught.value.hint
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
+
+
+def test_where_and_how_long_a_run_goes_on_may_change(world: Workspace) -> None:
+    run = started(world, stop_after=2).directory
+    train.run(train_options(max_minutes=9.0, checkpoint_every=3), world, Listener(run))
+    assert checkpoint.steps(run)[-1] == 8
+
+
 def test_a_changed_base_model_is_refused(world: Workspace) -> None:
     from tests.worlds import write_model
 
