@@ -68,7 +68,7 @@ def test_a_command_of_the_documents_exists(line: str) -> None:
         return
     package, _, verb = words[2].partition(".")
     assert package == "scripts"
-    assert (ROOT / "scripts" / f"{verb}.py").is_file()
+    assert (ROOT / "scripts" / f"{verb}.py").is_file() or (ROOT / "scripts" / verb / "__main__.py").is_file()
     if verb in VERBS:
         check_verb(verb, words[3:])
     else:
