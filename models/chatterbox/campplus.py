@@ -28,7 +28,7 @@ EMBEDDING = 192
 
 
 class CAMPPlus(nn.Module):
-    """Filterbank -> speaker vector. Its batch norms are those of a trained model: put it in `eval()`."""
+    """Filterbank -> speaker vector, in `eval()`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,6 +56,7 @@ class CAMPPlus(nn.Module):
 
         The clip is taken whole, some 15 MB a second; the published pipeline gives it 10 s at the most.
         """
+        assert not self.training, "call eval() first: batch norms would read, and change by, this one clip"
         audio.require_samples(waveform, LEAST_SAMPLES, SAMPLE_RATE)
         audio.require_sound(waveform)
         features = audio.kaldi_filterbank(waveform.to(next(self.parameters()).device), N_MELS)

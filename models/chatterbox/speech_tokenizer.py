@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data import audio
+from models.chatterbox.linear import Linear
 
 SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH = 400, 160  # samples: 100 frames a second
@@ -181,7 +182,7 @@ class _Block(nn.Module):
         width = config.width
         self.attn = _Attention(config)
         self.attn_ln = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(Linear(width, 4 * width), nn.GELU(), Linear(4 * width, width))
         self.mlp_ln = nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
@@ -196,11 +197,11 @@ class _Attention(nn.Module):
         super().__init__()
         width = config.width
         self.heads = config.heads
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width)
-        self.out = nn.Linear(width, width)
-        self.fsmn_block = nn.Conv1d(width, width, config.memory, padding=config.memory // 2, groups=width, bias=False)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width, bias=False)
+        self.value = Linear(width, width)
+        self.out = Linear(width, width)
+        self.fsmn_block = nn.Conv1d(width, width, config.memory, groups=width, bias=False)
 
     def forward(self, x: torch.Tensor, rotary: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         query, key, value = self.query(x), self.key(x), self.value(x)  # (B, U, width)
@@ -208,11 +209,19 @@ class _Attention(nn.Module):
             _rotate(self._split(query), rotary), _rotate(self._split(key), rotary), self._split(value),
             attn_mask=None if keep is None else keep[:, None, None],  # (B, 1, 1, U)
         )  # (B, H, U, width / H)
-        if keep is not None:
-            value = value * keep[..., None]
-        memory = value + self.fsmn_block(value.transpose(1, 2)).transpose(1, 2)  # what it adds past a length is masked
         projected: torch.Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return projected + memory
+        return projected + self._memory(value if keep is None else value * keep[..., None])
+
+    def _memory(self, value: torch.Tensor) -> torch.Tensor:
+        """(B, U, width) plus its depthwise convolution over time.
+
+        Done on an image of height 1 with the channels last in memory, which is how `value` lies already: on a CPU
+        20 times as fast as `fsmn_block(value.transpose(1, 2))`, which was a tenth of the encoder's time.
+        """
+        weight = self.fsmn_block.weight[:, :, None]  # (width, 1, 1, memory)
+        image = value[:, None].permute(0, 3, 1, 2)  # (B, width, 1, U)
+        around = F.conv2d(image, weight, padding=(0, weight.shape[-1] // 2), groups=len(weight))
+        return value + around[:, :, 0].transpose(1, 2)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
         """(B, U, width) to (B, H, U, width / H)."""
@@ -236,7 +245,7 @@ class _Quantizer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self._codebook = nn.ModuleDict({"project_down": nn.Linear(width, DIGITS)})
+        self._codebook = nn.ModuleDict({"project_down": Linear(width, DIGITS)})
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         # 0.999 keeps the two outer levels from being reached; it is in the published model.
