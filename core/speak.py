@@ -67,11 +67,16 @@ class Speaker:
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
         """Segments of `text`, each as soon as it is made. The last one has no pause after it.
 
-        The first piece is spoken alone, so that it is heard soon; then two together, then four, then eight.
+        The first piece is heard while it is still being spoken, where the family can; then two are spoken together,
+        then four, then eight.
         """
         sampling = chosen_sampling(options, self.model.family.sampling)
         waiting = self.pieces(text, language)
         group, made = 1, 0
+        if waiting and (sounds := self.vocoder.stream(self.voice, self._rendering(sampling.seed))) is not None:
+            first, waiting = waiting[0], waiting[1:]
+            yield from self._streamed(first, language, sampling, sounds, last=not waiting)
+            group, made = 2, 1
         while waiting:
             pieces, waiting = waiting[:group], waiting[group:]
             began = time.perf_counter()
@@ -83,6 +88,24 @@ class Speaker:
                 yield self._segment(piece, codes, share_s, last, sampling.seed)
             made += len(pieces)
             group = min(2 * group, _LARGEST_GROUP)
+
+    def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: SoundStream,
+                  last: bool) -> Iterator[Segment]:
+        """One piece as segments, the last of which has the pause and says how it ended."""
+        ids, began = self.model.front_end.encode(piece.text, language), time.perf_counter()
+        with self.model.speaking(language):
+            voice = self._prepared_voice(language)
+            for codes in self.model.model.stream(ids, voice, sampling):
+                ended = isinstance(codes, Generated)
+                waveform = sounds.finish() if isinstance(codes, Generated) else sounds.push(codes)
+                if not ended and not len(waveform):
+                    continue
+                pause_s = 0.0 if last or not ended else PAUSES_S[piece.ending]
+                waveform = torch.cat([waveform.float(), torch.zeros(round(pause_s * self.sample_rate))])
+                now = time.perf_counter()
+                ending = codes.ending if isinstance(codes, Generated) else "stop"
+                yield Segment(piece.text, waveform, now - began, ending)
+                began = now
 
     def _generate(self, pieces: Sequence[Piece], language: str, sampling: Sampling) -> list[tuple[Piece, Generated]]:
         """The codes of each piece; slow speech that needs more codes than there are is said in two breaths."""
@@ -111,10 +134,11 @@ class Speaker:
         waveform = self._sound(generated.codes, 0.0 if last else PAUSES_S[piece.ending], seed)
         return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.ending)
 
+    def _rendering(self, seed: int) -> Rendering:
+        return Rendering(self._sounding.flow_steps, self._sounding.flow_prompt_s, self._sounding.watermark, seed)
+
     def _sound(self, codes: np.ndarray, pause_s: float, seed: int) -> torch.Tensor:
-        sound = self._sounding
-        rendering = Rendering(sound.flow_steps, sound.flow_prompt_s, sound.watermark, seed)
-        waveform = self.vocoder.decode(codes, self.voice, rendering).float().cpu()
+        waveform = self.vocoder.decode(codes, self.voice, self._rendering(seed)).float().cpu()
         length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
         if length:
             ramp = torch.linspace(0, 1, length)

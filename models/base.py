@@ -6,7 +6,7 @@ S samples, D embedding size. Ids of base tokens are below `prefix_size`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -209,6 +209,23 @@ class SpeechModel(Protocol):
         """Codes for each text's ids; ends at the model's own stop, or a limit derived from the text."""
         ...
 
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
+               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+        """`generate` of one text: codes (n,) as they are spoken and, last, all of them."""
+        ...
+
+
+class SoundStream(Protocol):
+    """Codes in, sound out, before all codes are known."""
+
+    def push(self, codes: np.ndarray) -> torch.Tensor:
+        """More codes (n,) to the samples (S,) that they allow, often none."""
+        ...
+
+    def finish(self) -> torch.Tensor:
+        """The rest (S,)."""
+        ...
+
 
 class Vocoder(Protocol):
     """Codes to sound."""
@@ -217,6 +234,10 @@ class Vocoder(Protocol):
 
     def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
         """Codes (U,) in `voice` to waveform (S,)."""
+        ...
+
+    def stream(self, voice: Voice, rendering: Rendering | None = None) -> SoundStream | None:
+        """`decode` piece by piece; None where the family cannot."""
         ...
 
     def to_half(self, dtype: torch.dtype) -> None:

@@ -7,7 +7,7 @@ captured as a graph (`models.captured`); the host looks at what was said every f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -53,16 +53,48 @@ def generate(model: SpeechLM, texts: Sequence[np.ndarray], voices: Sequence[Voic
     prepared = {id(voice): voice if isinstance(voice, PreparedVoice) else prepare(model, voice, device)
                 for voice in voices}
     stepper.begin(ids, [prepared[id(voice)] for voice in voices], sampling)
-    ended: list[Generated | None] = [None] * len(texts)
+    *_, (_, ended) = looks(stepper, caps)
+    return [done for done in ended if done is not None]
+
+
+@torch.inference_mode()
+def looks(stepper: Stepper, caps: Sequence[int]) -> Iterator[tuple[np.ndarray, list[Generated | None]]]:
+    """What the host sees while a stepper that has begun speaks: the codes so far (B, U), and the texts that have ended.
+
+    With the last look all have.
+    """
+    stop, longest = stepper.model.config.stop_speech, min(max(caps), stepper.model.config.speech_positions - 1)
+    ended: list[Generated | None] = [None] * len(caps)
     for step in range(1, longest + 1):
         stepper.advance()
-        if step % CHECK == 0 or step == longest:
-            said = stepper.codes[:, :step].cpu().numpy()
-            ended = [done or _ended(row, cap, model.config.stop_speech) for done, row, cap in
-                     zip(ended, said, caps, strict=True)]
-            if all(ended):
-                break
-    return [done or Generated(row[:cap], "limit") for done, row, cap in zip(ended, said, caps, strict=True)]
+        if step % CHECK and step < longest:
+            continue
+        said = stepper.codes[:, :step].cpu().numpy()
+        ended = [done or _ended(row, min(cap, longest), stop) for done, row, cap in zip(ended, said, caps, strict=True)]
+        yield said, ended
+        if all(ended):
+            return
+
+
+@torch.inference_mode()
+def stream(model: SpeechLM, text: np.ndarray, voice: Voice | PreparedVoice, sampling: Sampling, cap: int,
+           device: torch.device, stepper: Stepper | None = None) -> Iterator[np.ndarray | Generated]:
+    """`generate` of one text, as codes (n,) while they are spoken and, last, all of them.
+
+    What repeats itself was spoken before it was seen to; it is missing from the last item alone.
+    """
+    ids = torch.as_tensor(text, dtype=torch.long, device=device)
+    longest = min(cap, model.config.speech_positions - 1)
+    stepper = stepper or Stepper(model, 1, buffers(model.config, len(ids), longest), longest, device)
+    stepper.begin([ids], [voice if isinstance(voice, PreparedVoice) else prepare(model, voice, device)], sampling)
+    told = 0
+    for said, (ended,) in looks(stepper, [cap]):
+        fresh = (ended.codes if ended else said[0])[told:]
+        told += len(fresh)
+        if len(fresh):
+            yield fresh
+        if ended:
+            yield ended
 
 
 def buffers(config: SpeechLMConfig, longest_text: int, longest: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from models import teacher_forcing
 from models.base import Generated, Losses, LossOptions, PreparedVoice, Probe, Sample, Sampling, Voice
 from models.captured import CapturedStepper
 from models.compact import compact
-from models.generate import Stepper, buffers, generate, prepare
+from models.generate import Stepper, buffers, generate, prepare, stream
 from models.speech_lm import SpeechLM
 
 
@@ -76,18 +76,29 @@ class LanguageModel:
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
                  sampling: Sampling) -> list[Generated]:
         """See `models.base.SpeechModel`."""
-        longest = max(len(text) for text in texts)
-        if longest > self.longest_text:
-            raise UserError(
-                f"A sentence of {longest} tokens is longer than the model's {self.longest_text}.",
-                "Split it into shorter sentences.",
-            )
-        caps = [min(self.longest_speech, self.codes_at_least + self.codes_a_token * len(text)) for text in texts]
-        stepper = self._stepper_for(len(texts), longest, max(caps)) if self.device.type == "cuda" else None
+        caps = [self._cap(text) for text in texts]
+        stepper = self._stepper_for(len(texts), max(map(len, texts)), max(caps))
         return generate(self.module, texts, voices, sampling, caps, self.device, stepper)
 
-    def _stepper_for(self, texts: int, longest: int, cap: int) -> Stepper:
-        """A captured step is kept for the next texts, as long as its buffers are large enough."""
+    def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
+               sampling: Sampling) -> Iterator[np.ndarray | Generated]:
+        """See `models.base.SpeechModel`."""
+        cap = self._cap(text)
+        return stream(self.module, text, voice, sampling, cap, self.device, self._stepper_for(1, len(text), cap))
+
+    def _cap(self, text: np.ndarray) -> int:
+        """Codes that a text may take; one that is too long raises `UserError`."""
+        if len(text) > self.longest_text:
+            raise UserError(
+                f"A sentence of {len(text)} tokens is longer than the model's {self.longest_text}.",
+                "Split it into shorter sentences.",
+            )
+        return min(self.longest_speech, self.codes_at_least + self.codes_a_token * len(text))
+
+    def _stepper_for(self, texts: int, longest: int, cap: int) -> Stepper | None:
+        """On CUDA a captured step, kept for the next texts as long as its buffers are large enough."""
+        if self.device.type != "cuda":
+            return None
         capacity = buffers(self.module.config, longest, cap)
         if self._stepper is None or not self._stepper.fits(texts, capacity, cap):
             self._stepper = CapturedStepper(self.module, texts, capacity, cap, self.device)

@@ -73,11 +73,12 @@ def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: st
               computed: Sequence[str] = ()) -> None:
     """Give `module` the tensors of a file, strictly: a missing, extra, misshapen or non-finite one raises `UserError`.
 
-    The module may stand on the meta device: tensors are taken over, not copied. Keys in
-    `computed` are not needed: the module makes them itself. Floating types become float32.
+    The module may stand on the meta device. Keys in `computed` are not needed: the module makes
+    them itself. Floating types become float32. Tensors are copied out of the file: where a matrix
+    lies in memory decides how a library reads it, and so the last bits of its products.
     """
     own = module.state_dict()
-    found = {key: _wide(value) for key, value in tensors.items() if key not in computed}
+    found = {key: _own(value) for key, value in tensors.items() if key not in computed}
     wanted = {key: value for key, value in own.items() if key not in computed}
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
@@ -116,8 +117,8 @@ def _finite(value: torch.Tensor) -> bool:
     return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
-def _wide(value: torch.Tensor) -> torch.Tensor:
-    return value.float() if value.is_floating_point() else value
+def _own(value: torch.Tensor) -> torch.Tensor:
+    return value.to(torch.float32 if value.is_floating_point() else value.dtype, copy=True)
 
 
 def _several(what: str, keys: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from config.errors import UserError
 
+_BEFORE_S, _HELD_S = 0.2, 0.02
 _SHORTEST_S = 0.1  # the watermark lives in a spectrogram; a shorter sound has too little of it
 
 
@@ -24,6 +25,26 @@ def marked(waveform: torch.Tensor, sample_rate: int) -> torch.Tensor:
         return waveform
     made = torch.from_numpy(_watermarker().apply_watermark(waveform.float().numpy(), sample_rate=sample_rate))
     return torch.nn.functional.pad(made, (0, max(0, len(waveform) - len(made))))[:len(waveform)].to(waveform.dtype)
+
+
+class Marking:
+    """The watermark in sound that comes in pieces: each is marked with what was before it, and faded into it."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._before = torch.zeros(0)  # unmarked
+        self._held = torch.zeros(0)  # marked, and not handed out yet
+
+    def push(self, piece: torch.Tensor, last: bool = False) -> torch.Tensor:
+        """A piece (n,) to marked samples (S,); all but the last one hold back 20 ms."""
+        together = torch.cat([self._before, piece])
+        fresh = marked(together, self._sample_rate)[len(self._before) - len(self._held):]
+        ramp = torch.linspace(0, 1, len(self._held) + 2)[1:-1]
+        fresh = torch.cat([torch.lerp(self._held, fresh[:len(self._held)], ramp), fresh[len(self._held):]])
+        hold = 0 if last else min(len(fresh), round(_HELD_S * self._sample_rate))
+        self._before = together[-round(_BEFORE_S * self._sample_rate):]
+        self._held = fresh[len(fresh) - hold:]
+        return fresh[:len(fresh) - hold]
 
 
 def found(waveform: torch.Tensor, sample_rate: int) -> bool:

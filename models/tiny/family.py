@@ -68,6 +68,9 @@ class TinyVocoder:
         return audio.griffin_lim(self.codec.decode(rows, speaker), SETTINGS)[0].cpu()
 
 
+    def stream(self, voice: Voice, rendering: Rendering | None = None) -> None:
+        """See `models.base.Vocoder`; Griffin-Lim wants the whole mel."""
+
     def to_half(self, dtype: torch.dtype) -> None:
         """See `models.base.Vocoder`; this one is small enough as it is."""
 

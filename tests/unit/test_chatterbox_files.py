@@ -20,7 +20,7 @@ from core import speaking_precision
 from core.loading import VoiceModel, load_base
 from core.speak import Speaker, find_voice, joined, unused_controls
 from core.workspace import Workspace
-from models.base import Rendering
+from models.base import Generated, Rendering
 from models.chatterbox import files
 from models.chatterbox.family import Chatterbox
 from models.chatterbox.watermark import found
@@ -264,3 +264,39 @@ def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: V
     pieces = speaker.pieces(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
     assert max(len(model.front_end.encode(piece.text, "en")) for piece in pieces) <= model.model.usual_text < 300
+
+
+def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel, monkeypatch) -> None:
+    codes = np.random.default_rng(3).integers(0, 6561, 150)
+    looked = []
+
+    def spoken(_text, _voice, _sampling):
+        for start in range(0, len(codes), 8):
+            looked.append(start)
+            yield codes[start:start + 8]
+        yield Generated(codes, "stop")
+
+    monkeypatch.setattr(model.model, "stream", spoken)
+    plain = Speaker(model, sound=SoundOptions(watermark=False))
+    segments = plain.say("a b c", "en", SamplingOptions(seed=4))
+    first = next(segments)
+    assert 0 < len(looked) < 5
+    assert len(first.waveform) > 0
+    whole = joined([first, *segments])
+    assert len(whole) == 149 * 960
+    offline = plain.vocoder.decode(codes, plain.voice, rendering(watermark=False, seed=4))
+    assert len(whole) == len(offline)
+    marked = joined(list(Speaker(model).say("a b c", "en", SamplingOptions(seed=4))))
+    assert len(marked) == len(whole)
+    assert found(marked, plain.sample_rate)
+    assert not found(whole, plain.sample_rate)
+
+
+def test_streamed_codes_are_those_that_are_generated(model: VoiceModel) -> None:
+    text, voice = model.front_end.encode("hello there", "en"), model.model.prepare(find_voice(model, ""))
+    sampling = replace(model.family.sampling, seed=2)
+    *pieces, last = model.model.stream(text, voice, sampling)
+    whole = model.model.generate([text], [voice], sampling)[0]
+    assert np.array_equal(np.concatenate(pieces), whole.codes)
+    assert (last.ending, last.codes.tolist()) == (whole.ending, whole.codes.tolist())
+    assert len(pieces) > 1
