@@ -21,7 +21,7 @@ from data import audio
 from data.reading import pieces_of
 from data.sentences import Ending as PieceEnding
 from data.sentences import Piece, halve
-from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, Vocoder, Voice
+from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, SoundStream, Vocoder, Voice
 
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 _LARGEST_GROUP = 8  # pieces spoken together
