@@ -13,7 +13,11 @@ Text is cleaned by the package, which is not quite the front-end the model was t
 
 import argparse
 import json
+import sys
 from pathlib import Path
+
+if "zh" not in sys.argv:  # the package fetches a Chinese segmenter, whatever the language
+    sys.modules["spacy_pkuseg"] = None
 
 import torch
 from chatterbox import mtl_tts
