@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from models.linear import Linear
+
 
 @dataclass(frozen=True)
 class RotaryScaling:
@@ -97,10 +99,10 @@ class Attention(nn.Module):
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.heads, self.layer = config.heads, layer
-        self.q_proj = nn.Linear(config.width, config.width, bias=False)
-        self.k_proj = nn.Linear(config.width, config.width, bias=False)
-        self.v_proj = nn.Linear(config.width, config.width, bias=False)
-        self.o_proj = nn.Linear(config.width, config.width, bias=False)
+        self.q_proj = Linear(config.width, config.width, bias=False)
+        self.k_proj = Linear(config.width, config.width, bias=False)
+        self.v_proj = Linear(config.width, config.width, bias=False)
+        self.o_proj = Linear(config.width, config.width, bias=False)
 
     def split(self, hidden: torch.Tensor) -> torch.Tensor:
         """(B, T, width) to (B, heads, T, head size)."""
@@ -128,9 +130,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.width, config.mlp_width, bias=False)
-        self.up_proj = nn.Linear(config.width, config.mlp_width, bias=False)
-        self.down_proj = nn.Linear(config.mlp_width, config.width, bias=False)
+        self.gate_proj = Linear(config.width, config.mlp_width, bias=False)
+        self.up_proj = Linear(config.width, config.mlp_width, bias=False)
+        self.down_proj = Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.decoder import Decoder, DecoderConfig
+from models.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class SpeechLM(nn.Module):
         self.text_pos_emb = Positions(config.text_positions, width)
         self.speech_pos_emb = Positions(config.speech_positions, width)
         self.text_head = nn.Linear(width, config.text_rows, bias=False)
-        self.speech_head = nn.Linear(width, config.speech_rows, bias=False)
+        self.speech_head = Linear(width, config.speech_rows, bias=False)
 
     def embed_conditioning(self, given: Conditioning) -> torch.Tensor:
         """(B, conditioning length, width)"""
