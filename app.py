@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from config.errors import UserError
+from core import pages
 from core.workspace import Workspace
 from ui.startup import import_gradio
 
@@ -39,6 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
                         help=f"ask for this sign-in (or set {PASSWORD_VARIABLE}, to keep it out of the process list)")
     parser.add_argument("--no-password", action="store_true", help="let anyone in who can reach the address")
     parser.add_argument("--share", action="store_true", help="make a public link by Gradio's servers; needs --auth")
+    parser.add_argument("--keep-models", type=float, default=5.0, metavar="MINUTES",
+                        help="how long models stay loaded after they spoke, while no other job wants the device; 0 "
+                             "loads them anew each time (default: %(default)s)")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
 
@@ -79,9 +83,12 @@ def serve(workspace: Workspace, given: argparse.Namespace, auth: tuple[str, str]
         sys.stderr.write(f"The page could not be served on {given.host}:{given.port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 takes a free one.\n")
         return 1
+    presence = pages.announce(workspace, max(0.0, 60 * given.keep_models))
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
     sys.stdout.flush()
-    return _until_interrupted(blocks)
+    code = _until_interrupted(blocks)
+    presence.close()
+    return code
 
 
 def free_port(host: str) -> int:

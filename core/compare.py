@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core import clips, compute, evaluate, originals, speaking_precision, spectrogram
+from core import clips, compute, evaluate, originals, spectrogram
 from core.clips import Clip
 from core.journal import Plan, Result, Warned
-from core.loading import VoiceModel, load
+from core.loading import VoiceModel
 from core.reporter import Reporter, stage
-from core.speak import Speaker, unused_controls
+from core.shelf import Shelf
+from core.speak import unused_controls
 from core.workspace import Workspace
 from data.romanise import romanise
 from models.base import Judge, Verdict
@@ -60,9 +61,12 @@ class Row:
         return self.sides[BASE].clip.sha256 == self.sides[FINETUNED].clip.sha256
 
 
-def run(options: CompareOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Speak every text with both models, emit the clips, write `comparison.json`."""
-    comparison = Comparison(options, workspace, reporter)
+def run(options: CompareOptions, workspace: Workspace, reporter: Reporter, shelf: Shelf | None = None) -> Result:
+    """Speak every text with both models, emit the clips, write `comparison.json`.
+
+    What is loaded is looked for on the `shelf` first, and left there.
+    """
+    comparison = Comparison(options, workspace, reporter, shelf or Shelf())
     rows = []
     with stage(reporter, "speak"):
         for index, (language, text) in enumerate(comparison.texts):
@@ -77,19 +81,18 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter) -> Re
 class Comparison:
     """Both models, loaded and checked against all texts before anything is spoken."""
 
-    def __init__(self, options: CompareOptions, workspace: Workspace, reporter: Reporter) -> None:
+    def __init__(self, options: CompareOptions, workspace: Workspace, reporter: Reporter, shelf: Shelf) -> None:
         self._options, self._workspace, self._reporter = options, workspace, reporter
         if not options.finetuned:
             raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
         with stage(reporter, "load"):
             device = compute.prepare(options.device)
-            self.base = load(workspace, options.base, device)
-            self.finetuned = load(workspace, options.finetuned, device)
-            longest = originals.longest_texts(workspace, self.finetuned)
-            self._speakers = {BASE: Speaker(self.base, options.voice, longest, options.sound),
-                              FINETUNED: Speaker(self.finetuned, options.voice, longest, options.sound)}
-            self._computed_in = [speaking_precision.apply(options.precision, speaker.model, speaker.vocoder)
-                                 for speaker in self._speakers.values()]
+            asked = (workspace, device, options.precision, options.voice, options.sound)
+            finetuned = shelf.speaker(options.finetuned, *asked)
+            base = shelf.speaker(options.base, *asked, longest=finetuned.speaker.longest)  # both split texts alike
+            self._speakers = {BASE: base.speaker, FINETUNED: finetuned.speaker}
+            self._loaded, self._computed_in = 2 - base.kept - finetuned.kept, base.computed_in
+            self.base, self.finetuned = base.speaker.model, finetuned.speaker.model
             self._judge: Judge | None = self.finetuned.family.judge(self.finetuned.base_folder)
         if self.base.base_hash != self.finetuned.base_hash:
             reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
@@ -136,12 +139,12 @@ class Comparison:
         count = len(self.texts)
         lines = [f"{count} texts through {self.base.ref} and {self.finetuned.ref}: "
                  f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
-                 f"{self._computed_in[0]}."]
+                 f"{self._computed_in}{'' if self._loaded else '; loaded already'}."]
         if unused := unused_controls(self._options.sound, self.base.family):
             lines.append(f"{', '.join(unused)}: {self.base.family.name} has no such control; it changes nothing.")
         notes = [sides[BASE].note for sides in self._readings if BASE in sides]
         lines += [note for note in dict.fromkeys(notes) if note]
-        self._reporter.emit(Plan(tuple(lines), {"texts": count}))
+        self._reporter.emit(Plan(tuple(lines), {"texts": count, "loaded": self._loaded}))
         for (language, text), sides in zip(self.texts, self._readings, strict=True):
             if BASE not in sides:
                 message = f"The base model has no {language!r} and cannot spell {text!r}: it stays silent."

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from config.schema import SynthesizeOptions
-from core import clips, compute, originals, speaking_precision, spectrogram
+from core import clips, compute, originals, spectrogram
 from core.journal import Plan, Result, Warned
-from core.loading import load
 from core.reporter import Reporter, stage
-from core.speak import Speaker, unused_controls
+from core.shelf import Shelf
+from core.speak import unused_controls
 from core.workspace import Workspace
 
 SIDE = "speech"
 
 
-def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Write `audio/segment-NNN.wav` one by one, `audio/speech.wav` and its spectrogram."""
+def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, shelf: Shelf | None = None) -> Result:
+    """Write `audio/segment-NNN.wav` one by one, `audio/speech.wav` and its spectrogram.
+
+    What is loaded is looked for on the `shelf` first, and left there.
+    """
     with stage(reporter, "load"):
-        model = load(workspace, options.voice_model, compute.prepare(options.device))
-        speaker = Speaker(model, options.voice, originals.longest_texts(workspace, model), options.sound)
-        computed_in = speaking_precision.apply(options.precision, model, speaker.vocoder)
+        ready = (shelf or Shelf()).speaker(options.voice_model, workspace, compute.prepare(options.device),
+                                           options.precision, options.voice, options.sound)
+    speaker, model = ready.speaker, ready.speaker.model
     pieces = speaker.pieces(options.text, options.language)
-    plan = f"{len(pieces)} segments with {model.ref} in the voice {options.voice or 'of the model'}; {computed_in}."
-    reporter.emit(Plan((plan,), {"segments": len(pieces)}))
+    plan = (f"{len(pieces)} segments with {model.ref} in the voice {options.voice or 'of the model'}; "
+            f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
+    reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(Warned(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):

@@ -15,15 +15,16 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from config.errors import UserError
-from core import jobs, kept
+from core import jobs, kept, pages, resident
 from core.job import Job, load_directory
 from core.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
 from core.locks import FileLock
@@ -49,8 +50,9 @@ _CRASH_HINT = "The log's last lines may say why; then resume it."
 _INTERRUPTED = "Interrupted before the step was finished."
 
 
-def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None) -> int:
-    """Run the job in a background process; `verbs` takes the place of the modules (for tests)."""
+def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None,
+         speaker: Sequence[str] = resident.COMMAND) -> int:
+    """Run the job in a background process; `verbs` and `speaker` take the place of the true ones (for tests)."""
     parser = argparse.ArgumentParser(prog="core.worker", description="Run one job of a workspace.")
     parser.add_argument("directory", type=Path, help="the job's directory")
     parser.add_argument("--lock", type=int, help="descriptor of the job's lock, taken by the parent")
@@ -62,7 +64,8 @@ def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None) -> int:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else FAILED
     os.nice(_NICENESS)
-    return _supervise(job, lock, verbs)
+    by_resident = speaker if verbs is None and _has_listener(job) else None
+    return _supervise(job, lock, verbs, by_resident)
 
 
 def _claim(job: Job) -> FileLock:
@@ -70,21 +73,23 @@ def _claim(job: Job) -> FileLock:
 
 
 def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
-        verbs: Mapping[str, Verb] | None = None, group: int | None = None) -> int:
+        verbs: Mapping[str, Verb] | None = None, group: int | None = None,
+        by_resident: Sequence[str] | None = None) -> int:
     """Run the job in this process, from its turn in the queue to its last event; the exit code.
 
     The caller holds `lock` (see `jobs.claim`), which is released here. `listener` hears each
     event as it is written. `group` is the process group that a force stop may kill; None: this process alone.
+    `by_resident`: at its turn the work is done by the process that keeps models loaded, started by this command.
     """
     try:
         lock.write(f"{os.getpid()} {group or ''}")
         journal = Journal(job.journal)
         with _stop_signals(job) as signalled:
             reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
-            ending, code = _ending(job, reporter, verbs)
+            ending = outcome(partial(_work, job, reporter, verbs, by_resident))
             reporter.emit(_with_kept(job, ending))
         journal.close()
-        return code
+        return STOPPED if isinstance(ending, Stopped) else FINISHED if isinstance(ending, Finished) else FAILED
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
         return FAILED
@@ -92,26 +97,43 @@ def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = 
         lock.close()
 
 
-def _ending(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None) -> tuple[Event, int]:
-    """Do the work; how it ended, and the exit code. The one place where every exception is caught."""
+def outcome(work: Callable[[], Event | Result]) -> Event:
+    """Do the work; the job's last event. The one place where every exception is caught."""
     try:
-        device = wait_for_turn(job, reporter)
-        try:
-            attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
-            reporter.emit(Started(os.getpid(), attempt))
-            result = _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
-            return Finished(dict(result)), FINISHED
-        finally:
-            if device:
-                device.close()
+        done = work()
+        return done if isinstance(done, Event) else Finished(dict(done))
     except StopRequested as request:
-        return Stopped(str(request) or "Stopped on request."), STOPPED
+        return Stopped(str(request) or "Stopped on request.")
     except KeyboardInterrupt:
-        return Stopped(_INTERRUPTED), STOPPED
+        return Stopped(_INTERRUPTED)
     except UserError as error:
-        return Failed(error.message, error.hint, exit_code=FAILED), FAILED
+        return Failed(error.message, error.hint, exit_code=FAILED)
     except Exception as error:  # noqa: BLE001
-        return Failed(f"{type(error).__name__}: {error}", _hint(error), traceback.format_exc(), FAILED), FAILED
+        return Failed(f"{type(error).__name__}: {error}", _hint(error), traceback.format_exc(), FAILED)
+
+
+def _work(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None,
+          by_resident: Sequence[str] | None) -> Event | Result:
+    """Wait for the job's turn, then do its work here, or have it done by who has the models loaded already."""
+    device = wait_for_turn(job, reporter)
+    try:
+        if device and not by_resident:
+            resident.dismiss(job.workspace, job.device)
+        attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
+        reporter.emit(Started(os.getpid(), attempt))
+        if by_resident:
+            return resident.perform(job, by_resident)
+        return _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
+    except resident.Died as death:
+        return _death(death.code)
+    finally:
+        if device:
+            device.close()
+
+
+def _has_listener(job: Job) -> bool:
+    """Whether the job speaks and a page is open, where somebody may ask for more."""
+    return job.verb in resident.VERBS and pages.keep_s(pages.living(job.workspace)) > 0
 
 
 def _verb(name: str, verbs: Mapping[str, Verb] | None) -> Verb:
@@ -159,14 +181,15 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _supervise(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None) -> int:
+def _supervise(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None,
+               by_resident: Sequence[str] | None) -> int:
     """Run the job in a child, and record its death when it cannot do so itself."""
     group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
     child = os.fork()
     if child == 0:
         code = FAILED
         try:
-            code = run(job, lock, verbs=verbs, group=group)
+            code = run(job, lock, verbs=verbs, group=group, by_resident=by_resident)
         except Exception:  # noqa: BLE001
             traceback.print_exc()  # to the log; the outer process records the death
         finally:
@@ -184,15 +207,22 @@ def _supervise(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None) -> in
 
 def _note_death(job: Job, code: int) -> None:
     """Write the last event of a child that ended with `code` and wrote none."""
+    journal = Journal(job.journal)
+    death = _death(code)
+    journal.append(replace(death, hint=f"{death.hint} {kept.words(job)}"))
+    journal.close()
+
+
+def _death(code: int | None) -> Failed:
+    """What is told of a process that ended with `code`, where that is known, before it could say why."""
+    if code is None:
+        return Failed("The process that speaks ended in the middle of the work.", _SIGNAL_HINT[signal.SIGKILL])
     if code < 0:
         number = signal.Signals(-code)
         message = f"The worker was killed by signal {-code} ({number.name})."
-        hint = _SIGNAL_HINT.get(number, _CRASH_HINT)
-    else:
-        message, hint = f"The worker ended with exit code {code} before it could say why.", _CRASH_HINT
-    journal = Journal(job.journal)
-    journal.append(Failed(message, f"{hint} {kept.words(job)}", exit_code=code))
-    journal.close()
+        return Failed(message, _SIGNAL_HINT.get(number, _CRASH_HINT), exit_code=code)
+    message = f"The worker ended with exit code {code} before it could say why."
+    return Failed(message, _CRASH_HINT, exit_code=code)
 
 
 if __name__ == "__main__":

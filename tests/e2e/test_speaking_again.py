@@ -1,0 +1,49 @@
+"""A true app, true workers and the true resident: what was loaded for one comparison speaks the next at once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from config.schema import CompareOptions, SamplingOptions
+from core import jobs
+from core.job import create
+from core.job_state import JobState
+from core.resident import Residence
+from core.workspace import Workspace
+from tests.serving import served
+from tests.trained import RUN, trained_world
+
+PATIENCE_S = 180.0
+
+
+def compare(workspace: Workspace) -> JobState:
+    options = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", "the cat"), ("am", "ሀለመ")), device="cpu",
+                             sampling=SamplingOptions(temperature=1.0, seed=5))
+    job = create(workspace, "compare", options)
+    jobs.start(job)
+    state = jobs.wait(job, PATIENCE_S)
+    assert state.status == "finished", f"{state.status}: {state.message}\n{jobs.log_tail(job)}"
+    return state
+
+
+def sounds(state: JobState) -> list[bytes]:
+    return [(state.job.directory / clip.path).read_bytes() for clip in state.audio]
+
+
+def test_the_second_comparison_loads_nothing_and_sounds_the_same(tmp_path: Path) -> None:
+    workspace = trained_world(tmp_path / "workspace")
+    residence = Residence.of(workspace, "cpu")
+    alone = compare(workspace)  # no app lives, so nothing is kept
+    assert not residence.occupied
+    with served(workspace.path):
+        first, again = compare(workspace), compare(workspace)
+        assert residence.occupied
+    assert [state.plan.counts["loaded"] for state in (alone, first, again) if state.plan] == [2, 2, 0]
+    assert again.plan is not None
+    assert "loaded already" in again.plan.lines[0]
+    assert sounds(alone) == sounds(first) == sounds(again)
+    deadline = time.monotonic() + PATIENCE_S
+    while residence.occupied:  # it goes with the app
+        assert time.monotonic() < deadline, "the resident stays"
+        time.sleep(0.1)
