@@ -101,9 +101,13 @@ def _check(check: Check) -> Html:
     return div(f"check {tone}", span("mark", mark), div(
         "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.verdict)),
         paragraph(check.what),
-        div("hashes", span("small", "before "), element("code", check.expected)),
+        div("hashes", span("small", "before "), element("code", check.expected)) if check.expected else NOTHING,
         div("hashes", span("small", "after "), element("code", check.seen)),
     ))
+
+
+BEFORE_HERE = ("Before, for a new language, is the extension that was not trained: its letters are there, and not yet "
+               "learned. On Listen the base reads a romanised spelling instead, which can be understood better.")
 
 
 def _errors(rows: Sequence[LanguageError]) -> Html:
@@ -114,8 +118,9 @@ def _errors(rows: Sequence[LanguageError]) -> Html:
          present.percent(row.before), present.percent(row.after), present.percent(row.original), str(row.sentences))
         for row in rows
     ]
-    return join((element("h3", "How much the judge misheard"), present.table_of(
-        ("Language", "Before", "After", "Original recordings", "Sentences"), cells)))
+    table = present.table_of(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
+    new = paragraph(BEFORE_HERE, class_="small") if any(row.new for row in rows) else NOTHING
+    return join((element("h3", "How much the judge misheard"), table, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from core import jobs, kept
 from core.job_state import JobState
 from ui import present
 from ui.live import View
-from ui.markup import Html, div, element, join, paragraph
+from ui.markup import Html, div, element, join, paragraph, shortened
 from ui.page import Page
 
 
@@ -67,7 +67,7 @@ def job_detail(view: View) -> Html:
     state = _chosen(view)
     if state is None:
         return present.empty("Start something, and it appears here.")
-    options = [(name, str(value)) for name, value in state.job.settings.items()]
+    options = [(name, shortened(str(value))) for name, value in state.job.settings.items()]
     return join((
         present.job_card(state), present.result_facts(state.result),
         element("details", element("summary", "Options, as they were when it was queued"), present.facts(options)),

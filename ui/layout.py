@@ -44,7 +44,7 @@ def header_view(view: View) -> Html:
     running = next((state for state in alive if state.status in ("running", "stopping")), None)
     if running is not None:
         share = present.progress_share(running)
-        text = present.VERB_TITLES[running.verb] + (f", {share:.0%}" if share is not None else "")
+        text = present.title_of(running) + (f", {share:.0%}" if share is not None else "")
         pill = span("pill busy", span("pulse"), text)
     elif alive:
         pill = span("pill wait", "Waiting for its turn")

@@ -33,6 +33,7 @@ class _Asking:
     finetuned: gr.Dropdown
     language: gr.Dropdown
     text: gr.Textbox
+    length: gr.HTML  # what a long text will cost
     examples: gr.Radio
     speak: gr.Button
     notice: gr.HTML
@@ -69,6 +70,8 @@ def build(page: Page) -> None:
             hearing = _lay_out_hearing(page)
     _follow(page, asking, hearing)
     asking.examples.input(lambda chosen: chosen, [asking.examples], [asking.text], **QUIET)
+    asking.text.change(lambda text: listening.length_notice(text or "", page.live.board.states()), [asking.text],
+                       [asking.length], **QUIET)
     names = asking.sampling.names
     page.on(asking.speak.click, lambda *values: _speak(page, names, *values),
             [asking.base, asking.finetuned, asking.language, asking.text, asking.voice, *asking.sampling.widgets],
@@ -81,6 +84,7 @@ def _lay_out_asking() -> _Asking:
     finetuned = gr.Dropdown([], label="After: the trained voice", elem_id="listen-finetuned")
     language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
     text = gr.Textbox(sentences.EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+    length = gr.HTML(elem_id="listen-length", elem_classes="notices")
     examples = gr.Radio([], label="Or try one of these", elem_classes="chips", elem_id="listen-examples")
     speak = gr.Button("Speak both", variant="primary", size="lg", elem_id="speak")
     notice = gr.HTML(elem_classes="notices")
@@ -91,7 +95,7 @@ def _lay_out_asking() -> _Asking:
         sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=_OWN)
     stream = gr.Checkbox(True, label="Play it while it is made", elem_id="listen-stream")
     blind = gr.Checkbox(False, label="Blind: hide which is which, and vote", elem_id="listen-blind")
-    return _Asking(finetuned, language, text, examples, speak, notice, base, voice, sampling, stream, blind)
+    return _Asking(finetuned, language, text, length, examples, speak, notice, base, voice, sampling, stream, blind)
 
 
 def _lay_out_hearing(page: Page) -> _Hearing:

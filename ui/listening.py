@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.job_state import JobState
 from core.journal import AudioMade
 from ui import media, present, training, votes
-from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 
 SIDES = ("base", "finetuned")
+BEFORE_HERE = ("So this “before” is not that of the certificate, which is the same letters with rows that are not "
+               "trained yet.")
+_LONG, _LETTERS_A_PIECE, _LONGEST_WORD = 300, 80, 200  # letters
 _TITLES = {"base": "Before", "finetuned": "After"}
 
 
@@ -58,10 +62,35 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals
     ]
     notes = [] if blind.hides(index) else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
     return div(
-        "pair", div("said", span("badge", present.language_name(language)), element("blockquote", text, lang=language),
-                    *(span("small note", note) for note in notes)),
+        "pair", div("said", span("badge", present.language_name(language)),
+                    element("blockquote", shortened(text), lang=language),
+                    *(span("small note", shortened(note, 500)) for note in notes),
+                    span("small note", BEFORE_HERE) if _base_reads_otherwise(sides) and notes else NOTHING),
         div("sides", *cards), data_index=index,
     )
+
+
+def _base_reads_otherwise(sides: Mapping[str, AudioMade]) -> bool:
+    return any(side == "base" and clip.note for side, clip in sides.items())
+
+
+def length_notice(text: str, states: Sequence[JobState]) -> Html:
+    """What a long text will cost, by the last comparison where there is one; nothing for a short one."""
+    letters = len(text.strip())
+    if letters <= _LONG:
+        return NOTHING
+    said = f"{letters:,} letters: about {math.ceil(letters / _LETTERS_A_PIECE)} pieces, one after another"
+    last = next((state for state in states if state.verb == "compare" and state.status == "finished" and state.audio),
+                None)
+    if last is not None:
+        spoken = sum(len(sides[SIDES[0]].text) for sides in clips(last).values() if SIDES[0] in sides)
+        seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
+        said += f"; both voices take about {present.duration(seconds)}, as fast as the last time"
+    longest = max(text.split(), key=len)
+    if len(longest) > _LONGEST_WORD:
+        said += (f". One word has {len(longest):,} letters ({shortened(longest, 12)}); a word is not cut, so it may be "
+                 "refused: put spaces into it")
+    return present.notice(f"{said}.")
 
 
 def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple[str, str]:
@@ -96,7 +125,7 @@ def _score(clip: AudioMade, original: float | None) -> Html:
         return paragraph("No judge for this language.", class_="small")
     beside = span("small", f"original recordings: {present.percent(original)}" if original is not None
                   else "original recordings: not measured here")
-    heard = paragraph("The judge heard: ", element("q", clip.heard, lang=clip.language), class_="small")
+    heard = paragraph("The judge heard: ", element("q", shortened(clip.heard), lang=clip.language), class_="small")
     return join((div("score", training.error_word(clip.error), beside), heard if clip.heard else NOTHING))
 
 

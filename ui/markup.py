@@ -54,6 +54,11 @@ def heading(text: object, level: int = 3) -> Html:
     return element(f"h{level}", text)
 
 
+def shortened(text: str, most: int = 240) -> str:
+    """`text`, cut with "..." when it is longer than a heading should be."""
+    return text if len(text) <= most else text[:most].rstrip() + "..."
+
+
 def table(head: Iterable[object], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
     """A table whose cells carry their column's name, so that a narrow page can stack them."""
     names = [str(name) for name in head]

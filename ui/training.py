@@ -58,7 +58,7 @@ def numbers(state: JobState) -> Html:
         ("Text loss", f"{last.text_loss:.3f}"), ("Rate", f"{last.tokens_per_s:,.0f} tokens/s"),
         ("Trained for", present.duration(last.seconds)),
     ]
-    if state.alive:
+    if state.alive and state.eta_s is not None:
         tiles.append(("Time left", present.duration(state.eta_s)))
     best = next((saved for saved in reversed(state.checkpoints) if saved.best), None)
     if best is not None:

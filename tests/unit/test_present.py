@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from core.certificate import Certificate, Check, LanguageError
 from core.job import Job
 from core.job_state import JobState
 from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.workspace import Workspace
-from ui import curves, listening, media, present, records, training, votes
+from ui import certificate, curves, listening, media, present, records, training, votes
 from ui.markup import Html, element, join, table
 
 
@@ -105,6 +106,34 @@ def test_smoothing_starts_at_the_first_value() -> None:
 def test_ticks_are_round_and_inside() -> None:
     assert curves.ticks(0.0, 1.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert curves.ticks(3.0, 3.0) == [3.0]
+
+
+def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
+    text = "ሀ" * 20_000
+    made = (AudioMade("base", 0, "a.wav", text, "am", 1.5, 0.4, 0.9, text, "a.png", "It reads " + "ha" * 20_000),)
+    state = JobState(job("compare", texts=[["am", text]]), "finished", audio=made, started_at=0.0, ended_at=1.0)
+    shown = listening.comparison(state, {}, listening.Blind(False))
+    assert "ሀ" * 240 + "..." in shown
+    assert len(shown) < 5000
+    notice = listening.length_notice(text, [state])
+    for part in ("20,000 letters: about 250 pieces", "both voices take about 0 s", "One word has 20,000 letters"):
+        assert part in notice
+    assert listening.length_notice("ሰላም", [state]) == ""
+    assert "both voices" not in listening.length_notice("ሰላም " * 200, [])
+
+
+def test_the_two_figures_before_training_are_told_apart() -> None:
+    notes = ("The base model has no 'am': it reads the romanised spelling 'selam' as 'en'.", "")
+    made = tuple(AudioMade(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
+                 for side, note in zip(("base", "finetuned"), notes, strict=True))
+    state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
+    assert listening.BEFORE_HERE in listening.comparison(state, {}, listening.Blind(False))
+    check = Check("judged_errors", "measured", "", "am 15.5%", "What was heard.")
+    proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
+                        (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
+    shown = certificate.certificate_view(proof)
+    assert certificate.BEFORE_HERE in shown
+    assert "before </span>" not in shown  # nothing stood there before
 
 
 def test_a_chart_without_points_says_that_nothing_was_measured() -> None:

@@ -1,0 +1,74 @@
+"""Pages in states that are rare and must not mislead: long texts, certificates in the making, trainings cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from core.journal import Progress, Stage
+from core.locks import FileLock
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.browser.conftest import NARROW, WIDE, Take, open_tab
+from tests.serving import App, served
+
+pytestmark = pytest.mark.browser
+LONG = "ሀ" * 20_000
+Visit = Callable[..., Page]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A training in its certificate, and a comparison of a text without a space."""
+
+    app: App
+    workspace: Workspace
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    workspace = Workspace.open(tmp_path_factory.mktemp("states"))
+    made = scenes.chain(workspace, steps=376, total=800)
+    scenes.append(made[-1], Stage("certificate"), Progress(18, 40, "English sentences", "spoken and heard"))
+    scenes.compare(workspace, made[-1].id, texts=(("am", LONG),))
+    lock = FileLock.take(made[-1].lock)
+    assert lock is not None
+    with served(workspace.path) as app:
+        yield Scene(app, workspace)
+    lock.close()
+
+
+def fits(page: Page) -> None:
+    wide, seen = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide <= seen, f"{wide} wide in a window of {seen}"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_text_without_a_space_stays_in_its_place(
+    scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
+) -> None:
+    page = open_page(scene.app.url + "?tab=listen", size, scheme)
+    expect(page.locator("#clips")).to_contain_text("ሀ...")
+    page.locator("#listen-text textarea").fill(LONG)
+    expect(page.locator("#listen-length")).to_contain_text("20,000 letters: about 250 pieces")
+    fits(page)
+    assert page.locator("#clips").bounding_box()["height"] < 3000
+    take(page, f"listen-long-{size[0]}-{scheme}")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_certificate_in_the_making_is_called_so(
+    scene: Scene, open_page: Visit, take: Take, size: tuple[int, int], scheme: str,
+) -> None:
+    page = open_page(scene.app.url + "?tab=start", size, scheme)
+    for tab, place in (("Start", "#chain"), ("Train", "#run-status")):
+        open_tab(page, tab)
+        expect(page.locator(place)).to_contain_text("Making the certificate, 18 of 40 English sentences")
+        expect(page.locator(place)).not_to_contain_text("s left")
+        fits(page)
+        take(page, f"certifying-{tab.lower()}-{size[0]}-{scheme}")
