@@ -21,10 +21,17 @@ def parse_options(model: type[SomeOptions], values: Mapping[str, object]) -> Som
         return model.model_validate(dict(values))
     except ValidationError as error:
         faults = [
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']} (given: {fault['input']!r})"
+            f"{'.'.join(str(part) for part in fault['loc'])}: {plain_fault(fault['msg'], fault['input'])}"
             for fault in error.errors()
         ]
         raise UserError("Options that cannot be used: " + "; ".join(faults) + ".", "Mend these values.") from error
+
+
+def plain_fault(message: str, given: object) -> str:
+    """What is wrong with a value, without the library's words; a value that was not given is called so."""
+    said = message.removeprefix("Value error, ").removeprefix("Input ")
+    shown = "nothing was given" if given in (None, "") else f"given: {given!r}"
+    return f"{said} ({shown})"
 
 
 def read_preset(path: str | Path, verb: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ change after that. Field titles are the labels people see; descriptions are the 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -24,6 +25,14 @@ def _safe_name(value: str) -> str:
 
 def _safe_name_or_nothing(value: str) -> str:
     return _safe_name(value) if value else value
+
+
+def _source(value: str) -> str:
+    """Absolute, because a worker runs in another folder than who asked; `demo` ships with the app."""
+    value = value.strip()
+    if not value:
+        raise ValueError("it is empty; give `demo`, or a folder or table of text and audio")
+    return value if value == "demo" else str(Path(value).expanduser().absolute())
 
 
 Name = Annotated[str, AfterValidator(_safe_name)]
@@ -57,7 +66,7 @@ class DownloadOptions(Options):
 class PrepareOptions(Options):
     """Import a dataset, check it, split it, and cache its features."""
 
-    source: str = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
+    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: Name = Field("am", title="Language", description="Code of the new language, such as `am`.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")

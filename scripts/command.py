@@ -19,7 +19,7 @@ from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options
-from core import jobs, worker
+from core import asked, jobs, worker
 from core.job import Job
 from core.job_state import JobState
 from core.journal import Event, Failed, Progress, Result
@@ -48,7 +48,8 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
         if resuming:
             job = _load(workspace, verb, given.resume)
         else:
-            job = jobs.create(workspace, verb, options, name=given.name if resumable else None)
+            job = jobs.create(workspace, verb, options, after=asked.check(workspace, verb, options),
+                              name=given.name if resumable else None)
         return run_job(job, resuming=resuming, as_json=given.json)
     except UserError as error:
         code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED

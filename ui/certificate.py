@@ -143,7 +143,7 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
                         "Tick each of them to export in spite of it, or train again.")
     settings = {"run": reference, "export": name, "override": tuple(override or ())}
     job = page.start("export", parse(ExportOptions, settings))
-    return [present.notice(f"Started as {job.id}.")]
+    return [page.begun(job)]
 
 
 def _last_export(view: View) -> Html:

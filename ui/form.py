@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from config.arguments import flags, to_arguments
 from config.errors import UserError
+from config.loading import plain_fault
 from config.schema import Options
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
@@ -161,7 +162,7 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
         titles = {entry.name: entry.title for entry in entries(model)}
         faults = [
             f"{titles.get(name := '.'.join(str(part) for part in fault['loc']), name)}: "
-            f"{_plain(fault['msg'])} (given: {fault['input']!r})"
+            f"{plain_fault(fault['msg'], fault['input'])}"
             for fault in error.errors()
         ]
         raise UserError(" ".join(f"{fault}." for fault in faults), "Mend these values and try again.") from error
@@ -170,10 +171,6 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
 def _trimmed(value: object) -> object:
     """Spaces around a text are nobody's intent; a number box gives 10.0 for 10, which pydantic takes."""
     return value.strip() if isinstance(value, str) else value
-
-
-def _plain(message: str) -> str:
-    return message.removeprefix("Value error, ").removeprefix("Input ")
 
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:

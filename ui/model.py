@@ -174,7 +174,7 @@ def _options(family: Family, values: Sequence[object]) -> DownloadOptions:
 
 def _get(page: Page, family: Family, values: Sequence[object]) -> Sequence[object]:
     job = page.start("download", _options(family, values))
-    return [present.notice(f"Started as {job.id}.")]
+    return [page.begun(job)]
 
 
 def _stop(page: Page, family: Family) -> Sequence[object]:

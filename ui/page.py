@@ -9,10 +9,12 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.schema import Options
-from core import jobs
-from core.job import Job
+from core import asked, jobs
+from core.job import NO_DEVICE, Job
 from core.workspace import Workspace
+from ui import present
 from ui.live import QUIET, Live, guarded
+from ui.markup import Html
 
 TABS: tuple[tuple[str, str], ...] = (
     ("start", "Start"), ("model", "Model"), ("data", "Data"), ("tokenizer", "Tokenizer"),
@@ -51,7 +53,13 @@ class Page:
         return self.live.pending
 
     def start(self, verb: str, options: Options) -> Job:
-        """Queue a job and start its worker."""
-        job = jobs.create(self.workspace, verb, options)
+        """Queue a job and start its worker; refused when what it needs is neither there nor in the making."""
+        job = jobs.create(self.workspace, verb, options, after=asked.check(self.workspace, verb, options))
         jobs.start(job)
         return job
+
+    def begun(self, job: Job) -> Html:
+        """A notice that `job` was started, or that it waits, and for what."""
+        before = [state.id for state in self.live.board.queue()
+                  if state.id in job.after or (state.job.device == job.device != NO_DEVICE and state.id != job.id)]
+        return present.notice(f"Queued as {job.id}: it waits for {before[0]}." if before else f"Started as {job.id}.")

@@ -56,7 +56,7 @@ def _push(page: Page, export: str | None, repository: str, public: bool) -> Sequ
         raise UserError("HF_TOKEN is not set where Lisan was started.", "Make a token with write access in the "
                         "settings of the hub, set HF_TOKEN to it, and start Lisan again.")
     job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
-    return [present.notice(f"Started as {job.id}.")]
+    return [page.begun(job)]
 
 
 def _stop_button(view: View) -> object:

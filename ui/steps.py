@@ -51,7 +51,7 @@ def _offer(offered: Choices) -> Callable[[View], object]:
 def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> Callable[..., Sequence[object]]:
     def run(*values: Value) -> Sequence[object]:
         job = page.start(verb, form.options(values))
-        return [present.notice(f"Started as {job.id}."), *([page.show(job.id)] if chooser else [])]
+        return [page.begun(job), *([page.show(job.id)] if chooser else [])]
 
     return run
 

@@ -13,7 +13,7 @@ from config import schema
 from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
 from config.loading import parse_options
 from config.schema import VERBS, Options, TrainOptions
-from core import jobs, worker
+from core import asked, jobs, worker
 from core.workspace import Workspace
 from scripts import command
 from tests.unit import fake_verbs
@@ -57,8 +57,9 @@ def test_the_command_shown_can_be_pasted_into_a_shell():
 
 @pytest.fixture
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`train` runs the fake verb of `fake_verbs`."""
+    """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk."""
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
+    monkeypatch.setattr(asked, "check", lambda *_asked: ())
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
@@ -98,6 +99,12 @@ def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys:
     assert invoke(workspace, *arguments) == command.USAGE
     printed = capsys.readouterr().err
     assert all(part in printed for part in said)
+    assert workspace.list_runs() == []
+
+
+def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
+    assert invoke(workspace, "--extension", "nosuch") == worker.FAILED
+    assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
 
 
@@ -163,8 +170,9 @@ def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Worksp
 
 def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace):
     script = (
-        "import sys; from core import worker; from scripts import command; from tests.unit import fake_verbs\n"
+        "import sys; from core import asked, worker; from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
+        "asked.check = lambda *given: ()\n"
         "sys.exit(command.main('train', sys.argv[1:], resumable=True))"
     )
     process = subprocess.Popen(

@@ -1,0 +1,88 @@
+"""What is not there, and not in the making, is refused when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import (
+    CompareOptions,
+    ExportOptions,
+    ExtendOptions,
+    Options,
+    PrepareOptions,
+    PushOptions,
+    SynthesizeOptions,
+    TokenizerOptions,
+    TrainOptions,
+)
+from core import asked
+from core.job import create
+from core.journal import Failed, Journal, Queued
+from core.locks import FileLock
+from core.workspace import Workspace
+
+VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
+         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push"}
+
+
+def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
+    return asked.check(workspace, VERBS[type(options)], options)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (PrepareOptions(source="/nope/x"), "There is no source /nope/x"),
+    (PrepareOptions(source="demo", model="nosuch"), "There is no base model named 'nosuch'"),
+    (TokenizerOptions(dataset="nosuch"), "There is no dataset named 'nosuch'"),
+    (TokenizerOptions(part="report", tokenizer="nosuch", dataset="neither"), "There is no tokenizer named 'nosuch'"),
+    (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
+    (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
+    (SynthesizeOptions(voice_model="run:nosuch"), "There is no run named 'nosuch'"),
+    (SynthesizeOptions(voice_model="nosuch"), "'nosuch' names no model"),
+    (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
+    (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
+    (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
+])
+def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Options, message: str) -> None:
+    (workspace.models / "tiny").mkdir()
+    with pytest.raises(UserError, match=message) as caught:
+        check(workspace, options)
+    assert caught.value.hint
+
+
+def test_what_a_living_job_makes_is_waited_for(workspace: Workspace) -> None:
+    (workspace.models / "tiny").mkdir()
+    (workspace.datasets / "amharic-demo").mkdir()
+    extending = create(workspace, "extend", ExtendOptions(extension="soon"))
+    Journal(extending.journal).append(Queued())
+    lock = FileLock.take(extending.lock)
+    assert lock is not None
+    assert check(workspace, TrainOptions(extension="soon")) == (extending.id,)
+    lock.close()
+    Journal(extending.journal).append(Failed("no"))
+    with pytest.raises(UserError, match="no extension named 'soon'"):
+        check(workspace, TrainOptions(extension="soon"))
+
+
+def test_what_is_there_is_not_waited_for(workspace: Workspace) -> None:
+    (workspace.models / "tiny").mkdir()
+    assert check(workspace, PrepareOptions()) == ()
+
+
+def test_an_empty_source_is_refused_and_a_relative_one_is_made_absolute() -> None:
+    for empty in ("", "  "):
+        with pytest.raises(UserError, match="source: it is empty; give `demo`, or a folder"):
+            parse_options(PrepareOptions, {"source": empty})
+    assert parse_options(PrepareOptions, {"source": "my data"}).source == str(Path("my data").absolute())
+    assert parse_options(PrepareOptions, {"source": "demo"}).source == "demo"
+
+
+def test_faults_are_told_without_the_librarys_words() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_options(TrainOptions, {"steps": None, "dataset": "../x"})
+    assert "Value error" not in caught.value.message
+    assert "None" not in caught.value.message
+    assert "(nothing was given)" in caught.value.message
