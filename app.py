@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from core.workspace import Workspace
 from ui.startup import import_gradio
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LAST_PORT = 65535
 PASSWORD_VARIABLE = "LISAN_PASSWORD"
 
 
@@ -23,12 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = build_parser().parse_args(arguments)
     try:
         auth = sign_in(given.host, given.share, given.auth, given.no_password)
+        port = usable_port(given.host, given.port)
         workspace = Workspace.open(given.workspace)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         return 2
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    return serve(workspace, given, auth)
+    return serve(workspace, given, port, auth)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,7 +68,7 @@ def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tupl
     return None
 
 
-def serve(workspace: Workspace, given: argparse.Namespace, auth: tuple[str, str] | None) -> int:
+def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tuple[str, str] | None) -> int:
     """Build the page and serve it until interrupted."""
     import_gradio()
     from ui import layout, media, theme
@@ -73,14 +76,14 @@ def serve(workspace: Workspace, given: argparse.Namespace, auth: tuple[str, str]
     blocks = layout.build(workspace)
     try:
         blocks.launch(
-            server_name=given.host, server_port=given.port or free_port(given.host), auth=auth, share=given.share,
+            server_name=given.host, server_port=port, auth=auth, share=given.share,
             inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
             footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
             allowed_paths=[], app_kwargs={"routes": media.routes(workspace)},
             theme=theme.build_theme(), head=theme.head(),
         )
     except OSError as error:
-        sys.stderr.write(f"The page could not be served on {given.host}:{given.port}: {error}\n")
+        sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 takes a free one.\n")
         return 1
     presence = pages.announce(workspace, max(0.0, 60 * given.keep_models))
@@ -91,13 +94,35 @@ def serve(workspace: Workspace, given: argparse.Namespace, auth: tuple[str, str]
     return code
 
 
-def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
+def usable_port(host: str, port: int) -> int:
+    """`port`, or a free one for 0; `UserError` when the page could not be served there, said before anything loads."""
     import socket
 
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
+    if not 0 <= port <= _LAST_PORT:
+        raise UserError(f"There is no port {port}.", f"Give --port from 1 to {_LAST_PORT}; 0 takes a free one.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        hint = "Give --host an address of this machine: 127.0.0.1 for itself alone, 0.0.0.0 for all."
+        raise UserError(f"The address {host!r} is not known: {error}.", hint) from error
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was closed a moment ago is free
+        try:
+            probe.bind(address)
+            probe.listen(1)
+        except OSError as error:
+            raise _not_there(host, port, error) from error
         return int(probe.getsockname()[1])
+
+
+def _not_there(host: str, port: int, error: OSError) -> UserError:
+    if error.errno == errno.EADDRINUSE:
+        return UserError(f"Port {port} of {host} is taken by another program.",
+                         "Choose another --port; 0 takes a free one. Is Lisan running already?")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UserError(f"{host} is not an address of this machine.", "Give --host 127.0.0.1, or 0.0.0.0 for all.")
+    return UserError(f"The page cannot be served on {host}:{port}: {error.strerror}.",
+                     "Choose another --port, from 1024 up; 0 takes a free one.")
 
 
 def _until_interrupted(blocks: object) -> int:

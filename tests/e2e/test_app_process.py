@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -120,6 +121,31 @@ def test_no_password_is_a_word_one_has_to_say_and_never_enough_for_a_share_link(
     assert app.sign_in("127.0.0.1", False, None, False) is None
     with pytest.raises(UserError):
         app.sign_in("0.0.0.0", True, None, True)
+
+
+@pytest.mark.parametrize(("host", "port", "message"), [
+    ("127.0.0.1", 99999, "There is no port 99999"), ("127.0.0.1", -1, "There is no port -1"),
+    ("no.such.host.invalid", 7860, "'no.such.host.invalid' is not known"), ("a" * 80, 7860, "is not known"),
+    ("192.0.2.1", 7860, "192.0.2.1 is not an address of this machine"),
+])
+def test_an_address_that_cannot_be_is_named(
+    host: str, port: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+) -> None:
+    given = ["--host", host, "--port", str(port), "--no-password", "--workspace", str(tmp_path / "w")]
+    assert app.main(given) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "--port" in said or "--host" in said
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_taken_port_is_told_as_such() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        with pytest.raises(UserError, match="is taken by another program"):
+            app.usable_port("127.0.0.1", other.getsockname()[1])
+    assert app.usable_port("127.0.0.1", 0) > 0
 
 
 @pytest.mark.parametrize("given", ["secret", ":secret", "me:"])
