@@ -1,0 +1,172 @@
+"""The flow: equal to the published package, and to itself whatever else is in the batch."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start_noise
+from models.chatterbox.flow_encoder import EncoderConfig, by_distance
+from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
+from models.chatterbox.products import attend, linear
+from scripts.made_up_weights import fill
+from tests.reference.synthesis_inputs import FLOW_SEEDS, GUIDANCE, STEPS, FlowInputs
+
+REFERENCE = Path(__file__).parents[1] / "reference" / "chatterbox" / "synthesis.safetensors"
+PUBLISHED_KEYS = "20a903910b207ff792de86de132e66b49bcf6920edde6ae6c0b7c4c96f61b6a8"  # of sorted "key shape" lines
+SHALLOW = FlowConfig(encoder=EncoderConfig(blocks=1), estimator=EstimatorConfig(transformers=1, mid_blocks=1))
+SMALL = FlowConfig(
+    codes=50, speaker=12, encoder=EncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
+    estimator=EstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
+)
+
+
+def made(config: FlowConfig, seed: int) -> Flow:
+    flow = Flow(config).eval()
+    fill(flow, seed, "flow.")
+    return flow
+
+
+def small_inputs(rows: int, prompt: int, length: int) -> tuple[torch.Tensor, FlowPrompt]:
+    generator = torch.Generator().manual_seed(rows + prompt + length)
+    codes = torch.randint(0, 50, (rows, length), generator=generator)
+    prompt_codes = torch.randint(0, 50, (1, prompt), generator=generator)
+    mel = torch.randn(1, 2 * prompt, 8, generator=generator)
+    return codes, FlowPrompt(prompt_codes, mel, torch.randn(1, 12, generator=generator))
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Largest difference relative to the largest value."""
+    return ((found - wanted).abs().max() / wanted.abs().max()).item()
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@torch.inference_mode()
+def compare(flow: Flow, seed: int, name: str) -> dict[str, float]:
+    """Errors of states, one velocity and the mel against the stored ones."""
+    wanted, given = load_file(REFERENCE), FlowInputs.made(seed)
+    codes = torch.cat([given.prompt_codes, given.codes], 1)
+    states = flow.encode(codes, torch.full((len(codes),), codes.shape[1]))
+    cond = torch.zeros_like(given.noise)
+    cond[..., : given.prompt_mel.shape[1]] = given.prompt_mel.transpose(1, 2)
+    mu, speaker = flow.encoder_proj(states).transpose(1, 2), flow.speaker(given.speaker)
+    velocity = flow.estimate(given.noise, None, mu, given.times, speaker, cond)
+    prompt = FlowPrompt(given.prompt_codes, given.prompt_mel, given.speaker)
+    mel = flow.mel(given.codes, None, prompt, steps=STEPS, guidance=GUIDANCE, noise=given.noise)
+    found = {"states": states[:, :, ::8], "velocity": velocity, "mel": mel}
+    return {part: error(value, wanted[f"{name}.{seed}.{part}"]) for part, value in found.items()}
+
+
+@pytest.mark.parametrize("seed", FLOW_SEEDS)
+def test_one_block_of_each_kind_is_as_published(seed: int):
+    errors = compare(made(SHALLOW, seed), seed, "shallow")
+    assert errors["states"] < 1e-4
+    assert errors["velocity"] < 1e-4
+    assert errors["mel"] < 1e-4
+
+
+@pytest.mark.slow
+def test_the_whole_flow_is_as_published():
+    flow = made(FlowConfig(), FLOW_SEEDS[0])
+    errors = compare(flow, FLOW_SEEDS[0], "full")
+    assert max(errors.values()) < 1e-4
+    flow.to_half(torch.bfloat16)
+    assert compare(flow, FLOW_SEEDS[0], "full")["mel"] < 0.03
+
+
+def test_a_prompt_of_another_direction_is_heard():
+    flow, (codes, prompt) = made(SMALL, 1), small_inputs(1, 4, 6)
+    louder = FlowPrompt(prompt.codes, prompt.mel, 7 * prompt.speaker)
+    other = FlowPrompt(prompt.codes, prompt.mel, -prompt.speaker)
+    mel = flow.mel(codes, None, prompt, steps=2, generator=seeded(0))
+    assert torch.allclose(flow.mel(codes, None, louder, steps=2, generator=seeded(0)), mel, atol=1e-5)
+    assert not torch.allclose(flow.mel(codes, None, other, steps=2, generator=seeded(0)), mel, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_its_neighbours(dtype: torch.dtype):
+    flow, (codes, prompt) = made(SMALL, 2), small_inputs(3, 5, 11)
+    flow.to_half(dtype)
+    lengths = torch.tensor([6, 11, 1])
+    together = flow.mel(codes, lengths, prompt, steps=3, generator=seeded(4))
+    changed = codes.clone()
+    changed[0, 6:] = 49  # padding
+    changed[1] = 3  # a neighbour
+    assert torch.equal(flow.mel(changed, lengths, prompt, steps=3, generator=seeded(4))[0], together[0])
+    for row, length in enumerate(lengths.tolist()):
+        alone = flow.mel(codes[row : row + 1, :length], None, prompt, steps=3, generator=seeded(4))[0]
+        scale = 1e-5 if dtype == torch.float32 else 0.05
+        assert error(together[row, :, : 2 * length], alone) < scale
+        assert together[row, :, 2 * length :].abs().sum() == 0
+
+
+def test_the_seed_decides_and_longer_noise_begins_as_shorter():
+    flow, (codes, prompt) = made(SMALL, 3), small_inputs(1, 3, 5)
+    first, second, third = (flow.mel(codes, None, prompt, steps=1, generator=seeded(seed)) for seed in (5, 5, 6))
+    assert torch.equal(first, second)
+    assert not torch.allclose(first, third, atol=1e-2)
+    assert torch.equal(start_noise(7, 80, seeded(1)), start_noise(90, 80, seeded(1))[..., :7])
+
+
+def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.MonkeyPatch):
+    flow, (codes, prompt) = made(SMALL, 4), small_inputs(2, 3, 5)
+    rows = []
+    forward = Estimator.forward
+    monkeypatch.setattr(Estimator, "forward", lambda self, inputs, *rest: rows.append(len(inputs)) or forward(
+        self, inputs, *rest))
+    noise = start_noise(16, 8, seeded(0))
+    plain = flow.mel(codes, None, prompt, steps=2, guidance=0.0, noise=noise)
+    nearly = flow.mel(codes, None, prompt, steps=2, guidance=1e-7, noise=noise)
+    assert rows == [2, 2, 4, 4]
+    assert torch.allclose(plain, nearly, atol=1e-4)
+
+
+def test_a_shorter_prompt_is_the_end_of_the_whole_one():
+    codes, prompt = small_inputs(1, 9, 4)
+    short = prompt.last(3)
+    assert torch.equal(short.codes, prompt.codes[:, -3:])
+    assert torch.equal(short.mel, prompt.mel[:, -6:])
+    assert prompt.last(20).codes.shape == prompt.codes.shape
+    assert made(SMALL, 5).mel(codes, None, short, steps=1).shape == (1, 8, 8)
+    assert made(SMALL, 5).mel(codes, None, prompt.last(0), steps=1).shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_scores_by_distance_are_read_at_the_right_place(length: int):
+    distances = torch.arange(length - 1, -length, -1)
+    read = by_distance(distances.expand(2, 3, length, -1).contiguous())
+    positions = torch.arange(length)
+    assert torch.equal(read[1, 2], positions[:, None] - positions)
+
+
+def test_times_are_dense_at_the_noisy_end():
+    times = schedule(4, torch.device("cpu"))
+    assert times[0] == 0
+    assert times[-1] == pytest.approx(1)
+    assert times[1] == pytest.approx(1 - 0.9238795)  # 1 - cos(pi / 8)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_our_products_are_those_of_torch(dtype: torch.dtype, bound: float):
+    query, key, value = torch.randn(3, 2, 4, 9, 8, generator=seeded(0))
+    keep = torch.arange(9) < torch.tensor([[9], [4]])
+    found = attend(query.to(dtype), key.to(dtype), value.to(dtype), keep[:, None, None])
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=keep[:, None, None])
+    assert error(found.float(), wanted) < bound
+    weight, bias = torch.randn(5, 8, generator=seeded(1)), torch.randn(5, generator=seeded(2))
+    assert error(linear(query, weight, bias), query @ weight.t() + bias) < 1e-5
+
+
+def test_keys_and_shapes_are_the_published_ones():
+    with torch.device("meta"):
+        tensors = Flow().state_dict()
+    lines = sorted(f"{key} {tuple(value.shape)}" for key, value in tensors.items())
+    assert len(lines) == 1121
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == PUBLISHED_KEYS
