@@ -101,7 +101,8 @@ class Speaker:
                 if not ended and not len(waveform):
                     continue
                 pause_s = 0.0 if last or not ended else PAUSES_S[piece.ending]
-                waveform = torch.cat([waveform.float(), torch.zeros(round(pause_s * self.sample_rate))])
+                waveform = waveform.float().clamp(-_LOUDEST, _LOUDEST)  # a gain would jump from piece to piece
+                waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
                 ending = codes.ending if isinstance(codes, Generated) else "stop"
                 yield Segment(piece.text, waveform, now - began, ending)
