@@ -9,6 +9,7 @@ attends to padding, and no mask is needed in training.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 
@@ -178,12 +179,12 @@ class Decoder(nn.Module):
             self.register_buffer("frequencies", _frequencies(self.config), persistent=False)
 
     def compile_layers(self) -> None:
-        """Let torch compile each layer's `forward` when it is first run, for any batch and length.
+        """Let torch compile what each layer does without a cache, when it is first run, for any batch and length.
 
-        Only what is inside: hooks and recomputation stay outside of what is compiled.
+        Hooks and recomputation stay outside of what is compiled.
         """
         for layer in self.layers:
-            layer.forward = torch.compile(layer.forward, dynamic=True)
+            layer.forward = _compiled_without_cache(layer.forward)
 
     def rotation(self, positions: torch.Tensor):
         """Cosines and sines for positions (B, T) or (1, T), each (B, 1, T, head size); None without rotary."""
@@ -207,6 +208,15 @@ class Decoder(nn.Module):
             given = (hidden, rotation, cache, positions, mask)
             hidden = checkpoint(layer, *given, use_reentrant=False) if recompute else layer(*given)
         return self.norm(hidden)
+
+
+def _compiled_without_cache(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    compiled = torch.compile(plain, dynamic=True)
+
+    def forward(hidden, rotation, cache, positions, mask) -> torch.Tensor:
+        return (compiled if cache is None else plain)(hidden, rotation, cache, positions, mask)
+
+    return forward
 
 
 def _rotate(vectors: torch.Tensor, rotation) -> torch.Tensor:

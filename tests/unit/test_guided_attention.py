@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
+import pytest
 import torch
 
 from models.base import LossOptions, Sample
@@ -71,3 +73,25 @@ def test_without_the_option_nothing_is_measured_and_no_hook_stays():
 def test_a_family_without_aligned_heads_skips_it():
     model = SpeechLM(dataclasses.replace(CONFIG, aligned_heads=()))
     assert losses(model, _batch(_sample(6, 9, 1)), LossOptions(attention=True)).attention_sum is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a processor needs g++")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_layers_learn_the_same(recompute: bool) -> None:
+    def learnt(compiled: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model = _model()
+        model.tfmr.recompute = recompute
+        if compiled:
+            model.tfmr.compile_layers()
+        found = [losses(model, _batch(*samples), LossOptions(attention=True)) for samples in (
+            (_sample(6, 9, 1), _sample(14, 30, 2)), (_sample(20, 20, 3),))]
+        assert all(each.attention_sum is not None for each in found)
+        total = sum(each.speech_sum + each.text_sum + each.attention_sum for each in found)
+        total.backward()
+        return total.detach(), [value.grad for value in model.tfmr.parameters()]
+
+    (plain, wanted), (compiled, seen) = learnt(False), learnt(True)
+    torch.testing.assert_close(compiled, plain)
+    for one, other in zip(wanted, seen, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
