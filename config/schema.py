@@ -12,7 +12,10 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from config.languages import NAMES
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}")  # of BCP 47, without its rarer parts
 
 
 def _safe_name(value: str) -> str:
@@ -27,6 +30,16 @@ def _safe_name_or_nothing(value: str) -> str:
     return _safe_name(value) if value else value
 
 
+def _language(value: str) -> str:
+    """A language code in lower case, such as `am` or `pt-br`."""
+    code = value.strip().lower().replace("_", "-")
+    if not _CODE.fullmatch(code):
+        known = next((short for short, name in NAMES.items() if name.lower() == code), "")
+        raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
+                         f"{f'`{known}`' if known else '`am`'}; a region may follow, as in `pt-br`")
+    return code
+
+
 def _source(value: str) -> str:
     """Absolute, because a worker runs in another folder than who asked; `demo` ships with the app."""
     value = value.strip()
@@ -34,6 +47,9 @@ def _source(value: str) -> str:
         raise ValueError("it is empty; give `demo`, or a folder or table of text and audio")
     return value if value == "demo" else str(Path(value).expanduser().absolute())
 
+
+LanguageCode = Annotated[str, AfterValidator(_language)]
+"""A code of a language, in lower case."""
 
 Name = Annotated[str, AfterValidator(_safe_name)]
 """A name that becomes a folder in the workspace."""
@@ -68,7 +84,7 @@ class PrepareOptions(Options):
 
     source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
-    language: Name = Field("am", title="Language", description="Code of the new language, such as `am`.")
+    language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the split.")
@@ -152,7 +168,7 @@ class SynthesizeOptions(Options):
 
     voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
     text: str = Field("", title="Text", description="What to say.")
-    language: Name = Field("en", title="Language", description="Language of the text.")
+    language: LanguageCode = Field("en", title="Language", description="Language of the text.")
     voice: str = Field("", title="Voice", description="A voice of the model, or a path to a reference recording; empty is the model's first voice.")
     sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="How codes are drawn.")
     sound: SoundOptions = Field(default_factory=SoundOptions, title="Sound", description="How codes become sound.")

@@ -77,11 +77,10 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
         case PrepareOptions():
             yield _Need("download", options.model, workspace.model)
         case TokenizerOptions():
-            if options.part in ("merge", "report"):
+            if options.part == "report":
                 yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
             yield _Need("download", options.model, workspace.model)
-            if options.part in ("all", "train"):
-                yield _Need("prepare", options.dataset, workspace.dataset)
+            yield _Need("prepare", options.dataset, workspace.dataset)
         case ExtendOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)

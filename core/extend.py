@@ -81,12 +81,30 @@ def _plan(base: VoiceModel, record: ExtensionRecord, made: Initialised) -> Plan:
 def _save(workspace: Workspace, name: str, record: ExtensionRecord, front_end: FrontEnd, made: Initialised) -> str:
     target = resolve_inside(workspace.extensions, name)
     if target.exists():
-        if records.read(target / records.EXTENSION, ExtensionRecord) == record:
+        there = records.read(target / records.EXTENSION, ExtensionRecord)
+        if there == record:
             return "already there"
-        raise UserError(f"There already is another extension named {name!r}.", "Choose another extension name.")
+        raise UserError(f"There already is another extension named {name!r}: {_difference(there, record)}.",
+                        "Choose another extension name.")
     with written_aside(target) as folder:
         write_extension(folder, record, front_end, made.rows)
     return "written"
+
+
+def _difference(there: ExtensionRecord, wanted: ExtensionRecord) -> str:
+    """What sets two extensions apart, in words."""
+    pairs = {
+        "base model": (there.origin.model, wanted.origin.model), "tokenizer": (there.tokenizer, wanted.tokenizer),
+        "start of new rows": (there.initialisation, wanted.initialisation), "seed": (there.seed, wanted.seed),
+        "languages": (", ".join(there.languages), ", ".join(wanted.languages)),
+        "rows": (there.origin.size, wanted.origin.size),
+    }
+    told = [f"{name} {old} there, {new} asked for" for name, (old, new) in pairs.items() if old != new]
+    if there.origin.base_hash != wanted.origin.base_hash:
+        told.append("it was made for other weights of the base model")
+    if there.origin.fingerprint != wanted.origin.fingerprint:
+        told.append("the tokenizer was made anew since")
+    return "; ".join(told) or "its rows are others, by another version of Lisan"
 
 
 def write_extension(folder: Path, record: ExtensionRecord, front_end: FrontEnd, rows: dict[str, torch.Tensor]) -> None:

@@ -94,7 +94,7 @@ def load_extension(workspace: Workspace, name: str, device: torch.device) -> Voi
     """The extended model `name` with its rows as they were initialised."""
     folder = workspace.extension(name)
     record = records.read(folder / records.EXTENSION, ExtensionRecord)
-    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
+    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
     return replace(voice, ref=f"extension:{name}", scope="rows")
 
 
@@ -140,7 +140,7 @@ def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.d
     return base
 
 
-def _with_rows(base: VoiceModel, origin: Origin, folder: Path) -> VoiceModel:
+def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = "") -> VoiceModel:
     front_end = FrontEnd.load(folder / records.FRONT_END)
     front_end.check_extends(base.front_end)
     if front_end.fingerprint != origin.fingerprint:
@@ -150,7 +150,11 @@ def _with_rows(base: VoiceModel, origin: Origin, folder: Path) -> VoiceModel:
             "Make the extension again, or take another checkpoint.",
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
-    return extended(base, front_end, rows)
+    voice = extended(base, front_end, rows)
+    if rows_hash and (seen := hash_tensors(rows)) != rows_hash:
+        raise UserError(f"{folder / records.ROWS} is not what was written: {seen[:12]} there, {rows_hash[:12]} wanted.",
+                        "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
+    return voice
 
 
 def _other_checkpoint(folder: Path) -> str:

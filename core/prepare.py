@@ -18,6 +18,7 @@ import torch
 
 import data
 from config.errors import UserError
+from config.languages import language_name
 from config.schema import PrepareOptions
 from core import compute
 from core.aside import written_aside
@@ -27,6 +28,7 @@ from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from data.features import FeatureCache
+from data.front_end import FrontEnd
 from data.importers import import_source
 from data.manifest import Clip, Dataset
 from data.normalise import Style, for_language
@@ -54,8 +56,9 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     model_folder = workspace.model(options.model)
     source = source_folder(options.source, options.language)
     with stage(reporter, "import"):
-        style = family(family_of(workspace, options.model)).front_end(model_folder).style
-        checked = _import(source, options, style, reporter)
+        front_end = family(family_of(workspace, options.model)).front_end(model_folder)
+        _check_new(options, front_end)
+        checked = _import(source, options, front_end.style, reporter)
     dataset, state = _write(checked, options, workspace)
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
@@ -67,6 +70,15 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "warnings": len(checked.report.warnings), "features": len(dataset.clips) - failed, "features_failed": failed,
         "folder": str(dataset.folder),
     }
+
+
+def _check_new(options: PrepareOptions, front_end: FrontEnd) -> None:
+    if options.language in front_end.base_languages:
+        raise UserError(
+            f"The model {options.model!r} speaks {language_name(options.language)} ({options.language}) already: "
+            "nothing of it may change.",
+            f"Give the code of the language to add; {', '.join(front_end.base_languages)} are there.",
+        )
 
 
 def source_folder(source: str, language: str) -> Path:

@@ -75,7 +75,7 @@ def load(workspace: Workspace, name: str, voice: VoiceModel) -> TrainingData:
     train = reader.with_company(train)
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
-        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", "Prepare it again with other settings.")
+        raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.way_out())
     if not held_out:
         raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.",
                         "Prepare it with a held-out share above 0.")
@@ -127,6 +127,18 @@ def utterance(name: str, text: str, language: str, speaker: str, features: Featu
                      features.speaker_embedding.astype(np.float32, copy=False), features.prompt_codes)
 
 
+_LANGUAGE, _LENGTH = "in another language", "longer than the model takes"
+_ALONE = "the only clip of the speaker, which leaves none to prompt it"
+_FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
+_WAYS_OUT = {
+    _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
+    _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",
+    _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept.",
+    _CHARACTERS: "Make a new tokenizer from this dataset, extend the model with it, and train that extension.",
+    _LENGTH: "Cut the recordings into shorter ones, with their texts, and prepare them under another name.",
+}
+
+
 class _Reader:
     """Clips to utterances, keeping account of those left out."""
 
@@ -140,7 +152,7 @@ class _Reader:
 
     def speaks(self, clip: manifest.Clip, language: str) -> bool:
         if clip.language != language:
-            self._leave_out(f"not in {language!r}", clip.id)
+            self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
 
     def with_company(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
@@ -150,7 +162,7 @@ class _Reader:
             count[item.speaker] = count.get(item.speaker, 0) + 1
         for item in clips:
             if count[item.speaker] < 2:
-                self._leave_out("the only clip of the speaker, which leaves none to prompt it", item.id)
+                self._leave_out(_ALONE, item.id)
         return tuple(item for item in clips if count[item.speaker] > 1)
 
     def notes(self) -> tuple[str, ...]:
@@ -160,21 +172,27 @@ class _Reader:
             for reason, ids in self._left_out.items()
         )
 
+    def way_out(self) -> str:
+        """What would let the clips of the most frequent reason be used."""
+        if not self._left_out:
+            return "Prepare it with a smaller held-out share, or mark some clips as train in the source."
+        return _WAYS_OUT[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
+
     def _utterance(self, clip: manifest.Clip) -> Utterance | None:
         features = self._features(clip.sha256)
         if features is None:
-            self._leave_out("no features in the cache: prepare the dataset again", clip.id)
+            self._leave_out(_FEATURES, clip.id)
             return None
         try:
             item = utterance(clip.id, clip.text, clip.language, clip.speaker, features, self._front_end)
         except UserError:
             if not self._front_end.unknown_characters(clip.text, clip.language):
                 raise
-            self._leave_out("characters outside the vocabulary", clip.id)
+            self._leave_out(_CHARACTERS, clip.id)
             return None
         if not _fits(item, self._model):
             limits = f"{self._model.longest_text} text ids or {self._model.longest_speech} codes"
-            self._leave_out(f"longer than the model's {limits}", clip.id)
+            self._leave_out(f"{_LENGTH}: more than its {limits}", clip.id)
             return None
         return item
 

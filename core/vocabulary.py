@@ -34,6 +34,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
     `train` leaves what it learned beside the folder, in `NAME.pieces.json`, for `merge` to take up.
     """
+    if options.part == "report":
+        workspace.tokenizer(options.tokenizer)
     model_folder = workspace.model(options.model)
     base = family(family_of(workspace, options.model)).front_end(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))

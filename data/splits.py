@@ -24,7 +24,10 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int) -> tuple[str,
         held = set(texts[:max(1, count) if held_out > 0 and len(texts) > 1 else count])
     splits = tuple(row.row.split or (HELD_OUT if row.normal in held else TRAIN) for row in rows)
     if TRAIN not in splits:
-        raise UserError(f"All {len(rows)} clips are held out, none is left to train on.", "Hold out fewer clips.")
+        named = any(row.row.split for row in rows)
+        hint = ("The source's own split column did it: mark some rows as train there, or leave the column out."
+                if named else "Choose a smaller held-out share, or add recordings of other sentences.")
+        raise UserError(f"All {len(rows)} clips are held out, none is left to train on.", hint)
     return splits
 
 

@@ -7,6 +7,7 @@ warning and the clip stays. Every finding names its place. Limits are in `Limits
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,7 @@ class Limits:
     clipped_share: float = 0.001  # of the samples
     min_characters_per_s: float = 2.0
     max_characters_per_s: float = 35.0
+    possible_characters_per_s: float = 100.0  # more cannot be this recording's text
     rare_occurrences: int = 3
 
 
@@ -98,6 +100,7 @@ def validate(imported: Imported, normaliser: str, limits: Limits = Limits(),
 
 def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
            warnings: list[Finding]) -> CheckedRow | None:
+    row = _without_controls(row, warnings)
     normal = normalise(row.text, normaliser)
     if not normal:
         errors.append(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
@@ -117,9 +120,25 @@ def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
     if clipped > limits.clipped_share:
         warnings.append(Finding("clipping", row.where, f"{row.id}: {clipped:.1%} of the samples are at full scale"))
     rate = len(normal) / duration_s
+    if rate > limits.possible_characters_per_s:
+        errors.append(Finding("pace", row.where, f"{row.id} would be {rate:,.0f} characters a second, which nobody "
+                              f"says ({limits.possible_characters_per_s:g} at most): the text is of another recording"))
+        return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.append(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
     return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(row.audio.read_bytes()).hexdigest())
+
+
+def _without_controls(row: Row, warnings: list[Finding]) -> Row:
+    """`row` with a space for each control character, such as NUL, which no text has on purpose."""
+    found = sorted(set(row.text) - set("\t\n\r"))
+    found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")]
+    if not found:
+        return row
+    named = ", ".join(f"U+{ord(character):04X}" for character in found)
+    warnings.append(Finding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
+    text = "".join(" " if character in found else character for character in row.text)
+    return replace(row, text=" ".join(text.split()))
 
 
 def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | None:
@@ -170,4 +189,6 @@ def _report(found: int, kept: Sequence[CheckedRow], normaliser: str, errors: Ite
 def _nothing_left(found: int, errors: Sequence[Finding]) -> str:
     reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return f"The dataset is without audio that can be used: none of its {found} rows is left ({reasons}{more})."
+    heard = [finding for finding in errors if finding.kind not in ("skipped", "empty text")]
+    what = "The dataset is without audio that can be used" if heard else "Nothing of the dataset can be used"
+    return f"{what}: none of its {found} rows is left ({reasons}{more})."

@@ -80,6 +80,18 @@ def test_an_empty_source_is_refused_and_a_relative_one_is_made_absolute() -> Non
     assert parse_options(PrepareOptions, {"source": "demo"}).source == "demo"
 
 
+@pytest.mark.parametrize(("given", "code"), [("EN", "en"), (" am ", "am"), ("pt_BR", "pt-br"), ("zh-Hant", "zh-hant")])
+def test_a_language_code_is_made_plain(given: str, code: str) -> None:
+    assert parse_options(PrepareOptions, {"language": given}).language == code
+
+
+@pytest.mark.parametrize("given", ["english", "", "e", "am/..", "12", "Amharic"])
+def test_what_is_no_language_code_is_refused(given: str) -> None:
+    with pytest.raises(UserError, match="is no language code") as caught:
+        parse_options(PrepareOptions, {"language": given})
+    assert {"english": "`en`", "Amharic": "`am`"}.get(given, "such as") in caught.value.message
+
+
 def test_faults_are_told_without_the_librarys_words() -> None:
     with pytest.raises(UserError) as caught:
         parse_options(TrainOptions, {"steps": None, "dataset": "../x"})

@@ -10,7 +10,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import extend
+from core import extend, records, tensor_files
 from core.loading import load_base, load_extension
 from core.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
@@ -53,7 +53,9 @@ def test_the_same_extension_twice_is_there_already(world: Workspace) -> None:
 
 def test_another_extension_under_the_same_name_is_refused(world: Workspace) -> None:
     extend.run(OPTIONS, world, listener(world))
-    with pytest.raises(UserError, match="already is another extension named 'tiny-am'"):
+    message = ("already is another extension named 'tiny-am': start of new rows .* there, mean asked for; "
+               "seed .* there, 4 asked for")
+    with pytest.raises(UserError, match=message):
         extend.run(OPTIONS.model_copy(update={"seed": 4, "initialisation": "mean"}), world, listener(world))
 
 
@@ -72,6 +74,17 @@ def test_a_tokenizer_of_the_same_size_and_other_characters_is_refused(world: Wor
     with pytest.raises(UserError, match="do not belong together"):
         extend.run(OPTIONS.model_copy(update={"tokenizer": "shuffled", "extension": "x"}), world, listener(world))
     assert not (world.extensions / "x").exists()
+
+
+def test_rows_that_are_not_those_that_were_written_are_refused(world: Workspace) -> None:
+    extend.run(OPTIONS.model_copy(update={"extension": "spoiled"}), world, listener(world))
+    path = world.extension("spoiled") / records.ROWS
+    rows = tensor_files.read(path, "")
+    rows["text_emb"][0, 0] = float("nan")
+    tensor_files.write(path, rows)
+    with pytest.raises(UserError, match="is not what was written") as caught:
+        load_extension(world, "spoiled", CPU)
+    assert "make it again" in caught.value.hint
 
 
 def test_a_tokenizer_that_adds_nothing_is_refused(world: Workspace) -> None:

@@ -49,6 +49,16 @@ def test_dataset_is_written_with_audio_as_given_and_features(
     assert (progress[-1].done, progress[-1].total) == (6, 6)
 
 
+def test_a_language_of_the_base_is_refused_before_anything_is_read(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    known = base().base_languages[0]
+    asked = options(write_dataset(tmp_path / "in")).model_copy(update={"language": known})
+    with pytest.raises(UserError, match=f"speaks .*{known}.* already: nothing of it may change") as caught:
+        prepare.run(asked, workspace, Recorder())
+    assert known in caught.value.hint
+    assert workspace.list_datasets() == []
+
+
 def test_again_computes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
     source = write_dataset(tmp_path / "in")
     prepare.run(options(source), workspace, Recorder())

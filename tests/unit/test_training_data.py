@@ -86,7 +86,7 @@ def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Works
 
 @pytest.mark.parametrize(("name", "changes", "reason"), [
     ("unknown", {"text": "ጨጨ"}, "characters outside the vocabulary"),
-    ("long", {"text": "ሀለ " * 30}, "longer than the model's 48 text ids or 63 codes"),
+    ("long", {"text": "ሀለ " * 30}, "longer than the model takes: more than its 48 text ids or 63 codes"),
     ("single", {"speaker": "only one"}, "the only clip of the speaker"),
     ("missing", {"sha256": "0" * 64}, "no features in the cache"),
 ])
@@ -103,6 +103,30 @@ def test_nothing_to_train_on_is_an_error(world: Workspace, voice: VoiceModel) ->
     changed(world, "nothing", every=True, sha256="0" * 64)
     with pytest.raises(UserError, match="no clip to train on: 16 clips left out .no features"):
         training_data.load(world, "nothing", voice)
+
+
+@pytest.mark.parametrize(("changes", "way_out"), [
+    ({"text": "ጸሐይ"}, "Make a new tokenizer from this dataset"), ({"sha256": "0" * 64}, "Prepare the dataset again"),
+    ({"split": "held_out"}, "smaller held-out share"),
+])
+def test_the_way_out_follows_from_the_reason(world: Workspace, voice: VoiceModel, changes: dict[str, object],
+                                             way_out: str) -> None:
+    name = f"no-way-{len(world.list_datasets())}"
+    changed(world, name, every=True, **changes)
+    with pytest.raises(UserError, match="no clip to train on") as caught:
+        training_data.load(world, name, voice)
+    assert way_out in caught.value.hint
+
+
+def test_speakers_with_one_clip_each_need_more_of_their_recordings(world: Workspace, voice: VoiceModel) -> None:
+    there = manifest.load(world.dataset("demo-am"))
+    clips = [dataclasses.replace(clip, speaker=clip.id) for clip in there.clips]
+    folder = world.datasets / "strangers"
+    folder.mkdir()
+    manifest.save(folder, manifest.make_card("strangers", "am", "changed", clips), clips)
+    with pytest.raises(UserError, match="the only clip of the speaker") as caught:
+        training_data.load(world, "strangers", voice)
+    assert "more recordings of the same speaker" in caught.value.hint
 
 
 def test_nothing_to_measure_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:

@@ -55,6 +55,28 @@ def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) ->
     assert caught.value.hint
 
 
+def test_texts_that_are_missing_are_not_blamed_on_the_audio(tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.wav")
+    with pytest.raises(UserError, match=r"Nothing of the dataset can be used.*there is no a\.txt beside it"):
+        validate(import_source(tmp_path), "ethiopic")
+
+
+def test_a_text_that_nobody_could_say_is_left_out(tmp_path: Path) -> None:
+    rows = (row(tmp_path, "good"), row(tmp_path, "wrong", "ሀ" * 20_000, duration_s=2.4))
+    kept, report = validate(Imported(rows, ()), "ethiopic")
+    assert [one.row.id for one in kept] == ["good"]
+    assert kinds(report) == {"wrong": "pace"}
+    assert "8,333 characters a second, which nobody says" in report.errors[0].message
+
+
+def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
+    rows = (row(tmp_path, "nul", "ሰላም\x00ለሁሉም\x07"), row(tmp_path, "only", "\x00"))
+    kept, report = validate(Imported(rows, ()), "ethiopic")
+    assert [one.row.text for one in kept] == ["ሰላም ለሁሉም"]
+    assert [finding.kind for finding in report.errors] == ["empty text"]
+    assert "nul: U+0000, U+0007 in the text; taken out" in [finding.message for finding in report.warnings]
+
+
 def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
     rows = (row(tmp_path, "loud", level=1.5), row(tmp_path, "slow", "እ", duration_s=4.0),
             row(tmp_path, "digits", "በ 1997 ዓ.ም. 50%"))
@@ -107,5 +129,6 @@ def test_given_splits_are_kept_and_leaks_named() -> None:
 
 
 def test_nothing_to_train_on_is_refused() -> None:
-    with pytest.raises(UserError, match="All 2 clips are held out"):
+    with pytest.raises(UserError, match="All 2 clips are held out") as caught:
         assign([checked("a", HELD_OUT), checked("b", HELD_OUT)], 0.1, 0)
+    assert "The source's own split column did it" in caught.value.hint
