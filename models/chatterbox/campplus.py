@@ -54,7 +54,7 @@ class CAMPPlus(nn.Module):
     def embed(self, waveform: torch.Tensor) -> torch.Tensor:
         """Waveform (S,) at 16 kHz to its vector (192,), of no particular length.
 
-        The clip is taken whole, some 15 MB a second; the published pipeline gives it 10 s at the most.
+        The clip is taken whole, at some 3 MB a second; the published pipeline gives it 10 s at the most.
         """
         assert not self.training, "call eval() first: batch norms would read, and change by, this one clip"
         audio.require_samples(waveform, LEAST_SAMPLES, SAMPLE_RATE)
