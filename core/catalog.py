@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError
@@ -30,6 +30,7 @@ class Variant:
     title: str
     languages: str
     parts: tuple[Part, ...]
+    codes: tuple[str, ...]  # of the languages
 
     @property
     def repository(self) -> str:
@@ -49,36 +50,43 @@ class Family:
     available: bool
     note: str
     variants: tuple[Variant, ...] = ()  # what the hub has of it, the default first; none: it ships with the app
+    sampling: Mapping[str, float] = field(default_factory=dict)  # the model's own values, as its family's code has them
+    sound_controls: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that reach something
+    preset: str = "demo"  # the file in `config/presets` that suits it
+    own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
 
 
 _CHATTERBOX = "ResembleAI/chatterbox"
 _SPEAKER = (("ve.safetensors", "ve.pt"), ("conds.pt",))
 _S3GEN = ("s3gen.safetensors", "s3gen.pt")
+_MANY = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja", "ko", "ms", "nl", "no", "pl", "pt",
+         "ru", "sv", "sw", "tr", "zh")
 _GRAPHEMES, _CANGJIE = ("grapheme_mtl_merged_expanded_v1.json",), ("Cangjie5_TC.json",)
 
 
-def _chatterbox(name: str, title: str, languages: str, *own: tuple[str, ...]) -> Variant:
+def _chatterbox(name: str, title: str, codes: tuple[str, ...], *own: tuple[str, ...]) -> Variant:
     """A checkpoint of the main repository: its own files, and those that all of them share.
 
     The published loader pairs v3 with `s3gen`, not with the `s3gen_v3` that lies beside it
     (resemble-ai/chatterbox, `mtl_tts.py`, commit 5de7a54).
     """
-    return Variant(name, title, languages, (Part(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),))
+    languages = f"{len(codes)} languages" if len(codes) > 1 else "English"
+    return Variant(name, title, languages, (Part(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes)
 
 
 def _pack(name: str, title: str) -> Variant:
     """A single-language pack: T3, tokenizer and its own S3Gen from its repository, the rest from the main one."""
     own = Part(f"ResembleAI/Chatterbox-Multilingual-{name}", (
         (f"t3_{name.replace('-', '_')}.safetensors",), _GRAPHEMES, ("s3gen_v3.safetensors", "s3gen_v3.pt")))
-    return Variant(name, f"{title} pack", title, (own, Part(_CHATTERBOX, (*_SPEAKER, _CANGJIE))))
+    return Variant(name, f"{title} pack", title, (own, Part(_CHATTERBOX, (*_SPEAKER, _CANGJIE))), (name[:2],))
 
 
 _CHATTERBOX_VARIANTS = (
-    _chatterbox("multilingual-v3", "Multilingual v3 (recommended)", "23 languages",
+    _chatterbox("multilingual-v3", "Multilingual v3 (recommended)", _MANY,
                 ("t3_mtl23ls_v3.safetensors",), _GRAPHEMES, _CANGJIE),
-    _chatterbox("multilingual-v2", "Multilingual v2", "23 languages",
+    _chatterbox("multilingual-v2", "Multilingual v2", _MANY,
                 ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
-    _chatterbox("multilingual-v1", "The first multilingual", "23 languages",
+    _chatterbox("multilingual-v1", "The first multilingual", _MANY,
                 ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
     _chatterbox("english", "English", "English", ("t3_cfg.safetensors",), ("tokenizer.json",)),
     _pack("zh-cmn", "Mandarin Chinese"),
@@ -94,7 +102,8 @@ FAMILIES: tuple[Family, ...] = (
         "tiny", "Built-in tiny model",
         "A small model that ships with Lisan and does the whole job on a CPU in minutes; made from synthetic speech, "
         "so it sounds like a machine.",
-        "English, French", "Apache-2.0", "at most 30 MB", True, "Ships with the app; needs no network.",
+        "English, French", "Apache-2.0", "24 MB", True, "Ships with the app; needs no network.",
+        sampling={"temperature": 0.2, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0, "guidance": 0.5},
     ),
     Family(
         "chatterbox", "Chatterbox Multilingual",
@@ -102,6 +111,9 @@ FAMILIES: tuple[Family, ...] = (
         "23 languages", "MIT", "about 3.2 GB", True,
         "From huggingface.co, or from a folder that is on disk already. A download that breaks off goes on where it "
         "stopped.", _CHATTERBOX_VARIANTS,
+        sampling={"temperature": 0.8, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0, "guidance": 0.5},
+        sound_controls=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
+        own_voice=("conds.pt", "built-in"),
     ),
     Family(
         "indextts2", "IndexTTS2",

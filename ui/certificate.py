@@ -9,7 +9,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import ExportOptions
 from core.certificate import Certificate, Check, LanguageError, read
-from ui import present, pushing, records, steps
+from ui import present, pushing, records, steps, suggest
 from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -41,6 +41,9 @@ def build(page: Page) -> None:
     live.panel(proof, lambda view: _proof(page, view), "certificate")
     live.panel(override, lambda view: _overrides(page, view), "certificate")
     live.panel(last, lambda view: _last_export(view), "certificate")
+    live.watch("export.name", name)
+    live.panel(name, lambda view: suggest.free(view.chosen["export.name"], _name(page, view),
+                                               suggest.made_up_names(page.workspace)), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
 
 
@@ -60,6 +63,12 @@ def _chosen(page: Page, view: View) -> str:
 
 def _subjects(page: Page, view: View) -> object:
     return gr.update(choices=_references(page, view), value=_chosen(page, view) or None)
+
+
+def _name(page: Page, view: View) -> str:
+    """That of the extension which the chosen run trained."""
+    state = view.job(_chosen(page, view).partition(":")[2])
+    return str(state.job.settings["extension"]) if state else str(ExportOptions.model_fields["export"].default)
 
 
 def _proof(page: Page, view: View) -> Html:

@@ -20,8 +20,9 @@ def build(page: Page) -> None:
                "is named here.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            steps.step_form(page, "prepare", "Check and prepare", first=("source", "dataset", "language", "held_out"),
-                            choices={"model": page.workspace.list_models})
+            steps.step_form(page, "prepare", "Check and prepare",
+                            first=("source", "dataset", "language", "model", "held_out"),
+                            choices={"model": lambda view: page.workspace.list_models()})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",

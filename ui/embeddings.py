@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gradio as gr
 
-from ui import steps
+from ui import steps, suggest
+from ui.live import View
 from ui.page import Page
 
 
@@ -16,8 +17,17 @@ def build(page: Page) -> None:
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             steps.step_form(page, "extend", "Add the rows", first=("model", "tokenizer", "extension", "initialisation"),
-                            choices={"model": page.workspace.list_models, "tokenizer": page.workspace.list_tokenizers})
+                            choices={"model": lambda view: page.workspace.list_models(),
+                                     "tokenizer": lambda view: suggest.fitting_tokenizers(
+                                         page.workspace, view.chosen["extend.model"])},
+                            suggested={"extension": (lambda view: _name(page, view),
+                                                     lambda: suggest.made_up_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
             page.live.panel(last, steps.last_job("extend", "How many rows were added, and whether the old ones are "
                                                  "as they were, appear here."), "embeddings")
+
+
+def _name(page: Page, view: View) -> str:
+    """The tokenizer's, so that what belongs together is called the same."""
+    return view.chosen["extend.tokenizer"] or suggest.tokenizer_name(page.workspace, view.chosen["extend.model"], "")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import gradio as gr
 
 from config.schema import VERBS, Options
 from core.job_state import JobState
-from ui import present
+from ui import present, suggest
 from ui.form import Form, Value, build_form, command_line
 from ui.live import View
 from ui.markup import Html, div, element, join, paragraph
 from ui.page import Page
+from ui.suggest import Offered, Wanted
 
-Choices = Callable[[], Sequence[str]]
+Suggested = tuple[Wanted, Callable[[], Collection[Value]]]
+"""What a field should hold, and every value that Lisan may have put there."""
+
 
 
 def lead(title: str, *words: str) -> gr.HTML:
@@ -22,21 +25,23 @@ def lead(title: str, *words: str) -> gr.HTML:
     return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in words)))
 
 
-def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Choices],
-              chooser: gr.Dropdown | None = None) -> Form:
+def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Offered],
+              suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None) -> Form:
     """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
 
-    `chooser` is made to show the job that the button starts.
+    `suggested` follows what else is chosen, until a person types something else. `chooser` is made to show the job
+    that the button starts.
     """
     tab = _TAB_OF[verb]
-    form = build_form(VERBS[verb], first=first,
-                      choices={name: list(offered()) for name, offered in choices.items()})
+    form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
     start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}")
     notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{verb}")
     for name, offered in choices.items():
-        page.live.panel(form.widget(name), _offer(offered), tab)
+        page.live.panel(form.widget(name), _offer(verb, name, offered, choices), tab)
+    for name, suggestion in (suggested or {}).items():
+        page.live.panel(form.widget(name), _suggest(verb, name, suggestion, choices), tab)
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"{verb}.{name}", widget)
     page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
@@ -44,12 +49,26 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
     return form
 
 
-def _offer(offered: Choices) -> Callable[[View], object]:
-    return lambda view: gr.update(choices=list(offered()))
+def _offer(verb: str, name: str, offered: Offered, choices: Mapping[str, Offered]) -> Callable[[View], object]:
+    def render(view: View) -> object:
+        now = suggest.settled(view, verb, choices)
+        return gr.update(choices=list(offered(now)), value=now.chosen[f"{verb}.{name}"] or None)
+
+    return render
+
+
+def _suggest(verb: str, name: str, suggestion: Suggested, choices: Mapping[str, Offered]) -> Callable[[View], object]:
+    wanted, own = suggestion
+
+    def render(view: View) -> object:
+        return suggest.free(view.chosen[f"{verb}.{name}"], wanted(suggest.settled(view, verb, choices)), own())
+
+    return render
 
 
 def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> Callable[..., Sequence[object]]:
     def run(*values: Value) -> Sequence[object]:
+        suggest.missing(verb, form.names, values)
         job = page.start(verb, form.options(values))
         return [page.begun(job), *([page.show(job.id)] if chooser else [])]
 
@@ -58,7 +77,9 @@ def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> 
 
 def command_view(page: Page, form: Form, verb: str, view: View) -> Html:
     """The command that does what the form says now; faults are shown in its place."""
-    options: Options = form.options([view.chosen[f"{verb}.{name}"] for name in form.names])
+    values = [view.chosen[f"{verb}.{name}"] for name in form.names]
+    suggest.missing(verb, form.names, values)
+    options: Options = form.options(values)
     return element("pre", command_line(verb, options, page.workspace.path), class_="command")
 
 

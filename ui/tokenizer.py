@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import gradio as gr
 
 from core.job_state import JobState
-from ui import present, records, steps
+from ui import present, records, steps, suggest
+from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
 
@@ -19,12 +20,19 @@ def build(page: Page) -> None:
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             steps.step_form(page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges"),
-                            choices={"model": page.workspace.list_models, "dataset": page.workspace.list_datasets})
+                            choices={"model": lambda view: page.workspace.list_models(),
+                                     "dataset": lambda view: page.workspace.list_datasets()},
+                            suggested={"tokenizer": (lambda view: _name(page, view),
+                                                     lambda: suggest.made_up_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
             page.live.panel(last, steps.last_job("tokenizer", "The report appears here: tokens added, letters covered, "
                                                  "and the proof that the old languages read as before.",
                                                  lambda state: report(page, state)), "tokenizer")
+
+
+def _name(page: Page, view: View) -> str:
+    return suggest.tokenizer_name(page.workspace, view.chosen["tokenizer.model"], view.chosen["tokenizer.dataset"])
 
 
 def report(page: Page, state: JobState) -> Html:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 
 from config.errors import UserError
-from core import jobs, kept
+from config.schema import TrainOptions
+from core import jobs, kept, offers
 from core.job_state import JobState
-from ui import present, steps, training
+from ui import present, steps, suggest, training
+from ui.form import Value
 from ui.live import View
 from ui.markup import Html, join
 from ui.page import Page
@@ -39,7 +41,9 @@ def build(page: Page) -> None:
         steps.step_form(
             page, "train", "Start training",
             first=("extension", "dataset", "scope", "steps", "max_minutes", "device"),
-            choices={"extension": page.workspace.list_extensions, "dataset": page.workspace.list_datasets},
+            choices={"extension": lambda view: page.workspace.list_extensions(),
+                     "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
+            suggested={name: _value(page, name, own) for name, own in suggest.training_fields().items()},
             chooser=run,
         )
     live.watch("run", run)
@@ -58,6 +62,17 @@ def build(page: Page) -> None:
 
 
 def chosen(view: View) -> JobState | None:
+def _value(page: Page, name: str, own: tuple[Value, ...]) -> steps.Suggested:
+    """What the preset of the extension's family says of one field."""
+
+    def wanted(view: View) -> Value:
+        family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
+        value: Value = getattr(offers.preset(family.name, "train", TrainOptions), name)
+        return value
+
+    return wanted, lambda: own
+
+
     """The run that is looked at: the chosen one, else one that trains, else the newest."""
     return view.job(view.chosen.get("run", "")) or view.newest("train")
 

@@ -1,0 +1,102 @@
+"""What the page offers for a model agrees with what the models' own code says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from config.schema import TrainOptions
+from core import offers
+from core.catalog import FAMILIES, VoiceModel, family, resolve
+from core.workspace import Workspace
+from data import normalise
+from models import registry
+from models.chatterbox.text import LANGUAGES
+from tests.trained import RUN, trained_world
+
+MADE_UP = Path(__file__).resolve().parents[1] / "reference" / "chatterbox"
+AVAILABLE = [one.name for one in FAMILIES if one.available]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return trained_world(tmp_path_factory.mktemp("world") / "workspace")
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_the_catalog_tells_what_the_family_does(name: str) -> None:
+    told, does = family(name), registry.family(name)
+    own = dataclasses.asdict(does.sampling)
+    assert told.sampling == {field: value for field, value in own.items() if field != "seed"}
+    assert told.sound_controls == does.sound_controls
+
+
+def test_the_catalog_names_the_languages_of_every_variant() -> None:
+    codes = {variant.name: variant.codes for variant in family("chatterbox").variants}
+    assert codes["multilingual-v3"] == LANGUAGES
+    assert codes["english"] == ("en",)
+    assert codes["pt-br"] == ("pt",)
+    assert {code for found in codes.values() for code in found} <= set(LANGUAGES)
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_every_family_has_a_preset_for_its_training(name: str) -> None:
+    assert isinstance(offers.preset(name, "train", TrainOptions), TrainOptions)
+
+
+def test_the_preset_of_chatterbox_is_not_that_of_the_demo() -> None:
+    chosen = offers.preset("chatterbox", "train", TrainOptions)
+    assert (chosen.scope, chosen.adapter_rank, chosen.row_rate, chosen.adapter_rate) == ("gated", 32, 1e-3, 1e-4)
+    assert (chosen.batch_size, chosen.accumulation, chosen.judged_sentences) == (8, 2, 4)
+
+
+def test_languages_that_were_taught_here_come_first(world: Workspace) -> None:
+    assert offers.languages(world, resolve(world, "base:tiny")) == ("en", "fr")
+    assert offers.languages(world, resolve(world, f"run:{RUN}")) == ("am", "en", "fr")
+
+
+def test_a_published_model_speaks_what_its_variant_says(world: Workspace) -> None:
+    folder = world.models / "mine"
+    folder.mkdir()
+    (folder / "model.json").write_text('{"family": "chatterbox", "variant": "hi", "repository": "", "revision": "", '
+                                       '"asked": "", "files": {}}', encoding="utf-8")
+    (folder / "conds.pt").write_bytes(b"")
+    model = VoiceModel("base:mine", "base", "mine", folder)
+    assert offers.languages(world, model) == ("hi",)
+    assert offers.voices(world, "mine") == ("built-in",)
+    assert offers.family_of_voice(world, model).name == "chatterbox"
+
+
+def test_the_voices_of_the_built_in_model_are_those_it_has(world: Workspace) -> None:
+    own = registry.family("tiny").voices(world.model("tiny"))
+    assert set(offers.voices(world, "tiny")) == set(own)
+
+
+def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
+    voice = resolve(world, f"run:{RUN}")
+    assert offers.model_of_voice(world, voice) == "tiny"
+    assert offers.family_of_voice(world, voice).name == "tiny"
+    assert offers.model_of_extension(world, "tiny-am") == "tiny"
+    assert offers.languages_of_extension(world, "tiny-am") == ("am",)
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
+    files = {name: (MADE_UP / name).read_bytes() for name in normalise.DATA_FILES}
+    lacks = normalise.missing(normalise.for_base_language(code, True), files)
+    told = offers.unready(family("chatterbox"), code, taught=False)
+    assert bool(told) == ("needs the package" in lacks)
+    if told:
+        assert told.split("package ")[1].split(",")[0] in lacks
+
+
+def test_a_language_that_was_taught_here_needs_no_package() -> None:
+    assert offers.unready(family("chatterbox"), "ja", taught=True) == ""
+    assert offers.unready(family("tiny"), "ja", taught=False) == ""
+
+
+def test_presets_are_files_of_the_repository() -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert {family(name).preset for name in AVAILABLE} <= {path.stem for path in (root / "config/presets").glob("*")}

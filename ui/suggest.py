@@ -1,0 +1,122 @@
+"""What stands in a form before a person changes it: names that are there, and values that suit the chosen model.
+
+A value that a person typed is left alone; one that Lisan put there follows what else is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import gradio as gr
+
+from config.errors import UserError
+from config.schema import VERBS, TrainOptions
+from core import offers
+from core.catalog import FAMILIES, Family, family, family_of
+from core.workspace import Workspace
+from ui import records
+from ui.form import Value
+from ui.live import View
+
+Offered = Callable[[View], Sequence[str]]
+Wanted = Callable[[View], Value]
+_FIRST_LANGUAGE = "am"
+
+
+def settled(view: View, verb: str, choices: Mapping[str, Offered]) -> View:
+    """`view` with what the dropdowns of a form will show: what is there, or what a job is making; else nothing."""
+    chosen = dict(view.chosen)
+    for name, offered in choices.items():
+        field = f"{verb}.{name}"
+        names = offered(replace(view, chosen=chosen))
+        if chosen[field] not in names and chosen[field] not in in_the_making(view, name):
+            chosen[field] = names[0] if names else ""
+    return replace(view, chosen=chosen)
+
+
+def in_the_making(view: View, field: str) -> set[str]:
+    """Names in `field` that living jobs were given."""
+    return {str(state.job.settings.get(field)) for state in view.jobs if state.alive and field in state.job.settings}
+
+
+def free(current: str, wanted: Value, own: Iterable[Value]) -> object:
+    """`wanted` in the place of what Lisan itself put there, one of `own`; else what was typed stays."""
+    return gr.update(value=wanted) if any(_same(current, value) for value in own) else gr.skip()
+
+
+def _same(text: str, value: Value) -> bool:
+    """Whether a widget that shows `text` holds `value`."""
+    try:
+        return float(text) == float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return text == str(value)
+
+
+def fitting_tokenizers(workspace: Workspace, model: str) -> list[str]:
+    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte."""
+    if model not in workspace.list_models():
+        return []
+    own = {path.read_bytes() for path in workspace.model(model).glob("*.json") if path.name != "model.json"}
+    return [name for name in workspace.list_tokenizers()
+            if (file := workspace.tokenizers / name / "tokenizer.json").is_file() and file.read_bytes() in own]
+
+
+def fitting_datasets(workspace: Workspace, extension: str) -> list[str]:
+    """All datasets, those in a language of `extension` first."""
+    try:
+        spoken = offers.languages_of_extension(workspace, extension)
+    except UserError:
+        spoken = ()
+    found = sorted(records.datasets(workspace), key=lambda one: (one.language not in spoken, one.name))
+    return [one.name for one in found]
+
+
+def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
+    """Such as `tiny-am`."""
+    language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
+    return f"{model or FAMILIES[0].name}-{language or _FIRST_LANGUAGE}"
+
+
+def made_up_names(workspace: Workspace) -> set[str]:
+    """Every name that Lisan may have put into a form for a tokenizer, an extension or an export."""
+    models = {*workspace.list_models(), *(one.name for one in FAMILIES)}
+    languages = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
+    return {f"{model}-{language}" for model in models for language in languages} | {
+        *workspace.list_tokenizers(), *workspace.list_extensions()}
+
+
+def family_of_extension(workspace: Workspace, extension: str) -> Family:
+    """The family that an extension belongs to; the built-in one while there is none."""
+    try:
+        return family(family_of(workspace, offers.model_of_extension(workspace, extension)))
+    except UserError:
+        return FAMILIES[0]
+
+
+def training_fields() -> Mapping[str, tuple[Value, ...]]:
+    """Fields of a training that the presets set differently: every value that Lisan may have put there."""
+    schema = TrainOptions()
+    presets = [schema, *(offers.preset(name, "train", TrainOptions) for name in _with_presets())]
+    found = {name: tuple(dict.fromkeys(getattr(one, name) for one in presets)) for name in TrainOptions.model_fields}
+    return {name: values for name, values in found.items() if len(values) > 1 and name not in ("extension", "dataset")}
+
+
+def _with_presets() -> list[str]:
+    return [one.name for one in FAMILIES if one.available]
+
+
+def missing(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise `UserError` when nothing is chosen where something that is there must be."""
+    for name, value in zip(names, values, strict=True):
+        if name in _WHERE and not str(value or "").strip():
+            title = VERBS[verb].model_fields[name].title
+            raise UserError(f"{title}: there is none to choose yet.", _WHERE[name])
+
+
+_WHERE = {
+    "model": "Get a base model first, on the Model tab.",
+    "dataset": "Prepare recordings first, on the Data tab.",
+    "tokenizer": "Make one for this model first, on the Tokenizer tab.",
+    "extension": "Make one first, on the Embeddings tab.",
+}
