@@ -88,7 +88,7 @@ _CHATTERBOX_VARIANTS = (
                 ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
     _chatterbox("multilingual-v1", "The first multilingual", _MANY,
                 ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
-    _chatterbox("english", "English", "English", ("t3_cfg.safetensors",), ("tokenizer.json",)),
+    _chatterbox("english", "English", ("en",), ("t3_cfg.safetensors",), ("tokenizer.json",)),
     _pack("zh-cmn", "Mandarin Chinese"),
     _pack("es-mx-latam", "Latin American Spanish"),
     _pack("es-es", "Spanish of Spain"),
