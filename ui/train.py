@@ -61,7 +61,6 @@ def build(page: Page) -> None:
     page.on(sure.click, lambda name: _force(page, name), [run], [notice, confirm])
 
 
-def chosen(view: View) -> JobState | None:
 def _value(page: Page, name: str, own: tuple[Value, ...]) -> steps.Suggested:
     """What the preset of the extension's family says of one field."""
 
@@ -73,6 +72,7 @@ def _value(page: Page, name: str, own: tuple[Value, ...]) -> steps.Suggested:
     return wanted, lambda: own
 
 
+def chosen(view: View) -> JobState | None:
     """The run that is looked at: the chosen one, else one that trains, else the newest."""
     return view.job(view.chosen.get("run", "")) or view.newest("train")
 
