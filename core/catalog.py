@@ -131,7 +131,7 @@ def family(name: str) -> Family:
             return candidate
     raise UserError(
         f"There is no model family named {name!r}.",
-        f"Known: {', '.join(candidate.name for candidate in FAMILIES)}.",
+        f"Those that can be had: {', '.join(candidate.name for candidate in FAMILIES if candidate.available)}.",
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from config.languages import language_name as language_name
 from core.job_state import JobState
 from core.journal import Progress
+from ui.facts import fact
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 
 VERB_TITLES: Mapping[str, str] = {
@@ -166,8 +167,13 @@ def job_card(state: JobState, title: str | None = None) -> Html:
     return div(
         "card job",
         div("ends", element("strong", title or title_of(state)), badge(state)),
-        bar(state), paragraph(now_line(state), class_="now"), warnings(state.warnings), ending(state),
+        bar(state), _now(state), warnings(state.warnings), ending(state),
     )
+
+
+def _now(state: JobState) -> Html:
+    """The line of the moment; a failure is told by `ending`, once."""
+    return NOTHING if state.status in ("failed", "crashed") else paragraph(now_line(state), class_="now")
 
 
 def warnings(messages: Sequence[str]) -> Html:
@@ -204,15 +210,7 @@ def result_facts(result: Mapping[str, object] | None) -> Html:
     """A job's flat result, as it was reported."""
     if not result:
         return NOTHING
-    return facts([(name.replace("_", " "), _fact(value)) for name, value in result.items()])
-
-
-def _fact(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "–" if value is None else str(value)
+    return facts([fact(name, value) for name, value in result.items()])
 
 
 def plan(lines: Sequence[str], title: str = "What will change") -> Html:
@@ -234,7 +232,7 @@ def _link(number: int, state: JobState) -> Html:
     return element(
         "li", span("mark", mark),
         div("step", div("ends", element("strong", title_of(state)), badge(state)),
-            bar(state) if show_bar else NOTHING, paragraph(now_line(state), class_="now"), ending(state)),
+            bar(state) if show_bar else NOTHING, _now(state), ending(state)),
         class_=f"link {tone}",
     )
 
@@ -246,8 +244,9 @@ def queue(states: Sequence[JobState]) -> Html:
     devices = sorted({state.job.device for state in states})
     return join(
         div("card", element("h4", "No device needed" if device == "none" else f"Device {device}"),
-            table(("Job", "State", "Now"),
-                  [(state.id, badge(state), now_line(state)) for state in states if state.job.device == device]))
+            table(("Place", "Job", "State", "Now"),
+                  [(place, state.id, badge(state), now_line(state)) for place, state in enumerate(
+                      (state for state in states if state.job.device == device), 1)]))
         for device in devices
     )
 

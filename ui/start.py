@@ -76,7 +76,8 @@ def _lay_out() -> _Widgets:
             steps = gr.HTML(chain_view([]), elem_id="chain")
             with gr.Row(elem_classes="controls"):
                 stop = gr.Button("Stop", size="md", visible=False, elem_id="start-stop", min_width=90)
-                go_on = gr.Button("Continue", size="md", visible=False, elem_id="start-resume", min_width=90)
+                go_on = gr.Button("Continue", variant="primary", size="md", visible=False, elem_id="start-resume",
+                                  min_width=90)
                 hear = gr.Button("Listen to it", variant="primary", size="md", visible=False, elem_id="start-listen",
                                  min_width=120)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
@@ -171,9 +172,11 @@ def _teach_button(view: View) -> object:
     name = present.language_name(view.chosen["start_language"] or "am")
     states = chain_of(view.jobs)
     if any(state.alive for state in states):
-        return gr.update(value=f"Teaching it {name}", interactive=False)
+        return gr.update(value=f"Teaching it {name}", interactive=False, variant="primary")
+    if _can_go_on(states):  # to begin anew is then the second choice
+        return gr.update(value=f"Teach it {name} anew", interactive=True, variant="secondary")
     again = bool(states) and all(state.status == "finished" for state in states)
-    return gr.update(value=f"Teach it {name}{' again' if again else ''}", interactive=True)
+    return gr.update(value=f"Teach it {name}{' again' if again else ''}", interactive=True, variant="primary")
 
 
 def _languages(page: Page) -> object:

@@ -22,7 +22,7 @@ _STONE = Color(
 )
 _SANS = ("ui-sans-serif", "system-ui", "Segoe UI", "Roboto", "Helvetica Neue", "Liberation Sans", "Arial",
          "Lisan Ethiopic", "sans-serif")
-_MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "Liberation Mono", "monospace")
+_MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "Liberation Mono", "Lisan Ethiopic", "monospace")
 
 
 def build_theme() -> gr.themes.Base:

@@ -75,5 +75,6 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
         element("h3", "The old languages read as before"),
         paragraph(f"{same} of {len(proof)} sentences have the very same ids through the base tokenizer and through "
                   "the new one. The numbers are tokens.", class_="small"),
-        present.table_of(("Language", "Sentence", "Base", "New", "Verdict"), rows),
+        element("details", element("summary", f"All {len(proof)} sentences"),
+                present.table_of(("Language", "Sentence", "Base", "New", "Verdict"), rows), open=same < len(proof)),
     ))

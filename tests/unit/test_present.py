@@ -12,7 +12,8 @@ from core.job import Job
 from core.job_state import JobState
 from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.workspace import Workspace
-from ui import certificate, curves, listening, media, present, records, training, votes
+from ui import certificate, curves, facts, listening, media, present, records, train, training, votes
+from ui.live import View
 from ui.markup import Html, element, join, table
 
 
@@ -136,6 +137,36 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
     assert "before </span>" not in shown  # nothing stood there before
 
 
+def test_a_failure_is_told_once() -> None:
+    state = JobState(job(), "failed", message="The disk is full.", hint="Free some space.", exit_code=1)
+    assert present.job_card(state).count("The disk is full.") == 1
+    assert present.chain([state]).count("The disk is full.") == 1
+
+
+@pytest.mark.parametrize(("name", "value", "told"), [
+    ("error_originals_am", 0.0, ("Misheard in recordings, Amharic", "0.0%")),
+    ("error_am_before", 0.739, ("Misheard, Amharic, before", "73.9%")), ("error_am", None, ("Misheard, Amharic",
+                                                                                            "not measured")),
+    ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Clips held out", "40")),
+    ("old_rows_equal", True, ("Old rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
+])
+def test_results_have_names_and_units(name: str, value: object, told: tuple[str, str]) -> None:
+    assert facts.fact(name, value) == told
+
+
+def test_the_queue_says_each_jobs_place() -> None:
+    shown = present.queue([JobState(job(), "running"), JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
+    assert '<td data-name="Place">2</td>' in shown
+
+
+def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
+    other = JobState(job(), "finished")
+    view = View("train", {"run": "train-0"}, (other,))
+    assert train.chosen(view) is None
+    assert "The run train-0 is gone" in train.status_view(view)
+    assert train.chosen(View("train", {"run": ""}, (other,))) is other
+
+
 def test_a_chart_without_points_says_that_nothing_was_measured() -> None:
     assert "Nothing measured yet" in curves.chart("Loss", [curves.Series("speech", [])])
 
@@ -235,5 +266,5 @@ def test_the_page_serves_sound_and_pictures_of_runs(tmp_path: Path) -> None:
 
 def test_a_result_is_shown_as_it_was_reported() -> None:
     shown = present.result_facts(Finished({"new_rows": 81, "old_rows_equal": True, "error": None}).result)
-    for part in ("new rows", "81", "yes", "–"):
+    for part in ("New rows", "81", "yes", "not measured"):
         assert part in shown
