@@ -211,7 +211,8 @@ class Fold:
         if self._state.ended_at or progress is None:
             return None
         in_a_stage = bool(self._stages) and self._stages[-1].seconds is None
-        if self._steps and not in_a_stage and self._steps[-1].seconds_left is not None:
+        by_steps = progress.unit == "steps" or not in_a_stage  # not so the certificate, which has its own counts
+        if self._steps and by_steps and self._steps[-1].seconds_left is not None:
             return self._steps[-1].seconds_left  # also while samples are spoken between steps
         if progress.per_second is not None:
             return progress.seconds_left

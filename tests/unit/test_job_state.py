@@ -1,6 +1,7 @@
 """Journals folded into states, without a worker."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_a_new_part_of_the_work_forgets_the_counts_of_the_last(workspace: Worksp
         journal.append(event)
     state = JobReader(job).state(worker_alive=True)
     assert (state.progress, state.eta_s) == (None, None)
+
+
+def test_the_time_left_of_steps_is_the_trainings_own(workspace: Workspace):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    for event in (Queued(), Started(1, 1), Stage("train"), replace(step(3, 10), seconds_left=42.0)):
+        journal.append(event)
+    assert JobReader(job).state(worker_alive=True).eta_s == 42.0
+    journal.append(Progress(1, 20, "Amharic sentences"))
+    journal.append(Stage("train", 1.0))
+    assert JobReader(job).state(worker_alive=True).eta_s == 42.0
 
 
 def test_rate_and_time_left_are_measured(workspace: Workspace):
