@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from config.errors import UserError
 
@@ -103,7 +103,7 @@ def _write(path: Path, arrays: Arrays) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, str(aside))
+        aside.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:
         aside.unlink(missing_ok=True)

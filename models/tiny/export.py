@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from models.base import ExportFile
 from models.speech_lm import SpeechLMConfig
@@ -61,7 +61,7 @@ def _save(path: Path, config: SpeechLMConfig, tensors: Mapping[str, torch.Tensor
           types: Mapping[str, torch.dtype]) -> None:
     rows = len(tensors["text_emb.weight"])
     header = {"config": json.dumps(asdict(replace(config, text_rows=rows)))}
-    save_file({name: _exact(value, types[name]) for name, value in tensors.items()}, str(path), metadata=header)
+    path.write_bytes(save({name: _exact(value, types[name]) for name, value in tensors.items()}, metadata=header))
 
 
 def _exact(value: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from config.errors import UserError
@@ -21,7 +21,7 @@ Module = TypeVar("Module", bound=nn.Module)
 def save_module(path: Path, module: nn.Module, config: Any, dtype: torch.dtype = torch.float16) -> None:
     """Write every tensor of `module` as `dtype`, and its config dataclass as JSON in the header."""
     tensors = {key: value.detach().to(dtype).contiguous() for key, value in module.state_dict().items()}
-    save_file(tensors, str(path), metadata={"config": json.dumps(asdict(config))})
+    path.write_bytes(save(tensors, metadata={"config": json.dumps(asdict(config))}))
 
 
 def load_config(path: Path, kind: type[Config]) -> Config:

@@ -133,6 +133,12 @@ def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
     assert set(sums) == there - {"SHA256SUMS.json"}
 
 
+def test_every_file_of_an_export_can_be_read_by_whom_the_umask_lets(exported: Path) -> None:
+    plain = (exported / "README.md").stat().st_mode
+    files = [path for path in exported.rglob("*") if path.is_file()]
+    assert {path.name for path in files if path.stat().st_mode != plain} == set()
+
+
 def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "damaged"
     shutil.copytree(exported, folder)
