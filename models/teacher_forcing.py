@@ -48,7 +48,7 @@ class Batch:
     text_lengths: torch.Tensor  # (B,)
     codes: torch.Tensor  # (B, U + 1), start first
     code_lengths: torch.Tensor  # (B,), start counted
-    longest: int  # positions of the longest row
+    sources: torch.Tensor  # (B * L,), which of the flattened (B * (C + T + U + 1)) parts stands at each position
     targets: Targets
     hiding: Hiding | None = None
 
@@ -66,7 +66,8 @@ def collate(samples: Sequence[Sample], config: SpeechLMConfig, device: torch.dev
     if options is not None and (options.text_dropout > 0 or options.code_dropout > 0):
         hiding = _hiding(code_lengths, options, seeds if seeds is not None else _new_seeds(len(samples)))
     given = Conditioning(speakers, prompts, prompt_lengths, torch.full((len(samples),), 0.5))
-    return _moved(Batch(given, text, text_lengths, codes, code_lengths, longest, targets, hiding), device)
+    sources = _sources(text, text_lengths, codes, code_lengths, config.conditioning_length, longest)
+    return _moved(Batch(given, text, text_lengths, codes, code_lengths, sources, targets, hiding), device)
 
 
 def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,6 +76,17 @@ def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     for index, row in enumerate(rows):
         out[index, : len(row)] = torch.from_numpy(np.asarray(row, dtype=np.int64))
     return out, lengths
+
+
+def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
+             conditioning: int, longest: int) -> torch.Tensor:
+    """Conditioning, text and speech of each row without the gaps between them; padding repeats the first position."""
+    at = torch.arange(longest)[None]
+    speech = conditioning + text_lengths[:, None]
+    from_speech = at + text.shape[1] - text_lengths[:, None]
+    column = torch.where(at < speech, at, torch.where(at < speech + code_lengths[:, None], from_speech, 0))
+    rows = torch.arange(len(text))[:, None] * (conditioning + text.shape[1] + codes.shape[1])
+    return (rows + column).flatten()
 
 
 def _targets(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
@@ -135,12 +147,8 @@ def stream(model: SpeechLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, t
     given = model.embed_conditioning(batch.conditioning)
     text = model.embed_text(batch.text_ids, text_keep)
     speech = model.embed_speech(batch.codes, code_keep)
-    everything = torch.cat([given, text, speech], 1)  # in float32 where a part of it is
-    rows = everything.new_zeros(len(given), everything.shape[1] + 1, given.shape[2])
-    places = torch.cat([
-        torch.arange(given.shape[1], device=given.device)[None].expand(given.shape[0], -1), text_at, codes_at], 1)
-    rows = rows.scatter(1, places[..., None].expand_as(everything), everything)
-    return rows[:, :batch.longest], text_at, codes_at
+    parts = torch.cat([given, text, speech], 1)  # in float32 where one of them is
+    return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
 def losses(model: SpeechLM, batch: Batch, options: LossOptions) -> Losses:
