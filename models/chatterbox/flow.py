@@ -20,7 +20,7 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import Encoder, EncoderConfig
 from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
-from models.chatterbox.products import Linear
+from models.linear import Linear
 
 
 @dataclass(frozen=True)

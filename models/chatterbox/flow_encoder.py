@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.chatterbox.products import Linear
+from models.linear import Linear
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.chatterbox.products import Linear, as_frames, as_image, attend, linear
+from models.chatterbox.products import as_frames, as_image, attend, linear
+from models.linear import Linear
 
 
 @dataclass(frozen=True)

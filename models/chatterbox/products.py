@@ -1,8 +1,7 @@
-"""Matrix products in the form that is fastest on the processor at hand; the results agree to rounding.
+"""Products of the flow's estimator in the form that is fastest on the processor at hand; they agree to rounding.
 
-Torch sends float32 products on a CPU to MKL, and bfloat16 ones and all convolutions to oneDNN. Measured on
-an AMD EPYC with AVX-512 (1500 x 256 x 1024): 7.8 ms of processor time in float32 as a linear layer, 3.9 ms as
-a convolution of one tap, 2.2 ms in bfloat16. On a GPU everything here is torch's own.
+On a GPU everything here is torch's own. On a CPU, see `models.linear` for float32. An AMD EPYC with AVX-512 takes
+7.9 ms of processor time for 1500 x 256 x 1024 by MKL, 3.8 ms by oneDNN, and 2.2 ms in bfloat16.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+
+from models.linear import can_pack, product
 
 
 def as_image(frames: torch.Tensor) -> torch.Tensor:
@@ -26,17 +26,13 @@ def as_frames(image: torch.Tensor) -> torch.Tensor:
 
 def linear(frames: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Frames (..., C) by weight (N, C), plus bias (N,): (..., N)."""
-    if frames.device.type != "cpu" or frames.dtype != torch.float32:
-        return F.linear(frames, weight, bias)
-    image = as_image(frames.reshape(1, -1, frames.shape[-1]))
-    return as_frames(F.conv2d(image, weight[:, :, None, None], bias)).reshape(*frames.shape[:-1], -1)
+    if _by_onednn(frames):
+        return product(frames, weight, bias)
+    return F.linear(frames, weight, bias)
 
 
-class Linear(nn.Linear):
-    """torch's linear layer by way of `linear`."""
-
-    def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        return linear(frames, self.weight, self.bias)
+def _by_onednn(frames: torch.Tensor) -> bool:
+    return frames.device.type == "cpu" and frames.dtype == torch.float32 and not torch.is_grad_enabled() and can_pack()
 
 
 def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
@@ -46,13 +42,16 @@ def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keep: to
     products take 20 ms in float32, head by head, and 13 ms in bfloat16, row by row (the scores of more at a time
     would not stay in the processor's cache).
     """
-    if query.device.type != "cpu":
+    whole = query.dtype == torch.bfloat16 and query.device.type == "cpu"
+    by_head = _by_onednn(query)
+    if not whole and not by_head:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=keep)
-    query = query / math.sqrt(query.shape[-1])
+    # oneDNN takes a thousand times as long for weights that lie apart in memory
+    query, key, value = (query / math.sqrt(query.shape[-1])).contiguous(), key.contiguous(), value.contiguous()
     mixed = torch.empty_like(query)
     for row in range(query.shape[0]):
         hide = None if keep is None else ~keep[row, 0]  # (1, F)
-        if query.dtype == torch.float32:
+        if by_head:
             for head in range(query.shape[1]):
                 scores = _shares(linear(query[row, head], key[row, head]), hide)  # (F, F)
                 mixed[row, head] = linear(scores, value[row, head].t())
