@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data import audio
-from models.chatterbox.linear import Linear
+from models.linear import Linear
 
 SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH = 400, 160  # samples: 100 frames a second

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from config.errors import UserError
 from models.chatterbox import speech_tokenizer
-from models.chatterbox.linear import Linear
 from models.chatterbox.speech_tokenizer import SpeechTokenizer, SpeechTokenizerConfig
 from scripts.made_up_weights import fill
 from tests.unit.chatterbox_analysis import LENGTHS, MEL, SEED, STATES, clip, error, reference
@@ -127,16 +125,3 @@ def test_what_cannot_be_encoded_is_refused_with_a_way_out(tokenizer, waveform, m
     with pytest.raises(UserError, match=message) as caught:
         tokenizer.encode([clip(9600), waveform])
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_fast_linear_layer_is_the_plain_one(bias):
-    fast, plain = Linear(96, 64, bias=bias), nn.Linear(96, 64, bias=bias)
-    plain.load_state_dict(fast.state_dict())
-    x = torch.randn(3, 50, 192, generator=torch.Generator().manual_seed(0))[..., ::2].transpose(0, 1)
-    with torch.inference_mode():
-        assert error(fast(x), plain(x)) < 1e-6
-        assert fast(x[:0]).shape == (0, 3, 64)
-    fast(x).sum().backward()
-    plain(x).sum().backward()
-    assert torch.equal(fast.weight.grad, plain.weight.grad)
