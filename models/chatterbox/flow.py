@@ -20,6 +20,7 @@ from torch import nn
 
 from models.chatterbox.flow_encoder import Encoder, EncoderConfig
 from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
+from models.chatterbox.recorded import RecordedEstimator
 from models.linear import Linear
 
 
@@ -88,6 +89,11 @@ class Flow(nn.Module):
         self.encoder = Encoder(config.encoder)
         self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
         self.decoder = Decoder(config.estimator)
+        self._recorded: RecordedEstimator | None = None
+
+    def record(self) -> None:
+        """On a GPU, replay the estimator from here on; after loading, moving and `to_half`."""
+        self._recorded = RecordedEstimator(self.decoder.estimator)
 
     def to_half(self, dtype: torch.dtype) -> None:
         """Put the estimator's matrix products into `dtype`; all else stays in float32, and so do inputs and results."""
@@ -139,9 +145,10 @@ class Flow(nn.Module):
         mask = None if keep is None else keep.repeat(rows, 1)
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
+        estimate = self._recorded or self.decoder.estimator
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
-            velocity = self.decoder.estimator(inputs, states[step : step + 1], mask)
+            velocity = estimate(inputs, states[step : step + 1], mask)
             if rows == 2:
                 told, untold = velocity.chunk(2)
                 velocity = (1 + guidance) * told - guidance * untold

@@ -11,6 +11,7 @@ twice as fast. Shapes: B rows, C channels, T positions, F frames.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,11 @@ class HiFTConfig:
         for rate in self.rates:
             samples *= rate
         return samples
+
+
+def full_precision() -> AbstractContextManager[None]:
+    """Convolutions on a GPU in float32, which are else rounded to ten bits."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 class Conv(nn.Conv1d):
@@ -143,7 +149,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def f0(self, mel: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to pitch in Hz (B, F)."""
-        return self.f0_predictor(mel)
+        with full_precision():
+            return self.f0_predictor(mel)
 
     @torch.inference_mode()
     def source(self, f0: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -154,6 +161,10 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) and excitation (B, 1, 480 F) to a waveform (B, 480 F)."""
+        with full_precision():
+            return self._decode(mel, source)
+
+    def _decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         excitation = self.spectrum.forward(source[:, 0])
         signal = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
         kernels = len(self.config.kernels)

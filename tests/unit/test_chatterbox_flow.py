@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.chatterbox import recorded
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start_noise
 from models.chatterbox.flow_encoder import EncoderConfig, by_distance
 from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
@@ -126,6 +127,34 @@ def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.Mon
     nearly = flow.mel(codes, None, prompt, steps=2, guidance=1e-7, noise=noise)
     assert rows == [2, 2, 4, 4]
     assert torch.allclose(plain, nearly, atol=1e-4)
+
+
+def test_a_recorded_estimator_pads_and_answers_the_same(monkeypatch: pytest.MonkeyPatch):
+    shapes = []
+    forward = Estimator.forward
+    monkeypatch.setattr(Estimator, "forward", lambda self, inputs, *rest: shapes.append(inputs.shape[1]) or forward(
+        self, inputs, *rest))
+    monkeypatch.setattr(recorded, "captured", lambda compute: compute)  # no GPU: run it again instead of a replay
+    flow, (codes, prompt) = made(SMALL, 6), small_inputs(2, 3, 40)
+    lengths = torch.tensor([40, 9])
+    plain = [flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
+             for size in (40, 20, 33)]
+    shapes.clear()
+    flow.record()
+    for size, wanted in zip((40, 20, 33), plain, strict=True):
+        found = flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
+        assert torch.allclose(found, wanted, atol=1e-5)
+    assert shapes == [128, 128, 64, 64, 128, 128]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_a_replayed_estimator_answers_as_a_called_one():
+    flow, (codes, prompt) = made(SMALL, 6).cuda(), small_inputs(1, 3, 40)
+    there = FlowPrompt(prompt.codes.cuda(), prompt.mel.cuda(), prompt.speaker.cuda())
+    plain = flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1))
+    flow.record()
+    for _ in range(2):
+        assert torch.allclose(flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1)), plain, atol=1e-3)
 
 
 def test_a_shorter_prompt_is_the_end_of_the_whole_one():
