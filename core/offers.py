@@ -78,6 +78,15 @@ def languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
         return _published_languages(workspace, voice)
 
 
+def taught(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
+    """Codes of the languages that a model was taught here."""
+    if voice.kind == "base":
+        return ()
+    base = VoiceModel("", "base", model_of_voice(workspace, voice), workspace.models / model_of_voice(workspace, voice))
+    known = languages(workspace, base) if base.folder.is_dir() else ()
+    return tuple(code for code in languages(workspace, voice) if code not in known)
+
+
 def voices(workspace: Workspace, model: str) -> tuple[str, ...]:
     """Names of the voices that come with a base model."""
     folder = workspace.models / model

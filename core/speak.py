@@ -16,8 +16,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
+from core import references
 from core.loading import VoiceModel
-from data import audio
 from data.reading import pieces_of
 from data.sentences import Ending as PieceEnding
 from data.sentences import Piece, halve
@@ -26,9 +26,7 @@ from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sam
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 _LARGEST_GROUP = 8  # pieces spoken together
 _FADE_S = 0.005  # at both ends of a piece, against clicks
-_SHORTEST_REFERENCE_S, _LONGEST_REFERENCE_S = 0.5, 30.0
 _LOUDEST = 0.99  # of full scale; louder would be clipped in a file
-_SILENT_PEAK = 1e-3  # -60 dB of full scale
 
 
 @dataclass(frozen=True)
@@ -181,25 +179,6 @@ def find_voice(model: VoiceModel, name: str) -> Voice:
             f"{name!r} is neither a voice of the model nor a recording.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
-    return model.family.voice(model.base_folder, model.device, *_reference(path))
-
-
-def _reference(path: Path) -> tuple[torch.Tensor, int]:
-    """A reference recording (S,), checked, and its rate; what follows its first 30 s is not used."""
-    waveform, sample_rate = audio.read(path)
-    waveform = waveform[:int(_LONGEST_REFERENCE_S * sample_rate)]
-    duration_s = len(waveform) / sample_rate
-    if duration_s < _SHORTEST_REFERENCE_S:
-        raise UserError(
-            f"The reference recording {path} lasts {duration_s:.2f} s; at least {_SHORTEST_REFERENCE_S} s are needed.",
-            "Give a few seconds of clear speech by one person.",
-        )
-    if not bool(torch.isfinite(waveform).all()):
-        raise UserError(f"The reference recording {path} holds samples that are no numbers.", "Convert it again.")
-    peak = float(waveform.abs().max())
-    if peak < _SILENT_PEAK:
-        raise UserError(
-            f"The reference recording {path} is silent: its peak is {peak:.5f} of full scale.",
-            "Give a few seconds of clear speech by one person.",
-        )
-    return waveform, sample_rate
+    reference = references.read(path)
+    waveform = torch.from_numpy(reference.waveform)
+    return model.family.voice(model.base_folder, model.device, waveform, reference.sample_rate)

@@ -82,6 +82,11 @@ class Workspace:
     def devices(self) -> Path:
         return self.path / "devices"
 
+    @property
+    def voices(self) -> Path:
+        """Reference recordings; made when the first is kept."""
+        return self.path / "voices"
+
     def model(self, name: str) -> Path:
         """Folder of the base model `name`, which must be there."""
         return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts.download.")

@@ -26,16 +26,17 @@ Choices = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Entry:
-    """One value that a person may set. `kind` is one of choice, integer, number, text."""
+    """One value that a person may set. `kind` says which widget sets it."""
 
     name: str  # with dots for a value inside a group, such as "sampling.seed"
     title: str
     help: str
-    kind: Literal["choice", "integer", "number", "text"]
+    kind: Literal["choice", "integer", "number", "switch", "text"]
     default: Value
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    optional: bool = False  # may be left empty
 
     @property
     def step(self) -> float:
@@ -73,15 +74,18 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         if isinstance(limit, annotated_types.Le | annotated_types.Lt):
             maximum = _number(limit.le if isinstance(limit, annotated_types.Le) else limit.lt)
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
-    kind: Literal["choice", "integer", "number", "text"] = "text"
+    kind: Literal["choice", "integer", "number", "switch", "text"] = "text"
     if choices:
         kind = "choice"
+    elif annotation is bool:
+        kind = "switch"
     elif annotation is int:
         kind = "integer"
     elif annotation is float:
         kind = "number"
     return Entry(name, field.title or name, field.description or "", kind,
-                 field.get_default(call_default_factory=True), choices, minimum, maximum)
+                 field.get_default(call_default_factory=True), choices, minimum, maximum,
+                 type(None) in get_args(field.annotation))
 
 
 def _plain_type(annotation: object) -> object:
@@ -135,9 +139,13 @@ def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr
         return gr.Dropdown(offered, value=value, allow_custom_value=True, **common)
     if entry.kind == "choice":
         return gr.Dropdown(list(entry.choices), value=value, filterable=False, **common)
+    if entry.optional:  # a number box shows nothing as 0
+        return gr.Textbox(value="" if value is None else f"{value}", max_lines=1, **common)
     if entry.kind in ("integer", "number"):
         return gr.Number(value=value, precision=0 if entry.kind == "integer" else None, minimum=entry.minimum,
                          maximum=entry.maximum, step=entry.step, **common)
+    if entry.kind == "switch":
+        return gr.Checkbox(value=bool(value), **common)
     return gr.Textbox(value=value, max_lines=1, **common)
 
 
@@ -148,7 +156,9 @@ def _info(entry: Entry) -> str:
 def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
     """`model` from flat values with dotted names; every fault is told at once, by the field's label."""
     nested: dict[str, object] = {}
-    for name, value in values.items():
+    optional = {entry.name for entry in entries(model) if entry.optional}
+    for name, given in values.items():
+        value = None if name in optional and not str(given or "").strip() and given != 0 else given
         group, dot, inner = name.partition(".")
         if not dot:
             nested[name] = _trimmed(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,18 +11,16 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core import jobs
-from core.catalog import VoiceModel, voice_models
+from core import jobs, offers
+from core.catalog import resolve, voice_models
 from core.job_state import JobState
-from ui import listening, media, present, records, sentences, steps, votes
-from ui.form import Form, Value, build_form, parse
+from ui import listening, media, present, records, sentences, speaking, steps, votes
+from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join
 from ui.page import Page
+from ui.speaking import Manner
 
-_SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampling.repetition_penalty",
-             "sampling.guidance", "sampling.seed")
-_OWN = ("base", "finetuned", "voice", "device")  # laid out here, or left as it is
 _HEAR = "watch('value', () => window.lisanHear && window.lisanHear(element));"
 
 
@@ -37,9 +35,8 @@ class _Asking:
     examples: gr.Radio
     speak: gr.Button
     notice: gr.HTML
-    base: gr.Dropdown
-    voice: gr.Dropdown
-    sampling: Form
+    readiness: gr.HTML  # what the language lacks on this machine
+    manner: Manner
     stream: gr.Checkbox
     blind: gr.Checkbox
 
@@ -72,9 +69,9 @@ def build(page: Page) -> None:
     asking.examples.input(lambda chosen: chosen, [asking.examples], [asking.text], **QUIET)
     asking.text.change(lambda text: listening.length_notice(text or "", page.live.board.states()), [asking.text],
                        [asking.length], **QUIET)
-    names = asking.sampling.names
-    page.on(asking.speak.click, lambda *values: _speak(page, names, *values),
-            [asking.base, asking.finetuned, asking.language, asking.text, asking.voice, *asking.sampling.widgets],
+    manner = asking.manner
+    page.on(asking.speak.click, lambda *values: _speak(page, manner.names, *values),
+            [manner.base, asking.finetuned, asking.language, asking.text, manner.voice, *manner.widgets],
             [asking.notice, hearing.asked, page.pair])
     for button, letter in ((hearing.first, "A"), (hearing.same, ""), (hearing.second, "B")):
         page.on(button.click, _voter(page, letter), [page.pair], [asking.notice])
@@ -83,19 +80,16 @@ def build(page: Page) -> None:
 def _lay_out_asking() -> _Asking:
     finetuned = gr.Dropdown([], label="After: the trained voice", elem_id="listen-finetuned")
     language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
+    ready = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
     text = gr.Textbox(sentences.EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
     length = gr.HTML(elem_id="listen-length", elem_classes="notices")
     examples = gr.Radio([], label="Or try one of these", elem_classes="chips", elem_id="listen-examples")
     speak = gr.Button("Speak both", variant="primary", size="lg", elem_id="speak")
     notice = gr.HTML(elem_classes="notices")
-    with gr.Accordion("Voice, base and sampling", open=False, elem_classes="fold"):
-        with gr.Row(elem_classes="grid"):
-            base = gr.Dropdown([], label="Before: the base", elem_id="listen-base", min_width=150)
-            voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
-        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=_OWN)
+    manner = speaking.lay_out()
     stream = gr.Checkbox(True, label="Play it while it is made", elem_id="listen-stream")
     blind = gr.Checkbox(False, label="Blind: hide which is which, and vote", elem_id="listen-blind")
-    return _Asking(finetuned, language, text, length, examples, speak, notice, base, voice, sampling, stream, blind)
+    return _Asking(finetuned, language, text, length, examples, speak, notice, ready, manner, stream, blind)
 
 
 def _lay_out_hearing(page: Page) -> _Hearing:
@@ -113,15 +107,15 @@ def _lay_out_hearing(page: Page) -> _Hearing:
 def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
     """Let every part show what the workspace holds."""
     live = page.live
-    for name, widget in (("finetuned", asking.finetuned), ("language", asking.language), ("base", asking.base),
-                         ("voice", asking.voice), ("pair", page.pair), ("asked", hearing.asked),
+    speaking.follow(page, asking.manner)
+    for name, widget in (("finetuned", asking.finetuned), ("language", asking.language), ("pair", page.pair),
+                         ("asked", hearing.asked),
                          ("blind", asking.blind), ("stream", asking.stream)):
         live.watch(name, widget)
     for component, render in (
-        (asking.finetuned, lambda view: _offer_models(page, view, "finetuned")),
-        (asking.base, lambda view: _offer_models(page, view, "base")),
-        (asking.voice, lambda view: _offer_voices(page, view)),
-        (asking.language, lambda view: _offer_languages(page)),
+        (asking.finetuned, lambda view: _offer_trained(page, view)),
+        (asking.language, lambda view: _offer_languages(page, view)),
+        (asking.readiness, lambda view: speaking.readiness(page.workspace, view)),
         (asking.examples, lambda view: _offer_examples(page, view)),
         (page.pair, pair_choices), (hearing.status, _status), (hearing.hearing, hearing_view),
         (hearing.clips, lambda view: clips_view(page, view)),
@@ -178,34 +172,21 @@ def hearing_view(view: View) -> Html:
     return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
 
 
-def _models(page: Page, view: View) -> list[VoiceModel]:
-    return voice_models(page.workspace, view.jobs)
-
-
-def _offer_models(page: Page, view: View, which: str) -> object:
-    """Trained voices, newest first, or bases; the first is preselected."""
-    found = [model for model in _models(page, view) if (model.kind == "base") == (which == "base")]
+def _offer_trained(page: Page, view: View) -> object:
+    """Trained voices, newest first; the first is preselected."""
+    found = [model for model in voice_models(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
-    references = [model.reference for model in found]
-    current = view.chosen[which]
-    value = current if current in references else (references[0] if references else None)
-    return gr.update(choices=[(model.label, model.reference) for model in found], value=value)
+    _, after = speaking.chosen(page.workspace, view)
+    return gr.update(choices=[(model.label, model.reference) for model in found],
+                     value=after.reference if after else None)
 
 
-def _offer_voices(page: Page, view: View) -> object:
-    """The voices that come with the base."""
-    name = (view.chosen["base"] or "base:tiny").partition(":")[2]
-    names = sorted({path.stem for path in (page.workspace.models / name / "voices").glob("*.*")} - {"README"})
-    default = str(CompareOptions.model_fields["voice"].default)
-    current = view.chosen["voice"]
-    value = current if current in names else default if default in names else names[0] if names else None
-    return gr.update(choices=names, value=value)
-
-
-def _offer_languages(page: Page) -> object:
-    new = {found.language for found in records.datasets(page.workspace) if found.language} or {"am"}
-    codes = [*sorted(new), *(code for code in ("en", "fr") if code not in new)]
-    return gr.update(choices=[(present.language_name(code), code) for code in codes])
+def _offer_languages(page: Page, view: View) -> object:
+    """Those of the chosen voice; before there is one, those that it will have."""
+    codes = speaking.languages(page.workspace, view) or ("am", "en", "fr")
+    current = view.chosen["language"]
+    return gr.update(choices=[(present.language_name(code), code) for code in codes],
+                     value=current if current in codes else codes[0])
 
 
 def _offer_examples(page: Page, view: View) -> object:
@@ -222,9 +203,9 @@ def _speak(page: Page, names: Sequence[str], base: str, finetuned: str, language
         raise UserError("There is no trained voice yet.", "Train one first: the Start tab does it with one button.")
     if not (text or "").strip():
         raise UserError("The text is empty.", "Write what should be said, or choose an example.")
-    settings: Mapping[str, object] = dict(zip(names, values, strict=True))
+    family = offers.family_of_voice(page.workspace, resolve(page.workspace, finetuned))
     options = parse(CompareOptions, {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),),
-                                     "voice": voice, **settings})
+                                     "voice": voice or "", **speaking.settings(family, names, values)})
     job = page.start("compare", options)
     return [NOTHING, job.id, page.show(job.id)]
 

@@ -36,9 +36,13 @@ class Page:
     pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
-           inputs: Sequence[Block], outputs: Sequence[Block]) -> None:
-        """Call `action` on `event`; its first output is a notice, where faults are shown. Then refresh."""
-        self._pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **QUIET))
+           inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:
+        """Call `action` on `event`; its first output is a notice, where faults are shown. Then refresh.
+
+        `files`: an input is an uploaded file, whose place Gradio must check and give as a path.
+        """
+        settings = {**QUIET, "preprocess": files}
+        self._pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **settings))
 
     def go(self, button: gr.Button, tab: str) -> None:
         """Let `button` open `tab`."""

@@ -59,3 +59,17 @@ def test_every_fault_is_named_by_its_label_with_the_value_seen() -> None:
 def test_the_equal_command_names_only_what_differs_from_the_defaults() -> None:
     line = form.command_line("train", TrainOptions(steps=50, scope="rows"), Path("/tmp/my place"))
     assert line == "python -m scripts.train --workspace '/tmp/my place' --scope rows --steps 50"
+
+
+def test_what_is_left_empty_is_the_models_own() -> None:
+    given = {"sampling.temperature": " ", "sampling.top_p": "", "sampling.min_p": None, "sampling.guidance": 0,
+             "sampling.repetition_penalty": "1.5"}
+    options = form.parse(CompareOptions, given)
+    assert options.sampling == SamplingOptions(guidance=0.0, repetition_penalty=1.5)
+    with pytest.raises(UserError, match="Temperature: "):
+        form.parse(CompareOptions, {"sampling.temperature": "warm"})
+
+
+def test_a_yes_or_no_is_a_box_to_tick() -> None:
+    known = {entry.name: entry for entry in form.entries(CompareOptions)}
+    assert (known["sound.watermark"].kind, known["sound.watermark"].default) == ("switch", True)
