@@ -8,7 +8,7 @@ from torch import nn
 
 from config.errors import UserError
 from core.adapters import Adapters
-from models.compact import Bfloat16Linear, Int8Linear, compact
+from models.compact import Bfloat16Linear, Int8Linear, Joined, Part, compact, digits
 from models.decoder import Decoder, DecoderConfig
 
 CONFIG = DecoderConfig(width=64, layers=2, heads=4, mlp_width=128)
@@ -45,6 +45,34 @@ def test_a_decoder_shrinks_and_says_nearly_the_same(kind: str, bytes_a_weight: i
     read = compact(decoder.layers, kind)
     assert matrices * bytes_a_weight <= read < matrices * bytes_a_weight * 1.1
     assert (decoder(hidden) - wanted).norm() / wanted.norm() < 0.03
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@torch.inference_mode()
+def test_joined_layers_make_what_each_makes_alone_in_any_order(kind: str) -> None:
+    weights = [matrix(), matrix()[:40] * 2, matrix()[50:]]
+    first, second = torch.randn(2, 1, 64), torch.randn(2, 1, 64)
+    joined = Joined(weights, kind)
+    parts = [Part(joined, index) for index in range(3)]
+    alone = [(Int8Linear if kind == "int8" else Bfloat16Linear)(weight) for weight in weights]
+    for index, hidden in ((0, first), (1, first), (0, second), (2, second), (1, second), (1, first), (1, first)):
+        assert torch.allclose(parts[index](hidden), alone[index](hidden), atol=1e-6)
+
+
+def test_a_tensor_that_was_changed_is_computed_again_once_all_have_taken_their_part() -> None:
+    joined = Joined([matrix(), matrix()], "int8")
+    hidden = torch.randn(1, 64)
+    before = [joined.part(index, hidden) for index in range(2)]
+    hidden.mul_(2)
+    assert torch.allclose(joined.part(0, hidden), 2 * before[0])
+
+
+def test_two_digits_keep_a_row() -> None:
+    rows = torch.randn(5, 300) * torch.tensor([1e-6, 1.0, 3.0, 1e4, 0.0])[:, None]
+    rows[1, 7] = 50.0  # an outlier takes from its own row alone
+    stored, scale = digits(rows)
+    first, second = (stored.float() - 128).chunk(2)
+    assert ((first + second / 254) * scale - rows).abs().amax(1).le(rows.abs().amax(1) / 32_000).all()
 
 
 def test_adapters_act_on_compact_layers() -> None:
