@@ -9,10 +9,12 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+REFERENCE := .reference
+PUBLISHED := chatterbox-tts==0.1.7
 MYPY := $(PY) -m mypy
 RUFF := $(PY) -m ruff check .
 
-.PHONY: run demo check test test-all doctor help
+.PHONY: run demo check test test-all doctor reference help
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +24,7 @@ help:
 	@echo "make test-all  the slow ones too"
 	@echo "make check     lint and types only"
 	@echo "make doctor    what this machine has and lacks"
+	@echo "make reference the published Chatterbox package in $(REFERENCE), to compare with; not needed to use the app"
 
 run: $(INSTALLED)
 	@test -d "$(WORKSPACE)/models/tiny" || $(PY) -m scripts.download --workspace "$(WORKSPACE)"
@@ -44,6 +47,8 @@ test: check
 test-all: check
 	$(PY) -m pytest
 
+reference: $(REFERENCE)/.installed
+
 $(INSTALLED): requirements.txt | $(PIP)
 	$(PY) -m pip install --disable-pip-version-check -r requirements.txt
 	@touch $@
@@ -52,12 +57,18 @@ $(INSTALLED_DEV): requirements-dev.txt $(INSTALLED)
 	$(PY) -m pip install --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
+# The package pins an older torch, so it comes without its dependencies; those it needs are in the file.
+$(REFERENCE)/.installed: requirements-reference.txt | $(REFERENCE)/bin/pip
+	$(REFERENCE)/bin/python -m pip install --disable-pip-version-check -r requirements-reference.txt
+	$(REFERENCE)/bin/python -m pip install --disable-pip-version-check --no-deps $(PUBLISHED)
+	@touch $@
+
 # `pip` is there last, so a creation that was cut off is done again.
-$(PIP):
+$(PIP) $(REFERENCE)/bin/pip: %/bin/pip:
 	@for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 		if $$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-			echo "Creating $(VENV) with $$($$python --version)"; \
-			exec $$python -m venv $(VENV); \
+			echo "Creating $* with $$($$python --version)"; \
+			exec $$python -m venv $*; \
 		fi; \
 	done; \
 	echo "Python 3.11 or later with its venv module was not found." >&2; \

@@ -27,7 +27,7 @@ WEB_SAFE = (
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.
-BUILDERS = ("scripts.tiny", "scripts.build_tiny", "scripts.conformance")
+BUILDERS = ("scripts.tiny", "scripts.build_tiny", "scripts.conformance", "scripts.benchmark")
 BY_NAME = ("models.registry", "core.worker")  # the two places that turn a string into a module
 
 

@@ -16,7 +16,8 @@ from config.schema import VERBS
 from scripts import command
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/decisions.md")
+DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/benchmarks.md", "docs/decisions.md")
+REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-reference.txt")
 FIRST_SCREEN = 12  # lines
 
 
@@ -28,6 +29,12 @@ def shell_lines(text: str) -> list[str]:
 
 def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+def is_command(verb: str) -> bool:
+    """Whether `python -m scripts.VERB` runs: a file, or a package that can."""
+    place = ROOT / "scripts" / verb
+    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
 
 
 COMMANDS = sorted({line for name in DOCUMENTS for line in shell_lines(read(name))})
@@ -106,7 +113,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def test_requirements_are_exact() -> None:
-    lines = [line for name in ("requirements.txt", "requirements-dev.txt") for line in read(name).splitlines()]
+    lines = [line for name in REQUIREMENTS for line in read(name).splitlines()]
     pins = [line for line in lines if line and not line.startswith(("#", "-r "))]
     assert [line for line in pins if not re.fullmatch(r"[a-z0-9_-]+==[0-9]+(\.[0-9]+)+", line)] == []
 

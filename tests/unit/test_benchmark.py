@@ -1,0 +1,227 @@
+"""The benchmark runs, and says what it found: which numbers, of what, beside what. How fast is not asked here."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from config.errors import UserError
+from models.chatterbox.s3gen import S3Gen
+from scripts.benchmark import __main__ as command
+from scripts.benchmark import extraction, published, s3gen, t3, table, training
+from scripts.benchmark.bench import Bench
+from scripts.benchmark.extent import FULL, QUICK, draw
+from scripts.benchmark.machine import Machine
+from scripts.benchmark.reference import VARIABLE, Reference
+from scripts.benchmark.rows import Bound, Cost, Found, Row
+from scripts.benchmark.timing import Spread, in_turns
+from scripts.made_up_weights import tensor
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
+MACHINE = Machine("cpu", "a processor", 2, 2, 16.0, 0.5, "2.11.0", "abc")
+ONE_SECOND = Spread(1.0, 0.9, 1.2, 5)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Reference(1, "cpu", tmp_path / "log", FAKE) as reference:
+        yield Bench(QUICK, torch.device("cpu"), reference, lambda text: None)
+
+
+def names(found: Found) -> list[str]:
+    return [row.what for row in found.rows]
+
+
+def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench) -> None:
+    found = t3.measure(bench)
+    kinds = list(t3.make(bench))
+    assert kinds[0] == "float32"
+    assert "int8" in kinds
+    wanted = [f"a code, {kind}, 100 positions, {how} guidance" for how in ("with", "without") for kind in kinds]
+    wanted += [f"prefill, {kind}, 20 text ids, with guidance" for kind in kinds]
+    assert names(found) == wanted
+    guided = [row for row in found.rows if row.what.startswith("a code") and "with guidance" in row.what]
+    assert [row.package is not None for row in found.rows] == ["without" not in name for name in names(found)]
+    assert {row.package.median for row in guided if row.package} == {1000 * 0.5 / QUICK.codes}
+    assert [row.times for row in guided] == [t3._TIMES[kind] for kind in kinds]
+    assert [cost.what.split(":")[0] for cost in found.costs] == [kind for kind in kinds[1:] for _ in range(2)]
+    assert all(0 < cost.value < 5 for cost in found.costs if "error" in cost.what)
+
+
+def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> None:
+    found = s3gen.measure(bench)
+    ways = [f"{steps} steps, prompt of {prompt:g} s" for steps in QUICK.steps for prompt in QUICK.prompts_s]
+    float32 = [row for row in found.rows if row.what.startswith("float32")]
+    assert [row.what.removeprefix("float32, ") for row in float32] == ways
+    assert all(row.package == Spread(0.5, 0.5, 0.5, QUICK.repeats) for row in found.rows)  # a second of sound
+    assert [row.what for row in float32 if row.times == 5.0] == ["float32, 2 steps, prompt of 1 s"]
+    assert all(20 < cost.value < 120 for cost in found.costs)
+
+
+def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench) -> None:
+    found = training.measure(bench)
+    assert [name.split(",")[0] for name in names(found)] == [
+        "rows", "rows", "gated", "gated", "full", "full", "rows", "the package's full finetune"]
+    beside = found.rows[-2]
+    assert beside.package == Spread(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
+    assert beside.more_is_better
+    assert beside.times == 3.0
+
+
+def test_a_useful_token_is_a_target(bench: Bench) -> None:
+    trainer = training.make(bench, "rows")
+    lengths = training.clip_lengths(bench)
+    steps = len(lengths) // QUICK.batch_size
+    assert sum(trainer.take_step().tokens for _ in range(steps)) == sum(text - 1 + codes + 1 for text, codes in lengths)
+    assert trainer.counts.new_rows == QUICK.new_rows
+
+
+def test_extraction_is_measured_in_hours_an_hour(bench: Bench) -> None:
+    row = extraction.measure(bench).rows[0]
+    assert row.package == Spread(5.0, 5.0, 5.0, QUICK.repeats)  # 2.5 s of clips in half a second
+    assert row.more_is_better
+
+
+def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--quick", "--only", "extraction", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
+    assert {"machine", "command", "date", "extent", "rows", "costs"} == set(written)
+    assert written["machine"]["device"] == "cpu"
+    assert written["command"].startswith("python -m scripts.benchmark --quick --only extraction")
+    assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)]
+    assert written["rows"][0]["ours"]["count"] == QUICK.repeats
+    assert math.isfinite(written["rows"][0]["ours"]["median"])
+    assert (tmp_path / "benchmark.md").read_text("utf-8") in capsys.readouterr().out
+
+
+def test_an_unknown_part_and_a_missing_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--only", "T3,T4"])
+    assert "no part T4" in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))
+    assert command.main(["--quick", "--against-reference", "--out", str(tmp_path)]) == 1
+    assert "make reference" in capsys.readouterr().err
+
+
+def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) -> None:
+    assert bench.reference is not None
+    with pytest.raises(UserError, match="not the package's default"):
+        bench.reference.ask("render", codes=25, prompt=50, steps=4)
+    with pytest.raises(UserError, match="it ended"):
+        Reference(1, "cpu", tmp_path / "other", (sys.executable, "-c", "raise SystemExit('no torch')"))
+
+
+@pytest.mark.parametrize(("row", "device", "ratio", "verdict"), [
+    (Row("p", "w", "ms", ONE_SECOND, Spread(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
+    (Row("p", "w", "ms", ONE_SECOND, Spread(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
+    (Row("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
+    (Row("p", "w", "t/s", ONE_SECOND, Spread(0.25, 0.2, 0.3, 5), times=3.0, more_is_better=True), "cpu", 4.0, "met"),
+    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "MISSED"),
+    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H100", None, "met"),
+    (Row("p", "w", "codes/s", ONE_SECOND, bound=Bound(2.0), more_is_better=True), "cuda: NVIDIA H100", None, "MISSED"),
+    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
+    (Row("p", "w", "ms", ONE_SECOND, Spread(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
+])
+def test_a_verdict_is_that_of_the_medians(row: Row, device: str, ratio: float | None, verdict: str) -> None:
+    assert row.ratio == (None if ratio is None else pytest.approx(ratio))
+    assert row.verdict(device) == verdict
+
+
+def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:
+    order: list[str] = []
+
+    def measure(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = in_turns({name: lambda name=name: measure(name) for name in "ab"}, 3)  # type: ignore[misc]
+    assert "".join(order) == "ab" + "ababab"
+    assert found["a"] == Spread(5.0, 3.0, 7.0, 3)
+
+
+def test_the_table_shows_spread_ratio_aim_and_verdict() -> None:
+    row = Row("T3", "a code", "ms", Spread(1234.5, 0.012, 4321, 5), Spread(2469.0, 2469.0, 2469.0, 1), times=1.8)
+    text = table.as_markdown(MACHINE, {"command": "python -m scripts.benchmark"}, Found(
+        (row,), (Cost("T3", "int8: relative error", 4.0, "%", "a note"),)))
+    assert "| a code | ms | 1,234 (0.012 to 4,321) | 2,469 | 2.00 | 1.8 times | met |" in text
+    assert "| T3 | int8: relative error | 4 % | a note |" in text
+    assert "a processor, 2 cores" in text
+
+
+@torch.no_grad()
+def test_drawn_weights_have_the_scales_of_those_made_from_a_seed() -> None:
+    module = S3Gen(QUICK.sound)
+    draw(module)
+    for key, value in module.state_dict().items():
+        if value.numel() < 2000 or key.rpartition(".")[2] in ("window", "_mel_filters"):
+            continue
+        wanted = np.asarray(tensor(key, tuple(value.shape), 0), np.float64)
+        assert abs(float(value.mean()) - wanted.mean()) < 0.2 * max(abs(wanted.mean()), wanted.std()), key
+        if value.ndim > 1 and not key.endswith("original0"):
+            assert 0.8 < float(value.std()) / wanted.std() < 1.25, key
+
+
+def test_the_full_extent_is_that_of_the_published_models() -> None:
+    decoder = FULL.language.decoder
+    assert (decoder.layers, decoder.width, decoder.mlp_width, decoder.heads) == (30, 1024, 4096, 16)
+    assert (FULL.contexts, FULL.steps, FULL.prompts_s) == ((100, 400, 800), (10, 5, 4), (10.0, 3.0))
+    assert FULL.batch_size == 8
+    longest = max(length for pair in training.clip_lengths(Bench(FULL, torch.device("cpu"), None, print))
+                  for length in pair)
+    assert longest <= FULL.clip_s[-1] * 25
+
+
+class Script:
+    """A channel with requests written beforehand."""
+
+    def __init__(self, *requests: dict[str, object]) -> None:
+        self.requests, self.answers = list(requests), list[dict[str, float]]()
+
+    def read(self) -> dict[str, object] | None:
+        return self.requests.pop(0) if self.requests else None
+
+    def answer(self, given: dict[str, float]) -> None:
+        self.answers.append(given)
+
+
+def test_the_package_is_timed_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(published.time, "perf_counter", lambda: now[0])
+    script = Script({"do": "speak", "codes": 2}, {"do": "speak", "codes": 2}, {"do": "done"})
+    talk = published.Talk(script, torch.device("cpu"))  # type: ignore[arg-type]
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+        talk.after_pass()
+
+    talk.start()
+    for seconds in (7.0, 1.0, 2.0, 4.0):  # a prefill, two codes, and one of the next two
+        passes(seconds)
+    now[0] += 0.5
+    talk.start()  # the loop ended early: another prefill, which does not count
+    passes(7.0)
+    with pytest.raises(published.Ended):
+        passes(8.0)
+    assert script.answers == [{"seconds": 7.0}, {"seconds": 3.0}, {"seconds": 12.5}]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(os.environ.get(VARIABLE) or ".reference/bin/python").is_file(),
+                    reason="the published package is not there: make reference")
+def test_the_published_package_answers(tmp_path: Path) -> None:
+    with Reference(2, "cpu", tmp_path / "log") as reference:
+        bench = Bench(QUICK, torch.device("cpu"), reference, lambda text: None)
+        for part in (t3, s3gen, training, extraction):
+            packages = [row.package for row in part.measure(bench).rows if row.package]
+            assert packages
+            assert all(spread.least > 0 for spread in packages)
+            bench.tidy()
