@@ -11,6 +11,7 @@ twice as fast. Shapes: B rows, C channels, T positions, F frames.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -182,3 +183,19 @@ class HiFT(nn.Module):
     def waveform(self, mel: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to a waveform (B, 480 F) in [-1, 1]."""
         return self.decode(mel, self.source(self.f0(mel), generator))
+
+    @torch.inference_mode()
+    def waveforms(self, mel: torch.Tensor, lengths: Sequence[int],
+                  generator: torch.Generator | None = None) -> list[torch.Tensor]:
+        """Rows of log-mel (B, n_mels, F), of which `lengths` frames count, to waveforms (480 * length,).
+
+        One after another: convolutions look both ways, so padding would be heard, and a row keeps a processor busy.
+        """
+        chance = Chance.draw(self.config.harmonics + 1, max(lengths) * self.config.samples_per_frame, generator)
+        waveforms = []
+        for row, length in zip(mel.split(1), lengths, strict=True):
+            noise = chance.noise[: length * self.config.samples_per_frame]
+            frames = row[..., :length]
+            source = self.m_source(self.f0(frames), Chance(chance.offsets, noise))
+            waveforms.append(self.decode(frames, source)[0])
+        return waveforms

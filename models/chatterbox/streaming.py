@@ -6,7 +6,8 @@ what is close to the end would still change much, and the vocoder wants to see 1
 harmonics and their phases are those that the whole utterance would have had, frame by frame, and the vocoder
 goes on from the excitation of the piece before, so that pieces fit; what little they differ in is faded over
 20 ms. Given one mel, the pieces are the offline waveform to rounding; given the flow, they differ by what the
-codes that were not yet known would have changed.
+codes that were not yet known would have changed: 5 s in the pieces below stand 30 dB above the difference (31 dB
+with a look-ahead of 16 codes; four steps, made-up weights of the published size).
 """
 
 from __future__ import annotations

@@ -76,6 +76,13 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert torch.allclose(vocoder.waveform(mel[row : row + 1], seeded(5))[0], together[row], atol=1e-5)
 
 
+def test_padding_is_not_heard():
+    vocoder, mel = made(SMALL, 3), torch.randn(3, 8, 10, generator=seeded(0))
+    together = vocoder.waveforms(mel, [4, 10, 7], seeded(5))
+    for row, length in enumerate([4, 10, 7]):
+        assert torch.equal(vocoder.waveform(mel[row : row + 1, :, :length], seeded(5))[0], together[row])
+
+
 def excite(f0: torch.Tensor, seed: int = 0) -> torch.Tensor:
     source = HarmonicSource(8, 24_000, 480)
     torch.nn.init.zeros_(source.l_linear.bias)
