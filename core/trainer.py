@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -115,7 +115,7 @@ class Trainer:
         seeds = torch.randint(2**62, (sum(len(batch.samples) for batch in drawn),), generator=self._generator).tolist()
         self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
         randomness = self._randomness()
-        with self._speaking():
+        with self._learning():
             while (losses := self._gradients(drawn, seeds)) is None:
                 self._restore_randomness(randomness)
             optimization.apply(self._work)
@@ -141,7 +141,7 @@ class Trainer:
         """A forward and backward pass over these clips that leaves no trace."""
         samples = self._batch(draws, self.data.train).samples
         work = replace(self._work, scaler=self.precision.scaler())
-        with self._undisturbed(), self._speaking(), suppress(NotFinite):
+        with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
 
     def held_out_loss(self) -> float:
@@ -244,6 +244,14 @@ class Trainer:
             self.voice.model.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
             self._restore_randomness(randomness)
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
+        adapters = self.voice.adapters
+        cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
+        with self._speaking(), cast:
+            yield
 
     def _speaking(self):
         return self.voice.speaking(self.data.language)

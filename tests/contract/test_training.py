@@ -189,12 +189,13 @@ def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> 
         torch.testing.assert_close(gradients[0][name], gradients[1][name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("scope", ["rows", "gated"])
-def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str) -> None:
+@pytest.mark.parametrize(("scope", "dtype"), [
+    ("rows", torch.float32), ("gated", torch.float32), ("gated", torch.bfloat16)], ids=str)
+def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str, dtype: torch.dtype) -> None:
     options = {"scope": scope, "adapter_dropout": 0.3, "steps": 4}
-    plain = world.trainer(activation_checkpointing="off", **options)
+    plain = world.trainer(dtype, activation_checkpointing="off", **options)
     wanted = [plain.take_step() for _ in range(4)]
-    saving = world.trainer(activation_checkpointing="on", **options)
+    saving = world.trainer(dtype, activation_checkpointing="on", **options)
     assert saving.setting.recompute
     assert [saving.take_step() for _ in range(4)] == wanted
     for name, value in plain.trained.named.items():
