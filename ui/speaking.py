@@ -96,9 +96,17 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
     after = _named(trained, view.chosen["finetuned"]) or (trained[0] if trained else None)
-    fitting = _named(bases, f"base:{offers.model_of_voice(workspace, after)}") if after else None
+    fitting = _named(bases, _base_of(workspace, after))
     before = _named(bases, view.chosen["base"]) or fitting or (bases[0] if bases else None)
     return before, after
+
+
+def _base_of(workspace: Workspace, voice: VoiceModel | None) -> str:
+    """The reference of the base that a trained voice was made from; empty where its files do not say."""
+    try:
+        return f"base:{offers.model_of_voice(workspace, voice)}" if voice else ""
+    except UserError:  # told by the job that would load it; the page goes on
+        return ""
 
 
 def _named(models: Sequence[VoiceModel], reference: str) -> VoiceModel | None:
@@ -106,24 +114,30 @@ def _named(models: Sequence[VoiceModel], reference: str) -> VoiceModel | None:
 
 
 def family_of(workspace: Workspace, view: View) -> Family:
-    """The family of what speaks; the built-in one while there is nothing."""
+    """The family of what speaks; the built-in one while there is nothing, or its files do not say."""
     before, after = chosen(workspace, view)
     model = after or before
-    return offers.family_of_voice(workspace, model) if model else FAMILIES[0]
+    try:
+        return offers.family_of_voice(workspace, model) if model else FAMILIES[0]
+    except UserError:
+        return FAMILIES[0]
 
 
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     """Codes that the chosen model speaks, those that it was taught here first."""
     before, after = chosen(workspace, view)
     model = after or before
-    return offers.languages(workspace, model) if model else ()
+    try:
+        return offers.languages(workspace, model) if model else ()
+    except UserError:
+        return ()
 
 
 def _offer_bases(workspace: Workspace, view: View) -> object:
     """All bases; that of the trained voice is preselected."""
     _, after = chosen(workspace, view)
     found = [model for model in voice_models(workspace, view.jobs) if model.kind == "base"]
-    fitting = _named(found, f"base:{offers.model_of_voice(workspace, after)}") if after else None
+    fitting = _named(found, _base_of(workspace, after))
     value = fitting or _named(found, view.chosen["base"]) or (found[0] if found else None)
     return gr.update(choices=[(model.label, model.reference) for model in found],
                      value=value.reference if value else None)

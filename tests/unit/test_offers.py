@@ -10,11 +10,14 @@ import pytest
 from config.schema import TrainOptions
 from core import offers
 from core.catalog import FAMILIES, VoiceModel, family, resolve
+from core.job_reader import JobBoard
 from core.workspace import Workspace
 from data import normalise
 from models import registry
 from models.chatterbox.text import LANGUAGES
-from tests.trained import RUN, trained_world
+from tests.trained import RUN, trained_world, write_checkpoint
+from ui import speaking
+from ui.live import View
 
 MADE_UP = Path(__file__).resolve().parents[1] / "reference" / "chatterbox"
 AVAILABLE = [one.name for one in FAMILIES if one.available]
@@ -100,3 +103,17 @@ def test_a_language_that_was_taught_here_needs_no_package() -> None:
 def test_presets_are_files_of_the_repository() -> None:
     root = Path(__file__).resolve().parents[2]
     assert {family(name).preset for name in AVAILABLE} <= {path.stem for path in (root / "config/presets").glob("*")}
+
+
+def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspace) -> None:
+    name = "cut-off"
+    write_checkpoint(world, "rows", name=name)
+    (resolve(world, f"run:{name}").folder / "checkpoint.json").unlink()
+    chosen = {"finetuned": f"run:{name}", "base": "", "voice": "", "language": "am"}
+    view = View("listen", chosen, tuple(JobBoard(world).states()))
+    before, after = speaking.chosen(world, view)
+    assert before is not None
+    assert after is not None
+    assert after.reference == f"run:{name}"
+    assert speaking.family_of(world, view).name == "tiny"
+    assert "could not be read" in speaking.readiness(world, view)
