@@ -58,11 +58,12 @@ def test_t3_is_measured_in_each_precision_with_and_without_guidance(bench: Bench
 
 def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> None:
     found = s3gen.measure(bench)
-    ways = [f"{steps} steps, prompt of {prompt:g} s" for steps in QUICK.steps for prompt in QUICK.prompts_s]
-    float32 = [row for row in found.rows if row.what.startswith("float32")]
-    assert [row.what.removeprefix("float32, ") for row in float32] == ways
+    *plain, best = s3gen.make(bench)
+    ways = [f"{best}, {steps} steps, prompt of {prompt:g} s" for steps in QUICK.steps for prompt in QUICK.prompts_s]
+    assert names(found) == [f"{name}, 4 steps, prompt of 3 s" for name in plain] + ways
     assert all(row.package == Spread(0.5, 0.5, 0.5, QUICK.repeats) for row in found.rows)  # a second of sound
-    assert [row.what for row in float32 if row.times == 5.0] == ["float32, 2 steps, prompt of 1 s"]
+    assert [row.what for row in found.rows if row.times == 5.0] == [f"{best}, 2 steps, prompt of 1 s"]
+    assert [cost.what for cost in found.costs] == [f"{best}: {what}" for _ in plain for what in ("mel", "waveform")]
     assert all(20 < cost.value < 120 for cost in found.costs)
 
 
