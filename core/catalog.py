@@ -10,6 +10,7 @@ from config.errors import UserError
 from core.job import load
 from core.job_reader import JobReader
 from core.job_state import JobState
+from core.kept import names
 from core.model_record import read_record
 from core.workspace import Workspace
 
@@ -179,7 +180,7 @@ class VoiceModel:
 
 
 def resolve(workspace: Workspace, reference: str) -> VoiceModel:
-    """The model behind `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`."""
+    """The model behind `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` (or `@NAME`) or `export:NAME`."""
     kind, _, name = reference.partition(":")
     match kind:
         case "base":
@@ -217,12 +218,14 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
         best = _best(kept)
         assert best is not None
         return VoiceModel(reference, "run", run, *best)
+    named = names(state.job.directory)
     for folder, step in kept:
-        if str(step) == wanted:
+        if step == named.get(wanted) or str(step) == wanted:
             return VoiceModel(reference, "run", run, folder, step)
     raise UserError(
-        f"The run {run!r} has no checkpoint of step {wanted!r}.",
-        f"There are checkpoints of steps {', '.join(str(step) for _, step in kept)}.",
+        f"The run {run!r} has no checkpoint of step {wanted!r}, nor one of that name.",
+        f"There are checkpoints of steps {', '.join(str(step) for _, step in kept)}"
+        f"{'; names: ' + ', '.join(named) if named else ''}.",
     )
 
 

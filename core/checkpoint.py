@@ -1,8 +1,8 @@
 """Checkpoints of a run: written aside, flushed, renamed; safetensors and JSON, no pickles.
 
-A folder `step-000100` is either whole or not there. A new one is on the disk before an
-older one is deleted, and the best and the last are always kept. It knows tensors and
-numbers; what they mean is the trainer's business.
+A folder `step-000100` is either whole or not there, and holds the hashes of its files. The
+disk is asked before one is begun, and a new one is on the disk before an older one is
+deleted (`core.ranking`). It knows tensors and numbers; what they mean is the trainer's business.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,18 +21,21 @@ import yaml
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import TrainOptions
-from core import records, tensor_files
+from core import kept, records, tensor_files
 from core.fitting import Setting
+from core.kept import steps as steps
 from core.loading import VoiceModel
 from core.prefix import new_rows
 from core.records import CheckpointRecord
+from core.reporter import size_text
 from data.batches import Position
 
-FOLDER = "checkpoints"
-_BEST, _TENSORS, _NUMBERS = "best.json", "training.safetensors", "training.json"
-_ASIDE = ".writing-"
-_MEGABYTE = 1e6
-_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "activation_checkpointing", "compile")  # on resume
+FOLDER = kept.CHECKPOINTS
+_TENSORS, _NUMBERS = "training.safetensors", "training.json"
+_ASIDE, _DAMAGED = ".writing-", ".damaged-"
+_BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples
+# What a resume may change.
+_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile")
 
 
 @dataclass(frozen=True)
@@ -48,29 +51,9 @@ class TrainerState:
     setting: Setting = Setting()
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """What is known of the checkpoints: the best by `measure` (lower is better), and every value so far."""
-
-    measure: str = ""
-    best: int | None = None
-    values: dict[int, float] = field(default_factory=dict)
-
-    def with_value(self, step: int, value: float) -> Ranking:
-        """This ranking after `step` was measured; of equal ones the later is better."""
-        values = {**self.values, step: value}
-        best = min(values, key=lambda known: (values[known], -known))
-        return replace(self, best=best, values=values)
-
-
 def folder_of(run: Path, step: int) -> Path:
     """Where the checkpoint of `step` stands."""
     return run / FOLDER / f"step-{step:06d}"
-
-
-def steps(run: Path) -> list[int]:
-    """Steps with a checkpoint, ascending."""
-    return sorted(int(path.name.removeprefix("step-")) for path in (run / FOLDER).glob("step-*") if path.is_dir())
 
 
 def clean(run: Path) -> None:
@@ -79,8 +62,43 @@ def clean(run: Path) -> None:
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
 
+def last_whole(run: Path, tell: Callable[[str], None]) -> int | None:
+    """The last step whose checkpoint is whole, None where there is no checkpoint at all.
+
+    Damaged ones after it are set aside, and told of. When none is whole `UserError` is raised and nothing is touched.
+    """
+    found = steps(run)
+    faults: dict[int, str] = {}
+    for step in reversed(found):
+        if (fault := records.damage(folder_of(run, step))) is None:
+            break
+        faults[step] = fault
+    if faults and len(faults) == len(found):
+        raise UserError(f"No checkpoint of {run.name} is whole. {faults[found[-1]]}",
+                        "Put the files back if you have a copy, or start a new run.")
+    for step, fault in faults.items():
+        aside = run / FOLDER / f"{_DAMAGED}step-{step:06d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        folder_of(run, step).rename(aside)
+        tell(f"{fault} The checkpoint of step {step} cannot be used and was set aside as {aside.name}; "
+             f"the run goes on from the one before, of step {found[-1 - len(faults)]}.")
+    return found[-1 - len(faults)] if found else None
+
+
+def check_room(run: Path, voice: VoiceModel, state: TrainerState) -> None:
+    """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
+    wanted, free = _wanted_bytes(run, voice, state), shutil.disk_usage(run).free
+    if free < wanted:
+        raise UserError(
+            f"The checkpoint of step {state.step} was not begun: {run / FOLDER} has {size_text(free)} ({free:,} bytes) "
+            f"free, {size_text(wanted)} ({wanted:,} bytes) are wanted. {_intact(run)}",
+            "Free some space, then resume the run.",
+        )
+
+
 def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainOptions, state: TrainerState) -> Path:
     """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
+    check_room(run, voice, state)
     target = folder_of(run, state.step)
     aside = target.with_name(f"{_ASIDE}{target.name}")
     try:
@@ -96,6 +114,7 @@ def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainO
         shutil.rmtree(target, ignore_errors=True)  # only a damaged one of the same step can be there
         aside.rename(target)
         _flush_folder(target.parent)
+        shutil.rmtree(target.with_name(f"{_DAMAGED}{target.name}"), ignore_errors=True)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise _unsaved(run, voice, state, error) from error
@@ -128,42 +147,6 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
             f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
             "Put these values back and resume, or start a new run with yours. Nothing was changed.",
         )
-
-
-def read_ranking(run: Path) -> Ranking:
-    """The ranking of the run's checkpoints; an empty one when none was measured."""
-    path = run / FOLDER / _BEST
-    if not path.is_file():
-        return Ranking()
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        known = {int(step): float(value) for step, value in values["values"].items()}
-        return Ranking(str(values["measure"]), values["best"], known)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "Delete it and resume: the last checkpoint is measured again."
-        raise UserError(f"{path} is damaged: {error!r}.", hint) from error
-
-
-def write_ranking(run: Path, ranking: Ranking) -> None:
-    """Replace `best.json` at once."""
-    path = run / FOLDER / _BEST
-    aside = path.with_name(f"{_ASIDE}{_BEST}")
-    try:
-        _write_text(aside, json.dumps(asdict(ranking), indent=1))
-        _flush_file(aside)
-        aside.replace(path)
-    except OSError as error:
-        hint = "Free some space, then resume the run."
-        raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error
-
-
-def prune(run: Path, keep: set[int]) -> None:
-    """Delete the checkpoints of all steps but `keep`; a folder loses its name first, so that no half of one is left."""
-    for step in steps(run):
-        if step not in keep:
-            doomed = folder_of(run, step).with_name(f"{_ASIDE}deleting-{step}")
-            folder_of(run, step).rename(doomed)
-            shutil.rmtree(doomed)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -220,15 +203,24 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unsaved(run: Path, voice: VoiceModel, state: TrainerState, error: OSError) -> UserError:
+def _wanted_bytes(run: Path, voice: VoiceModel, state: TrainerState) -> int:
+    """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
     trained = [value for value in voice.model.module.parameters() if value.requires_grad]
-    needed = sum(value.nbytes for value in (*state.tensors.values(), *trained)) / _MEGABYTE
-    kept = steps(run)
-    intact = f"The checkpoint of step {kept[-1]} is intact." if kept else "There is no earlier checkpoint."
+    tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
+    before = folder_of(run, steps(run)[-1]).rglob("*") if steps(run) else ()
+    return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _BESIDE
+
+
+def _intact(run: Path) -> str:
+    found = steps(run)
+    return f"The checkpoint of step {found[-1]} is intact." if found else "There is no earlier checkpoint."
+
+
+def _unsaved(run: Path, voice: VoiceModel, state: TrainerState, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    free = shutil.disk_usage(run).free / _MEGABYTE
+    free, wanted = shutil.disk_usage(run).free, _wanted_bytes(run, voice, state)
     return UserError(
         f"The checkpoint of step {state.step} could not be saved in {run / FOLDER}: {error.strerror}"
-        f"{f' (about {needed:.1f} MB needed, {free:.1f} MB free)' if full else ''}. {intact}",
+        f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. {_intact(run)}",
         f"{'Free some space' if full else 'Check that the workspace can be written'}, then resume the run.",
     )

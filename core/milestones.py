@@ -13,8 +13,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import checkpoint, evaluate
-from core.checkpoint import Ranking
+from core import checkpoint, evaluate, ranking
 from core.evaluate import Spoken, Studio
 from core.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
 from core.records import CheckpointRecord
@@ -61,11 +60,9 @@ class Milestones:
                 "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples."))
 
     def save(self) -> None:
-        """Save the present step; older checkpoints that are neither best nor last are deleted."""
-        step = self.trainer.step
+        """Save the present step; older checkpoints that are neither best, nor last, nor have a name are deleted."""
         checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, self.trainer.state())
-        best = checkpoint.read_ranking(self.run).best
-        checkpoint.prune(self.run, {step} if best is None else {step, best})
+        ranking.prune(self.run, self.options.keep_last, ranking.read(self.run).best)
 
     def announce(self) -> None:
         """Tell of a checkpoint that is saved and not measured."""
@@ -80,7 +77,7 @@ class Milestones:
 
     def measured(self) -> bool:
         """Whether the present step stands in the ranking."""
-        return self.trainer.step in checkpoint.read_ranking(self.run).values
+        return self.trainer.step in ranking.read(self.run).values
 
     def evaluate(self) -> None:
         """Measure the present step, which is saved, and rank it.
@@ -96,12 +93,11 @@ class Milestones:
         loss = self.trainer.held_out_loss()
         error = self._speak(language)
         self.reporter.emit(Evaluated(step, loss, {} if error is None else {language: error}))
-        ranking = checkpoint.read_ranking(self.run)
-        ranking = Ranking(self.measure, ranking.best, ranking.values).with_value(step, loss if error is None else error)
-        checkpoint.write_ranking(self.run, ranking)
-        self.reporter.emit(CheckpointSaved(step, self._path(), best=ranking.best == step))
-        assert ranking.best is not None
-        checkpoint.prune(self.run, {step, ranking.best})
+        value = loss if error is None else error
+        ranked = replace(ranking.read(self.run), measure=self.measure).with_value(step, value)
+        ranking.write(self.run, ranked)
+        self.reporter.emit(CheckpointSaved(step, self._path(), best=ranked.best == step))
+        ranking.prune(self.run, self.options.keep_last, ranked.best)
 
     def _speak(self, language: str) -> float | None:
         """Render the sample sentences; their error, or None when no judge knows the language."""

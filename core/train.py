@@ -17,7 +17,19 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import certificate, certify, checkpoint, compute, fitting, memory, precision, records, replay, training_data
+from core import (
+    certificate,
+    certify,
+    checkpoint,
+    compute,
+    fitting,
+    memory,
+    precision,
+    ranking,
+    records,
+    replay,
+    training_data,
+)
 from core.adapters import Adapters
 from core.evaluate import Studio
 from core.fitting import Estimate
@@ -68,10 +80,10 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
     """Everything of a new run, or of one that goes on from its last checkpoint."""
     run = reporter.directory
     checkpoint.clean(run)
-    saved = checkpoint.steps(run)
-    if saved:
-        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved[-1]), device)
-        checkpoint.check_options(run, saved[-1], options)
+    saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
+    if saved is not None:
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
+        checkpoint.check_options(run, saved, options)
     else:
         voice = new_voice(options, workspace, device)
     data = training_data.load(workspace, options.dataset, voice)
@@ -85,12 +97,14 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
                       lambda message: reporter.emit(Warned(message)))
     if options.compile == "on":
         voice.model.compile()
-    if saved:
-        state = checkpoint.load_state(run, saved[-1])
+    if saved is not None:
+        state = checkpoint.load_state(run, saved)
         if state.data_fingerprint != data.fingerprint:
             raise UserError(f"The dataset {options.dataset!r} is not the one this run began with.",
                             "Put that dataset back, or start a new run.")
         trainer.restore(state)
+        if (ranked := ranking.read(run)) != ranked.up_to(saved):
+            ranking.write(run, ranked.up_to(saved))
     return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter)
 
 
@@ -186,25 +200,36 @@ def _tell(trainer: Trainer, losses: StepLosses, reporter: Reporter) -> None:
 def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) -> Result:
     """Certify the best checkpoint; the run's result."""
     run, trainer = reporter.directory, milestones.trainer
-    ranking = checkpoint.read_ranking(run)
-    assert ranking.best is not None
+    ranked = _whole(run, reporter)
+    best = ranked.best
+    assert best is not None
     tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
                              "certificate is missing; resume makes it.")
     with stage(reporter, "certificate"):
-        folder = checkpoint.folder_of(run, ranking.best)
+        folder = checkpoint.folder_of(run, best)
         made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell)
         certificate.write(run / certificate.FILE, made)
     if made.failed():
         reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))
     result: Result = {
-        "run": run.name, "steps": trainer.step, "best_step": ranking.best, "chosen_by": ranking.measure,
-        "best_value": round(ranking.values[ranking.best], 4), "train_seconds": round(trainer.seconds, 1),
+        "run": run.name, "steps": trainer.step, "best_step": best, "chosen_by": ranked.measure,
+        "best_value": round(ranked.values[best], 4), "train_seconds": round(trainer.seconds, 1),
         "certificate": "failed: " + ", ".join(made.failed()) if made.failed() else "passed",
     }
     for error in made.errors:
         for when, value in (("before", error.before), ("after", error.after), ("original", error.original)):
             result[f"error_{error.language}_{when}"] = None if value is None else round(value, 4)
     return result
+
+
+def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
+    """The ranking with the best among the checkpoints that are whole."""
+    ranked = ranking.read(run)
+    faults = {step: fault for step in checkpoint.steps(run) if step in ranked.values
+              and (fault := records.damage(checkpoint.folder_of(run, step))) is not None}
+    if ranked.best in faults:
+        reporter.emit(Warned(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is certified."))
+    return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
 
 
 def _write_environment(run: Path, device: torch.device, computed_in: str) -> None:

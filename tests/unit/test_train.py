@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import certificate, checkpoint, train, trainer
+from core import certificate, checkpoint, kept, ranking, train, trainer
 from core.loading import load, load_checkpoint, load_extension
 from core.optimization import NotFinite
 from core.reporter import StopRequested
@@ -53,11 +53,22 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
 def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 2.5])
     monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
-    listener = started(world, steps=8, checkpoint_every=2, judged_sentences=0)
+    listener = started(world, steps=8, checkpoint_every=2, judged_sentences=0, keep_last=1)
     assert checkpoint.steps(listener.directory) == [4, 8]
-    ranking = checkpoint.read_ranking(listener.directory)
-    assert (ranking.measure, ranking.best) == ("held-out speech loss", 4)
+    ranked = ranking.read(listener.directory)
+    assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
+
+
+def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    changes = {"checkpoint_every": 1, "judged_sentences": 0, "keep_last": 3}
+    run = started(world, stop_after=4, **changes).directory
+    assert checkpoint.steps(run) == [1, 2, 3, 4]
+    kept.keep(run, 3, "good")
+    started(world, **changes)
+    assert checkpoint.steps(run) == [1, 3, 6, 7, 8]
 
 
 def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
@@ -65,8 +76,8 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
     monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: next(errors))
-    ranking = checkpoint.read_ranking(started(world).directory)
-    assert (ranking.measure, ranking.best, ranking.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
+    ranked = ranking.read(started(world).directory)
+    assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
 
 
 def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
@@ -82,7 +93,7 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
     listener = started(world)
     made = certificate.read(listener.directory / certificate.FILE)
     assert made.failed() == ()
-    assert made.step == checkpoint.read_ranking(listener.directory).best
+    assert made.step == ranking.read(listener.directory).best
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
     environment = json.loads((listener.directory / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
@@ -115,6 +126,19 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
     assert [event.step for event in listener.of("step")] == [5, 6, 7, 8]
 
 
+def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([10**12, 5_000_000])
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, next(free)))
+        with pytest.raises(UserError, match="The checkpoint of step 8 was not begun: .* has 5.0 MB .5,000,000 bytes. "
+                                            "free, 16.. MB .16,...,... bytes. are wanted") as caught:
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert "The checkpoint of step 4 is intact." in caught.value.message
+    assert checkpoint.steps(world.runs / "one") == [4]
+    assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
+
+
 def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Path.write_bytes
 
@@ -135,17 +159,41 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monke
     assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
 
 
-def test_a_truncated_checkpoint_is_named_with_the_intact_one(world: Workspace) -> None:
-    run = started(world, checkpoint_every=3, stop_after=4).directory
-    assert checkpoint.steps(run) == [3, 4]
-    broken = checkpoint.folder_of(run, 4) / "training.safetensors"
-    broken.write_bytes(broken.read_bytes()[:1000])
-    with pytest.raises(UserError, match="training.safetensors is damaged: its 1000 bytes") as caught:
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(world: Workspace) -> None:
+    wanted = started(world, name="whole", checkpoint_every=3).of("step")
+    run = started(world, checkpoint_every=3, stop_after=7).directory
+    assert checkpoint.steps(run) == [6, 7]
+    for step in (6, 7):
+        broken = checkpoint.folder_of(run, step) / "training.safetensors"
+        kept_bytes = broken.read_bytes()
+        broken.write_bytes(kept_bytes[:-1] + bytes([kept_bytes[-1] ^ 1]))  # same size, another content
+    with pytest.raises(UserError, match="No checkpoint of one is whole. .*step-000007.* is damaged"):
         train.run(train_options(checkpoint_every=3), world, Listener(run))
-    assert "run:one@3" in caught.value.hint
-    assert f"delete {checkpoint.folder_of(run, 4)} and resume" in caught.value.hint
-    shutil.rmtree(checkpoint.folder_of(run, 4))
-    assert started(world, checkpoint_every=3).of("step")[0].step == 4
+    assert checkpoint.steps(run) == [6, 7]
+    (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
+    listener = started(world, checkpoint_every=3)
+    said = listener.of("warned")[0].message
+    assert "step-000007/training.safetensors is damaged" in said
+    assert "set aside as .damaged-step-000007; the run goes on from the one before, of step 6" in said
+    assert [(step.step, step.speech_loss) for step in listener.of("step")] == [
+        (step.step, step.speech_loss) for step in wanted[6:]]
+
+
+def _state_of_step_6(world: Workspace) -> bytes:
+    """The same file of a run that was not damaged."""
+    run = started(world, name="again", checkpoint_every=3, stop_after=6).directory
+    return (checkpoint.folder_of(run, 6) / "training.safetensors").read_bytes()
+
+
+def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 2.0])
+    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    run = started(world, judged_sentences=0, stop_after=6).directory
+    broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    listener = started(world, judged_sentences=0)
+    assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
+    assert certificate.read(run / certificate.FILE).step == 8
 
 
 def test_a_damaged_record_is_named(world: Workspace) -> None:
@@ -239,7 +287,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
     listener = started(world)
     assert "No judge knows 'am'" in listener.of("warned")[0].message
-    assert checkpoint.read_ranking(listener.directory).measure == "held-out speech loss"
+    assert ranking.read(listener.directory).measure == "held-out speech loss"
     assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
 
 
