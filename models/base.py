@@ -147,6 +147,36 @@ class ExportFile:
     purpose: str = field(default="")
 
 
+@dataclass(frozen=True)
+class Anatomy:
+    """What the tensors of a family's language model are, told by how their names begin."""
+
+    text_tables: tuple[str, ...]  # tensors with one row a text id; the first is the embedding
+    parts: tuple[tuple[str, str], ...]  # beginning of a name, and what it belongs to
+
+    def part(self, name: str) -> str:
+        """What a tensor belongs to, such as `layers`; `other` for one that is not known."""
+        return next((part for start, part in self.parts if name.startswith(start)), "other")
+
+
+class WeightsFile(Protocol):
+    """Weights on a disk of which one tensor at a time is read."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of tensors; those in nested tables are joined by dots."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dtype(self, name: str) -> torch.dtype: ...
+
+    def tensor(self, name: str) -> torch.Tensor: ...
+
+
 class Extractor(Protocol):
     """Waveforms to features; `fingerprint` changes when the result could."""
 
@@ -170,7 +200,7 @@ class SpeechModel(Protocol):
 
     module: nn.Module
     text_tables: tuple[str, ...]  # names of the submodules with one row a text id, e.g. ("text_emb", "text_head")
-    adapter_targets: tuple[str, ...]  # last parts of the names of linear layers that adapters may wrap
+    adapter_targets: Mapping[str, tuple[str, ...]]  # last parts of names of linear layers, by what they are part of
     prefix_size: int  # text rows of the base checkpoint
     prompt_length: int  # codes of a reference clip that are used at most
     longest_text: int  # text ids there are positions for, start and stop counted
@@ -261,6 +291,7 @@ class Family(Protocol):
     name: str
     sampling: Sampling  # what the model speaks best with
     sound_controls: tuple[str, ...]  # fields of `config.schema.SoundOptions` that reach something
+    anatomy: Anatomy
 
     def check(self, folder: Path) -> None:
         """Raise `UserError` when a file is missing, truncated or belongs to another model."""
@@ -272,6 +303,14 @@ class Family(Protocol):
 
     def speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
         """The base language model, frozen, in evaluation mode."""
+        ...
+
+    def language_model_file(self, folder: Path) -> Path:
+        """The file of a model's folder that holds the language model; `UserError` when there is not one."""
+        ...
+
+    def open_weights(self, path: Path) -> WeightsFile:
+        """A file or folder of weights, of whatever model; `UserError` when it is damaged or no weights."""
         ...
 
     def extractor(self, folder: Path, device: torch.device) -> Extractor: ...

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from config.errors import UserError
 from models import teacher_forcing
-from models.base import Generated, Losses, LossOptions, PreparedVoice, Probe, Sample, Sampling, Voice
+from models.base import Anatomy, Generated, Losses, LossOptions, PreparedVoice, Probe, Sample, Sampling, Voice
 from models.captured import CapturedStepper
 from models.compact import compact
 from models.generate import Stepper, buffers, generate, prepare, stream
 from models.speech_lm import SpeechLM
+
+ANATOMY = Anatomy(("text_emb.weight", "text_head.weight"), (
+    ("text_emb.", "text table"), ("text_head.", "text head"), ("speech_emb.", "speech table"),
+    ("speech_head.", "speech head"), ("tfmr.", "layers"), ("cond_enc.", "conditioning"),
+    ("text_pos_emb.", "positions"), ("speech_pos_emb.", "positions"),
+))
+"""Of every `SpeechLM`."""
 
 
 @dataclass
@@ -29,8 +36,9 @@ class LanguageModel:
     codes_a_token: int
     longest_usual_text: int | None = None
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
-    adapter_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
-                                        "speech_head")
+    adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
+        "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
+        "heads": ("speech_head",)})
     _stepper: Stepper | None = None
 
     @property

@@ -28,7 +28,7 @@ _NAMED = 4  # tensors named in an error
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor in a file, by key; from the header alone where the format allows it."""
     if path.suffix == ".safetensors":
-        with _opened(path) as file:
+        with opened(path) as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     return {key: tuple(value.shape) for key, value in read(path).items()}
 
@@ -36,7 +36,7 @@ def shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def read(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a state dict by key; `UserError` when the file is missing, damaged or holds something else."""
     if path.suffix == ".safetensors":
-        with _opened(path) as file:
+        with opened(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     held = read_nested(path)
     wrong = [key for key, value in held.items() if not isinstance(value, torch.Tensor)]
@@ -128,7 +128,8 @@ def _several(what: str, keys: Sequence[str]) -> str:
     return f"it {what} {', '.join(keys[:_NAMED])}{more}; "
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
+    """A safetensors file to read from; `UserError` when it is missing or cut off."""
     if not path.is_file():
         raise UserError(f"{path} is missing.", "Download the model again.")
     try:

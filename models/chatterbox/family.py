@@ -19,7 +19,8 @@ from models.chatterbox import export, files, s3gen, s3gen_sizes, sound, t3
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.text import base_front_end
 from models.chatterbox.voice_encoder import VoiceEncoder
-from models.language_model import LanguageModel
+from models.language_model import ANATOMY, LanguageModel
+from models.lazy_weights import LazyWeights
 
 CODES_AT_LEAST, CODES_A_TOKEN = 25, 10  # a text may take a second, and 0.4 s for each token
 USUAL_TEXT = 250  # ids of a long sentence: the published package is asked for texts of up to 300 characters
@@ -32,6 +33,7 @@ class Chatterbox:
     name = "chatterbox"
     sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5)  # as published
     sound_controls: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
+    anatomy = ANATOMY
 
     def check(self, folder: Path) -> None:
         """Raise `UserError` when a part is missing, or belongs to another model."""
@@ -52,6 +54,14 @@ class Chatterbox:
         module.requires_grad_(False)
         return LanguageModel(module, module.config.text_rows, device, sound.PROMPT, CODES_AT_LEAST, CODES_A_TOKEN,
                              USUAL_TEXT)
+
+    def language_model_file(self, folder: Path) -> Path:
+        """See `models.base.Family`."""
+        return files.language_model(folder)
+
+    def open_weights(self, path: Path) -> LazyWeights:
+        """See `models.base.Family`."""
+        return LazyWeights.open(path)
 
     def extractor(self, folder: Path, device: torch.device) -> sound.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""

@@ -36,16 +36,21 @@ class Files:
         return tuple(path for path in found if path is not None)
 
 
-def find(folder: Path) -> Files:
-    """The model in `folder`; `UserError` when a part is missing, or when there are several T3."""
+def language_model(folder: Path) -> Path:
+    """The T3 in `folder`; `UserError` when there is none or there are several."""
     t3 = sorted(folder.glob(_T3))
     if len(t3) != 1:
         what = ", ".join(path.name for path in t3) or "none"
         raise UserError(f"{folder} should hold one T3 checkpoint ({_T3}); there: {what}.",
                         "Keep the one to use in it." if t3 else "Download the model again.")
+    return t3[0]
+
+
+def find(folder: Path) -> Files:
+    """The model in `folder`; `UserError` when a part is missing, or when there are several T3."""
     conditionals = folder / "conds.pt"
     return Files(
-        t3[0], _first(folder, "s3gen.safetensors", "s3gen.pt", "s3gen_v3.safetensors", "s3gen_v3.pt"),
+        language_model(folder), _first(folder, "s3gen.safetensors", "s3gen.pt", "s3gen_v3.safetensors", "s3gen_v3.pt"),
         _first(folder, "ve.safetensors", "ve.pt"), conditionals if conditionals.is_file() else None,
     )
 

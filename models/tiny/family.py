@@ -19,7 +19,8 @@ from data import audio
 from data.front_end import FrontEnd
 from models.base import ExportFile, Features, Rendering, Sampling, Verdict, Voice
 from models.decoder import DecoderConfig
-from models.language_model import LanguageModel
+from models.language_model import ANATOMY, LanguageModel
+from models.lazy_weights import LazyWeights
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny import export
 from models.tiny.codec import Codec, CodecConfig
@@ -97,6 +98,7 @@ class Tiny:
     name = "tiny"
     sampling = Sampling()
     sound_controls: tuple[str, ...] = ()
+    anatomy = ANATOMY
 
     def check(self, folder: Path) -> None:
         """Compare every file with SHA256SUMS.json."""
@@ -130,6 +132,17 @@ class Tiny:
         module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
         module.requires_grad_(False)
         return LanguageModel(module, config.text_rows, device, PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
+
+    def language_model_file(self, folder: Path) -> Path:
+        """See `models.base.Family`."""
+        path = folder / LANGUAGE_MODEL
+        if not path.is_file():
+            raise UserError(f"{path} is missing.", "Download the model again.")
+        return path
+
+    def open_weights(self, path: Path) -> LazyWeights:
+        """See `models.base.Family`."""
+        return LazyWeights.open(path)
 
     def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
         """The codec as extractor."""
