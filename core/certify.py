@@ -145,17 +145,18 @@ def _front_end(case: _Case) -> Check:
 def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tuple[list[LanguageError], Check]:
     """The judged error of every language, and which of them could not be measured, and why."""
     found: list[LanguageError] = []
-    missing: list[str] = []
+    missing: dict[str, list[str]] = {}  # languages by reason
     for language in case.finetuned.front_end.languages:
         try:
             before, sentences = _material(workspace, case, language)
             if not studio.judges(language):
                 raise UserError("no judge knows it")
         except UserError as error:
-            missing.append(f"{language}: {error.message}")
+            missing.setdefault(error.message, []).append(language)
             continue
         found.append(_error(studio, before, case, language, evaluate.chosen(sentences, count)))
-    shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None), *missing])
+    shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None),
+                       *(f"{', '.join(codes)}: {reason}" for reason, codes in missing.items())])
     check = Check("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
     return found, check

@@ -24,6 +24,7 @@ class ChainOptions:
     """What a person picks on the Start page; the defaults are the demo."""
 
     model: str = "tiny"
+    there: bool = False  # the model needs no first step that gets it
     source: str = "demo"  # `demo`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
@@ -43,7 +44,7 @@ def preset(verb: str, kind: type[Chosen]) -> Chosen:
 
 
 def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
-    """Write the five jobs, in order, not yet started; `jobs.start` each of them.
+    """Write the jobs, in order, not yet started; `jobs.start` each of them.
 
     A name that is wrong, or taken by another run, raises `UserError` before any job is made.
     """
@@ -69,4 +70,6 @@ def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }
+    if chosen.there:
+        del values["download"]
     return [(verb, parse_options(VERBS[verb], given)) for verb, given in values.items()]

@@ -44,14 +44,12 @@ def build(page: Page) -> None:
 
 
 def _chosen(view: View) -> JobState | None:
-    found = view.job(view.chosen.get("job", ""))
-    return found or (view.jobs[0] if view.jobs else None)
+    return view.looked_at("job")
 
 
 def job_choices(view: View) -> object:
-    """All jobs to choose from; the newest when none is chosen."""
-    chosen = _chosen(view)
-    return gr.update(choices=[job.id for job in view.jobs], value=chosen.id if chosen else None)
+    """All jobs to choose from; when none is chosen, one that lives, else the newest."""
+    return gr.update(**view.choices("job", {job.id: job.id for job in view.jobs}, _chosen(view)))
 
 
 def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
@@ -65,6 +63,8 @@ def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]
 def job_detail(view: View) -> Html:
     """State, options, result and log of the chosen job."""
     state = _chosen(view)
+    if gone := view.gone("job"):
+        return present.gone(gone)
     if state is None:
         return present.empty("Start something, and it appears here.")
     options = [(name, shortened(str(value))) for name, value in state.job.settings.items()]

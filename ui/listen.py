@@ -10,17 +10,18 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CompareOptions
+from config.schema import CompareOptions, SynthesizeOptions
 from core import jobs, offers
 from core.catalog import resolve, voice_models
 from core.job_state import JobState
-from ui import listening, media, present, records, sentences, speaking, steps, votes
+from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
 from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join
 from ui.page import Page
 from ui.speaking import Manner
 
+_FIRST = ("am", "en", "fr")  # languages, while no model is here
 _HEAR = "watch('value', () => window.lisanHear && window.lisanHear(element));"
 
 
@@ -108,16 +109,18 @@ def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
     """Let every part show what the workspace holds."""
     live = page.live
     speaking.follow(page, asking.manner)
-    for name, widget in (("finetuned", asking.finetuned), ("language", asking.language), ("pair", page.pair),
-                         ("asked", hearing.asked),
+    for name, widget in (("finetuned", asking.finetuned), ("text", asking.text),
+                         ("language", asking.language), ("pair", page.pair), ("asked", hearing.asked),
                          ("blind", asking.blind), ("stream", asking.stream)):
         live.watch(name, widget)
     for component, render in (
         (asking.finetuned, lambda view: _offer_trained(page, view)),
+        (asking.speak, lambda view: _button(page, view)),
         (asking.language, lambda view: _offer_languages(page, view)),
         (asking.readiness, lambda view: speaking.readiness(page.workspace, view)),
+        (asking.text, lambda view: _suggest_text(page, view)),
         (asking.examples, lambda view: _offer_examples(page, view)),
-        (page.pair, pair_choices), (hearing.status, _status), (hearing.hearing, hearing_view),
+        (page.pair, pair_choices), (hearing.status, status_view), (hearing.hearing, hearing_view),
         (hearing.clips, lambda view: clips_view(page, view)),
         (hearing.ballot, lambda view: gr.update(visible=_question(page, view) is not None)),
         (hearing.tally, lambda view: _tally(page, view)),
@@ -126,29 +129,30 @@ def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
 
 
 def chosen(view: View) -> JobState | None:
-    """The comparison that is looked at: the chosen one, else the newest."""
-    return view.job(view.chosen.get("pair", "")) or view.newest("compare")
+    """The comparison that is looked at: the chosen one; when none is, the newest. None: it is gone."""
+    return view.looked_at("pair", *listening.VERBS)
 
 
 def pair_choices(view: View) -> object:
-    """All comparisons, by what they say."""
-    state = chosen(view)
-    offered = [(_pair_title(job), job.id) for job in view.jobs if job.verb == "compare"]
-    return gr.update(choices=offered, value=state.id if state else None, visible=bool(offered))
+    """All that was spoken, by what it says."""
+    titles = {job.id: _pair_title(job) for job in view.jobs if job.verb in listening.VERBS}
+    found = view.choices("pair", titles, chosen(view))
+    return gr.update(**found, visible=bool(found["choices"]))
 
 
 def _pair_title(state: JobState) -> str:
-    texts = state.job.settings.get("texts")
-    said = str(texts[0][1]) if isinstance(texts, Sequence) and texts else state.id
-    more = f" and {len(texts) - 1} more" if isinstance(texts, Sequence) and len(texts) > 1 else ""
+    texts = listening.texts_of(state)
+    said = texts[0][1] if texts else state.id
+    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
     return f"{present.clock(state.job.created)}  {said[:40]}{more}"
 
 
-def _status(view: View) -> Html:
+def status_view(view: View) -> Html:
     state = chosen(view)
+    if gone := view.gone("pair"):
+        return present.gone(gone)
     if state is None:
-        return present.empty("Nothing has been spoken yet. Choose a trained voice and a sentence, "
-                             "and press “Speak both”.")
+        return present.empty("Nothing has been spoken yet. Choose a voice and a sentence, and press the button.")
     return NOTHING if state.status == "finished" else present.job_card(state)
 
 
@@ -173,20 +177,37 @@ def hearing_view(view: View) -> Html:
 
 
 def _offer_trained(page: Page, view: View) -> object:
-    """Trained voices, newest first; the first is preselected."""
+    """Trained voices, newest first; the first is preselected. Last comes none of them, for the base alone."""
     found = [model for model in voice_models(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
     _, after = speaking.chosen(page.workspace, view)
-    return gr.update(choices=[(model.label, model.reference) for model in found],
-                     value=after.reference if after else None)
+    nobody = ("None: the base speaks alone", speaking.ALONE) if found else ("None yet: the base speaks alone", "")
+    return gr.update(choices=[*((model.label, model.reference) for model in found), nobody],
+                     value=after.reference if after else nobody[1])
+
+
+def _button(page: Page, view: View) -> object:
+    before, after = speaking.chosen(page.workspace, view)
+    return gr.update(value="Speak both" if before and after else "Speak")
 
 
 def _offer_languages(page: Page, view: View) -> object:
     """Those of the chosen voice; before there is one, those that it will have."""
-    codes = speaking.languages(page.workspace, view) or ("am", "en", "fr")
-    current = view.chosen["language"]
-    return gr.update(choices=[(present.language_name(code), code) for code in codes],
-                     value=current if current in codes else codes[0])
+    codes = speaking.languages(page.workspace, view) or _FIRST
+    return gr.update(choices=[(present.language_name(code), code) for code in codes], value=_language(page, view))
+
+
+def _language(page: Page, view: View) -> str:
+    """The language that will be spoken: the chosen one where the voice has it, else the voice's first."""
+    codes = speaking.languages(page.workspace, view) or _FIRST
+    return view.chosen["language"] if view.chosen["language"] in codes else codes[0]
+
+
+def _suggest_text(page: Page, view: View) -> object:
+    """A sentence of the language in the place of an example in another one; what was typed stays."""
+    others = [text for code, texts in sentences.EXAMPLES.items() if code != _language(page, view) for text in texts]
+    own = sentences.EXAMPLES.get(_language(page, view), ("",))
+    return suggest.free(view.chosen["text"], own[0], others)
 
 
 def _offer_examples(page: Page, view: View) -> object:
@@ -199,14 +220,20 @@ def _offer_examples(page: Page, view: View) -> object:
 
 def _speak(page: Page, names: Sequence[str], base: str, finetuned: str, language: str, text: str, voice: str,
            *values: Value) -> Sequence[object]:
-    if not finetuned:
-        raise UserError("There is no trained voice yet.", "Train one first: the Start tab does it with one button.")
+    """Queue what was asked for: both voices side by side, or the base alone."""
+    alone = finetuned in (speaking.ALONE, "")
+    if not (base if alone else finetuned):
+        raise UserError("There is no voice yet.", "Get a base model first: the Model tab does it with one button.")
     if not (text or "").strip():
         raise UserError("The text is empty.", "Write what should be said, or choose an example.")
-    family = offers.family_of_voice(page.workspace, resolve(page.workspace, finetuned))
-    options = parse(CompareOptions, {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),),
-                                     "voice": voice or "", **speaking.settings(family, names, values)})
-    job = page.start("compare", options)
+    family = offers.family_of_voice(page.workspace, resolve(page.workspace, base if alone else finetuned))
+    manner = {"voice": voice or "", **speaking.settings(family, names, values)}
+    if alone:
+        said = {"voice_model": base, "language": language, "text": text.strip(), **manner}
+        job = page.start("synthesize", parse(SynthesizeOptions, said))
+    else:
+        asked = {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **manner}
+        job = page.start("compare", parse(CompareOptions, asked))
     return [NOTHING, job.id, page.show(job.id)]
 
 

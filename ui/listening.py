@@ -12,10 +12,13 @@ from ui import media, present, training, votes
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 
 SIDES = ("base", "finetuned")
+ONE = "speech"  # the side of a text that one model speaks
+VERBS = ("compare", "synthesize")
+"""Jobs that speak: two sides, or one."""
 BEFORE_HERE = ("So this “before” is not that of the certificate, which is the same letters with rows that are not "
                "trained yet.")
 _LONG, _LETTERS_A_PIECE, _LONGEST_WORD = 300, 80, 200  # letters
-_TITLES = {"base": "Before", "finetuned": "After"}
+_TITLES = {"base": "Before", "finetuned": "After", ONE: "One voice"}
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,29 @@ def clips(state: JobState) -> dict[int, dict[str, AudioMade]]:
     return dict(sorted(found.items()))
 
 
+def sides_of(state: JobState) -> tuple[str, ...]:
+    """Of a comparison two, else one."""
+    return SIDES if state.verb == "compare" else (ONE,)
+
+
+def texts_of(state: JobState) -> tuple[tuple[str, str], ...]:
+    """Language and text of what is to be said; empty where the job chooses the texts itself."""
+    settings = state.job.settings
+    if state.verb == "synthesize":
+        return ((str(settings.get("language", "")), str(settings.get("text", ""))),)
+    texts = settings.get("texts")
+    return tuple((str(code), str(text)) for code, text in texts) if isinstance(texts, Sequence) else ()
+
+
 def open_question(state: JobState, voted: frozenset[int]) -> int | None:
     """The first clip with both sides that has no vote yet."""
     return next((index for index, sides in clips(state).items() if len(sides) == 2 and index not in voted), None)
 
 
 def comparison(state: JobState, originals: Mapping[str, float], blind: Blind) -> Html:
-    """All clips of a comparison, two sides each; those still to come are shown as coming."""
-    texts = state.job.settings.get("texts") or ()
+    """All clips of a job that speaks, each side beside the other; those still to come are shown as coming."""
     made = clips(state)
-    wanted = range(max(len(texts), len(made))) if isinstance(texts, Sequence) else made
+    wanted = range(max(len(texts_of(state)), len(made)))
     rows = [_pair(state, index, made.get(index, {}), originals, blind) for index in wanted]
     return join(rows) if rows else NOTHING
 
@@ -54,11 +70,13 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: Blind) ->
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals: Mapping[str, float],
           blind: Blind) -> Html:
     language, text = _asked(state, index, sides)
-    order = votes.order(state.id, index) if blind.hides(index) else SIDES
+    names = sides_of(state)
+    blind = blind if len(names) > 1 else Blind(False)
+    order = votes.order(state.id, index) if blind.hides(index) else names
     cards = [
         _side(state, sides.get(side), f"Voice {letter}" if blind.hides(index) else _title(state, side),
               originals.get(language), blind.hides(index))
-        for letter, side in zip("AB", order, strict=True)
+        for letter, side in zip("AB", order, strict=False)
     ]
     notes = [] if blind.hides(index) else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
     return div(
@@ -80,12 +98,13 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     if letters <= _LONG:
         return NOTHING
     said = f"{letters:,} letters: about {math.ceil(letters / _LETTERS_A_PIECE)} pieces, one after another"
-    last = next((state for state in states if state.verb == "compare" and state.status == "finished" and state.audio),
-                None)
+    last = next((state for state in states if state.verb in VERBS and state.status == "finished" and state.audio), None)
     if last is not None:
-        spoken = sum(len(sides[SIDES[0]].text) for sides in clips(last).values() if SIDES[0] in sides)
+        first = sides_of(last)[0]
+        spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
         seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
-        said += f"; both voices take about {present.duration(seconds)}, as fast as the last time"
+        who = "both voices take" if last.verb == "compare" else "one voice takes"
+        said += f"; {who} about {present.duration(seconds)}, as fast as the last time"
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
         said += (f". One word has {len(longest):,} letters ({shortened(longest, 12)}); a word is not cut, so it may be "
@@ -96,14 +115,11 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
 def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple[str, str]:
     for clip in sides.values():
         return clip.language, clip.text
-    texts = state.job.settings.get("texts")
-    assert isinstance(texts, Sequence)
-    language, text = texts[index]
-    return str(language), str(text)
+    return texts_of(state)[index]
 
 
 def _title(state: JobState, side: str) -> Html:
-    model = str(state.job.settings.get(side, ""))
+    model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
     return join((element("strong", _TITLES[side]), span("small", model)))
 
 

@@ -40,9 +40,26 @@ class View:
         return next((state for state in self.jobs if state.id == name), None)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs to show when none is chosen: one that lives, else the last made."""
-        found = [state for state in self.jobs if state.verb in verbs]
+        """The job of these verbs, or of any, to show when none is chosen: one that lives, else the last made."""
+        found = [state for state in self.jobs if state.verb in verbs or not verbs]
         return next((state for state in found if state.alive), found[0] if found else None)
+
+    def looked_at(self, field: str, *verbs: str) -> JobState | None:
+        """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it is gone."""
+        name = self.chosen.get(field, "")
+        return self.job(name) if name else self.newest(*verbs)
+
+    def gone(self, field: str) -> str:
+        """The job chosen in `field`, when its folder is not there any more."""
+        name = self.chosen.get(field, "")
+        return name if name and self.job(name) is None else ""
+
+    def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
+        """What a chooser of jobs offers: id by title. One that is gone stays chosen, so none is taken for it."""
+        offered = [(title, name) for name, title in titles.items()]
+        if gone := self.gone(field):
+            return {"choices": [(f"{gone} (gone)", gone), *offered], "value": gone}
+        return {"choices": offered, "value": shown.id if shown else None}
 
 
 Render = Callable[[View], object]

@@ -72,6 +72,11 @@ def notice(message: object, tone: str = "info") -> Html:
     return div(f"notice {tone}", escape(message), role="status")
 
 
+def gone(name: str) -> Html:
+    """That a job which is looked at was deleted."""
+    return fault(f"The job {name} is gone: its folder was deleted.", "Choose another one in the list.")
+
+
 def fault(message: str, hint: str = "") -> Html:
     """What is wrong, and the way out."""
     return div("notice bad", element("strong", message), paragraph(hint) if hint else NOTHING, role="alert")

@@ -23,6 +23,8 @@ _SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampli
              "sampling.guidance", "sampling.seed")
 _SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "sound.watermark")
 _REST = ("precision",)
+ALONE = "alone"
+"""Chosen in the place of a trained voice: the base speaks alone."""
 _LAID_OUT = ("base", "finetuned", "voice", "device")  # here or in the tab, or left as it is
 
 
@@ -95,7 +97,8 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
     found = voice_models(workspace, view.jobs)
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
-    after = _named(trained, view.chosen["finetuned"]) or (trained[0] if trained else None)
+    newest = trained[0] if trained and view.chosen["finetuned"] != ALONE else None
+    after = _named(trained, view.chosen["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
     before = _named(bases, view.chosen["base"]) or fitting or (bases[0] if bases else None)
     return before, after

@@ -8,28 +8,22 @@ from dataclasses import dataclass
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CompareOptions, TrainOptions
 from core import demo, jobs, kept
+from core.catalog import FAMILIES
 from core.job_state import JobState
-from ui import present, records
+from ui import present, teach
 from ui.curves import chart
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
 from ui.training import loss_series
 
-DEMO = "demo"
-_DEMO_LABEL = "Built-in Amharic demo"
-_DEMO_DATASET = "amharic-demo"
-FULL, QUICK = "full", "quick"
-_QUICK: dict[str, object] = {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "judged_sentences": 4}
-"""What a quick try changes: enough to see every part at work, too little to speak well."""
-
 
 @dataclass(frozen=True)
 class _Widgets:
     """What the tab consists of."""
 
+    model: gr.Dropdown
     language: gr.Dropdown
     dataset: gr.Dropdown
     length: gr.Dropdown
@@ -50,7 +44,7 @@ def build(page: Page) -> None:
     _follow(page, widgets)
     _open_listen_at_the_end(page, widgets.following)
     page.on(widgets.teach.click, lambda *chosen: _teach(page, *chosen),
-            [widgets.language, widgets.dataset, widgets.length],
+            [widgets.model, widgets.language, widgets.dataset, widgets.length],
             [widgets.notice, widgets.following, page.run, page.pair])
     page.on(widgets.stop.click, lambda: _stop(page), [], [widgets.notice])
     page.on(widgets.go_on.click, lambda: _go_on(page), [], [widgets.notice, widgets.following])
@@ -63,17 +57,20 @@ def _lay_out() -> _Widgets:
         with gr.Column(scale=5, min_width=300):
             gr.HTML(_introduction())
             with gr.Row(elem_classes="grid"):
+                model = gr.Dropdown([(FAMILIES[0].title, FAMILIES[0].name)], value=FAMILIES[0].name,
+                                    label="Voice to teach", filterable=False, elem_id="start-model", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="Language to teach", filterable=False,
                                        elem_id="start-language", min_width=140)
-                dataset = gr.Dropdown([(_DEMO_LABEL, DEMO)], value=DEMO, label="Recordings to learn from",
-                                      filterable=False, elem_id="start-dataset", min_width=200)
-                length = gr.Dropdown([("Until it speaks (5 min)", FULL), ("A quick try (1 min)", QUICK)],
-                                     value=FULL, label="How long it practises", filterable=False,
+                dataset = gr.Dropdown([(teach.DEMO_LABEL, teach.DEMO)], value=teach.DEMO,
+                                      label="Recordings to learn from", filterable=False,
+                                      elem_id="start-dataset", min_width=200)
+                length = gr.Dropdown([("Until it speaks (5 min)", teach.FULL), ("A quick try (1 min)", teach.QUICK)],
+                                     value=teach.FULL, label="How long it practises", filterable=False,
                                      elem_id="start-length", min_width=200)
-            teach = gr.Button("Teach it Amharic", variant="primary", size="lg", elem_id="teach")
+            button = gr.Button("Teach it Amharic", variant="primary", size="lg", elem_id="teach")
             notice = gr.HTML(elem_classes="notices")
         with gr.Column(scale=4, min_width=300):
-            steps = gr.HTML(chain_view([]), elem_id="chain")
+            steps = gr.HTML(elem_id="chain")
             with gr.Row(elem_classes="controls"):
                 stop = gr.Button("Stop", size="md", visible=False, elem_id="start-stop", min_width=90)
                 go_on = gr.Button("Continue", variant="primary", size="md", visible=False, elem_id="start-resume",
@@ -82,19 +79,24 @@ def _lay_out() -> _Widgets:
                                  min_width=120)
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
             curve = gr.HTML(elem_id="start-curve")
-    return _Widgets(language, dataset, length, teach, notice, steps, stop, go_on, hear, details, curve, gr.State(""))
+    return _Widgets(model, language, dataset, length, button, notice, steps, stop, go_on, hear, details, curve,
+                    gr.State(""))
 
 
 def _follow(page: Page, widgets: _Widgets) -> None:
     """Let every part show how the newest chain stands."""
     live = page.live
     live.watch("following", widgets.following)
+    live.watch("start_model", widgets.model)
     live.watch("start_language", widgets.language)
     live.watch("start_dataset", widgets.dataset)
-    live.panel(widgets.language, lambda view: _languages(page), "start")
-    live.panel(widgets.dataset, lambda view: _datasets(page, view), "start")
+    workspace = page.workspace
+    live.panel(widgets.model, lambda view: gr.update(choices=teach.models(workspace)), "start")
+    live.panel(widgets.language, lambda view: teach.language_choices(workspace), "start")
+    live.panel(widgets.dataset, lambda view: teach.dataset_choices(workspace, view), "start")
+    live.panel(widgets.length, lambda view: teach.length_choices(workspace, view), "start")
     live.panel(widgets.teach, _teach_button, "start")
-    live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs)), "start")
+    live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view)), "start")
     live.panel(widgets.curve, _curve, "start")
     for button, shown in ((widgets.stop, _can_stop), (widgets.go_on, _can_go_on), (widgets.hear, _has_voice),
                           (widgets.details, _has_training)):
@@ -108,9 +110,8 @@ def _visible_when(shown: Callable[[Sequence[JobState]], bool]) -> Callable[[View
 def _introduction() -> Html:
     return div(
         "intro", element("h1", "Teach a voice a new language"),
-        paragraph("Lisan takes a small voice that speaks English and French and teaches it a language that it has "
-                  "never heard. What it could say before, it says exactly as before. You hear the difference, "
-                  "and you get the proof."),
+        paragraph("Lisan takes a voice and teaches it a language that it has never heard. What it could say before, it "
+                  "says exactly as before. You hear the difference, and you get the proof."),
     )
 
 
@@ -127,13 +128,13 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
     return found
 
 
-def chain_view(states: Sequence[JobState]) -> Html:
-    """The chain's steps as they stand, or what they will be."""
+def chain_view(states: Sequence[JobState], pace: str) -> Html:
+    """The chain's steps as they stand, or what they will be, at which pace."""
     if states:
         return div("card", present.chain(states))
     steps = (
         ("Press the button.", "Lisan gets the base model, reads the recordings, learns the new letters and practises."),
-        ("Watch it learn.", "A few minutes on an ordinary computer, without a network. Close the page if you like."),
+        ("Watch it learn.", f"{pace} Close the page if you like."),
         ("Listen.", "The same sentence before and after, with a score for how well it can be understood."),
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),
@@ -179,45 +180,14 @@ def _teach_button(view: View) -> object:
     return gr.update(value=f"Teach it {name}{' again' if again else ''}", interactive=True, variant="primary")
 
 
-def _languages(page: Page) -> object:
-    codes = {"am"} | {found.language for found in records.datasets(page.workspace) if found.language}
-    return gr.update(choices=[(present.language_name(code), code) for code in sorted(codes)])
-
-
-def _datasets(page: Page, view: View) -> object:
-    """The demo for Amharic, and every prepared dataset of the language."""
-    language = view.chosen["start_language"] or "am"
-    offered = [(_DEMO_LABEL, DEMO)] if language == "am" else []
-    offered += [
-        (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
-        for found in records.datasets(page.workspace) if found.language == language and found.name != _DEMO_DATASET
-    ]
-    names = [name for _, name in offered]
-    current = view.chosen["start_dataset"]
-    return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
-
-
-def chain_options(page: Page, language: str, dataset: str, length: str) -> demo.ChainOptions:
-    """The chain for what was picked."""
-    train = demo.preset("train", TrainOptions)
-    if length == QUICK:
-        train = train.model_copy(update=_QUICK)
-    if dataset == DEMO:
-        return demo.ChainOptions(language=language, train=train)
-    source = records.dataset_source(page.workspace, dataset)
-    return demo.ChainOptions(language=language, dataset=dataset, source=source, train=train)
-
-
-def _teach(page: Page, language: str, dataset: str, length: str) -> Sequence[object]:
+def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> Sequence[object]:
     """Queue the chain, and a comparison to listen to at its end; start all of it."""
     if any(state.alive for state in chain_of(page.live.board.states())):
         raise UserError("It is learning already.", "Wait for it, or stop it first.")
-    options = chain_options(page, language, dataset, length)
+    options = teach.chain_options(page.workspace, model, language, dataset, length)
     made = demo.chain(page.workspace, options)
     training = made[-1]
-    texts = {} if dataset == DEMO else {"texts": ()}  # without texts, a held-out sentence of each language is spoken
-    pair = demo.preset("compare", CompareOptions).model_copy(
-        update={"base": f"base:{options.model}", "finetuned": f"run:{training.id}", **texts})
+    pair = teach.pair(page.workspace, options, training.id)
     listening = jobs.create(page.workspace, "compare", pair, after=(training.id,))
     for job in (*made, listening):
         jobs.start(job)

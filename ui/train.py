@@ -47,7 +47,7 @@ def build(page: Page) -> None:
             chooser=run,
         )
     live.watch("run", run)
-    live.panel(notice, lambda view: gr.update(value="") if _gone(view) else gr.skip(), "train")
+    live.panel(notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
     live.panel(new_run, lambda view: gr.update(open=view.newest("train") is None), "train")
     for component, render in ((run, run_choices), (status, status_view), (curves, curves_view),
                               (samples, samples_view), (log, log_view)):
@@ -75,28 +75,18 @@ def _value(page: Page, name: str, own: tuple[Value, ...]) -> steps.Suggested:
 
 def chosen(view: View) -> JobState | None:
     """The run that is looked at: the chosen one; when none is, one that trains, else the newest. None: it is gone."""
-    name = view.chosen.get("run", "")
-    return view.job(name) if name else view.newest("train")
-
-
-def _gone(view: View) -> str:
-    """The chosen run, when it is not there any more."""
-    name = view.chosen.get("run", "")
-    return name if name and view.job(name) is None else ""
+    return view.looked_at("run", "train")
 
 
 def run_choices(view: View) -> object:
-    state = chosen(view)
-    offered = [(training.run_title(job), job.id) for job in view.jobs if job.verb == "train"]
-    if gone := _gone(view):  # it stays chosen, so that nobody takes another run for it
-        return gr.update(choices=[(f"{gone} (gone)", gone), *offered], value=gone)
-    return gr.update(choices=offered, value=state.id if state else None)
+    titles = {job.id: training.run_title(job) for job in view.jobs if job.verb == "train"}
+    return gr.update(**view.choices("run", titles, chosen(view)))
 
 
 def status_view(view: View) -> Html:
     state = chosen(view)
-    if gone := _gone(view):
-        return present.fault(f"The run {gone} is gone: its folder was deleted.", "Choose another run in the list.")
+    if gone := view.gone("run"):
+        return present.gone(gone)
     if state is None:
         return present.empty("No run yet. The Start tab does everything with one button; here you choose the details.")
     return join((present.job_card(state, state.id), training.plan_view(state), training.numbers(state)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from core.job import Job
 from core.job_state import JobState
 from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.workspace import Workspace
-from ui import certificate, curves, facts, listening, media, present, records, train, training, votes
+from ui import certificate, curves, facts, jobs, listen, listening, media, present, records, train, training, votes
 from ui.live import View
 from ui.markup import Html, element, join, table
 
@@ -163,8 +164,20 @@ def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
     other = JobState(job(), "finished")
     view = View("train", {"run": "train-0"}, (other,))
     assert train.chosen(view) is None
-    assert "The run train-0 is gone" in train.status_view(view)
+    assert "The job train-0 is gone" in train.status_view(view)
     assert train.chosen(View("train", {"run": ""}, (other,))) is other
+
+
+@pytest.mark.parametrize(("field", "shown", "choices"), [
+    ("job", jobs.job_detail, jobs.job_choices), ("pair", listen.status_view, listen.pair_choices),
+    ("run", train.status_view, train.run_choices)])
+def test_no_other_job_is_shown_in_the_place_of_one_that_was_deleted(
+        field: str, shown: Callable[[View], str], choices: Callable[[View], dict[str, object]]) -> None:
+    view = View("any", {field: "gone-1"}, (JobState(job(), "finished"), JobState(job("compare"), "finished")))
+    assert "The job gone-1 is gone" in shown(view)
+    offered = choices(view)
+    assert offered["value"] == "gone-1"
+    assert offered["choices"][0] == ("gone-1 (gone)", "gone-1")  # type: ignore[index]
 
 
 def test_a_chart_without_points_says_that_nothing_was_measured() -> None:
@@ -203,6 +216,19 @@ def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
     assert shown.count("original recordings: 2.0%") == 2
     assert "Before" in shown
     assert "run:one" in shown
+
+
+def test_one_voice_is_shown_alone_and_never_blind() -> None:
+    asked = job("synthesize", text="A boat.", language="en", voice_model="base:tiny")
+    coming = listening.comparison(JobState(asked, "running"), {}, listening.Blind(True))
+    assert coming.count("Being made.") == 1
+    assert "A boat." in coming
+    made = (AudioMade("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat", "audio/speech.png"),)
+    state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0)
+    shown = listening.comparison(state, {}, listening.Blind(True))
+    for part in ("One voice", "base:tiny", "10% misheard"):
+        assert part in shown
+    assert "one voice takes" in listening.length_notice("A boat. " * 60, [state])
 
 
 def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:

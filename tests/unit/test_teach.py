@@ -1,0 +1,71 @@
+"""What the Start page offers and queues, for each base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from config.schema import CompareOptions, TrainOptions
+from core import demo, offers
+from core.workspace import Workspace
+from tests import chatterbox_world
+from tests.browser import scenes
+from ui import teach
+from ui.live import View
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.open(tmp_path / "workspace")
+
+
+def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -> None:
+    assert {name: label for label, name in teach.models(workspace)} == {
+        "tiny": "Built-in tiny model (ships with Lisan)",
+        "chatterbox": "Chatterbox Multilingual (about 3.2 GB to download)"}
+    chatterbox_world.write_model(workspace.models / "chatterbox")
+    assert ("Chatterbox Multilingual", "chatterbox") in teach.models(workspace)
+
+
+def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
+    asked = teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL)
+    assert demo.steps(asked) == demo.steps(demo.ChainOptions())
+    assert teach.pair(workspace, asked, "run-1") == demo.preset("compare", CompareOptions).model_copy(
+        update={"finetuned": "run:run-1"})
+
+
+def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
+    asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
+    assert asked.train == offers.preset("chatterbox", "train", TrainOptions)
+    steps = dict(demo.steps(asked))
+    assert steps["download"].model_dump()["model"] == "chatterbox"
+    assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
+    assert steps["train"].model_dump()["extension"] == "chatterbox-am"
+    chatterbox_world.write_model(workspace.models / "chatterbox")
+    asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
+    assert "download" not in dict(demo.steps(asked))
+    pair = teach.pair(workspace, asked, "run-1")
+    assert (pair.base, pair.voice, pair.texts) == ("base:chatterbox", "", ())  # the demo's voices are not its
+
+
+@pytest.mark.parametrize("model", ["tiny", "chatterbox"])
+def test_a_quick_try_is_shorter(workspace: Workspace, model: str) -> None:
+    quick, full = (teach.chain_options(workspace, model, "am", teach.DEMO, length).train
+                   for length in (teach.QUICK, teach.FULL))
+    assert quick.steps < full.steps / 5
+    assert quick.checkpoint_every < quick.steps
+
+
+def test_a_language_without_recordings_is_told_where_to_prepare_some(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="no recordings in Tigrinya"):
+        teach.chain_options(workspace, "tiny", "ti", "", teach.FULL)
+
+
+def test_datasets_of_another_language_are_not_offered(workspace: Workspace) -> None:
+    scenes.dataset(workspace)  # of Amharic
+    for language, offered in (("am", [teach.DEMO_LABEL]), ("ti", [])):
+        view = View("start", {"start_language": language, "start_dataset": ""}, ())
+        update = teach.dataset_choices(workspace, view)
+        assert [label for label, _ in update["choices"]] == offered  # type: ignore[index]
