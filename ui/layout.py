@@ -28,7 +28,7 @@ def build(workspace: Workspace) -> gr.Blocks:
         live.panel(header, header_view)
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
-            pair = gr.Dropdown([], label="Comparison", elem_id="pair-choice", render=False)
+            pair = gr.Dropdown([], label="What was spoken", elem_id="pair-choice", render=False)
             page = Page(workspace, live, tabs, tab, run, pair)
             for name, label in TABS:
                 with gr.Tab(label, id=name, elem_id=f"tab-{name}"):

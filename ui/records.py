@@ -149,8 +149,9 @@ def certificate_path(workspace: Workspace, reference: str) -> Path:
 
 
 def originals(state: JobState) -> dict[str, float]:
-    """The judge's error on original recordings by language, as the comparison measured it."""
-    found = {}
+    """The judge's error on original recordings by language, as the job that spoke measured it."""
+    one = _measure((state.result or {}).get("error_on_originals"))
+    found = {} if one is None else {str(state.job.settings.get("language", "")): one}
     for name, value in (state.result or {}).items():
         error = _measure(value)
         if name.startswith(_ORIGINALS) and error is not None:

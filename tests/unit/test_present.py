@@ -224,9 +224,9 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
     assert coming.count("Being made.") == 1
     assert "A boat." in coming
     made = (AudioMade("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat", "audio/speech.png"),)
-    state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0)
-    shown = listening.comparison(state, {}, listening.Blind(True))
-    for part in ("One voice", "base:tiny", "10% misheard"):
+    state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"error_on_originals": 0.025})
+    shown = listening.comparison(state, records.originals(state), listening.Blind(True))
+    for part in ("One voice", "base:tiny", "10% misheard", "original recordings: 2.5%"):
         assert part in shown
     assert "one voice takes" in listening.length_notice("A boat. " * 60, [state])
 
