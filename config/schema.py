@@ -143,6 +143,7 @@ class TrainOptions(Options):
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
+    adopt_weights: str = Field("", title="Begin on the weights of", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: the run begins on those rows and adapters, with a fresh optimizer; rows are told by their tokens, so the vocabulary may be another. Nothing begins on the extension as it was made.")
 
 class SamplingOptions(Options):
     """How codes are drawn. What is left empty is what the model speaks best with."""

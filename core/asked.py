@@ -87,6 +87,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
         case TrainOptions():
             yield _Need("extend", options.extension, workspace.extension)
             yield _Need("prepare", options.dataset, workspace.dataset)
+            if options.adopt_weights:
+                yield _voice_model(workspace, options.adopt_weights)
         case SynthesizeOptions():
             yield _voice_model(workspace, options.voice_model)
         case CompareOptions():

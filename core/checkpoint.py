@@ -19,7 +19,6 @@ import torch
 import yaml
 
 from config.errors import UserError
-from config.loading import parse_options
 from config.schema import TrainOptions
 from core import kept, records, tensor_files
 from core.fitting import Setting
@@ -34,8 +33,6 @@ FOLDER = kept.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
 _ASIDE, _DAMAGED = ".writing-", ".damaged-"
 _BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples
-# What a resume may change.
-_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile")
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,7 @@ class TrainerState:
     data_fingerprint: str
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
     setting: Setting = Setting()
+    content: str = ""  # fingerprint of the clips as the model sees them
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -128,25 +126,7 @@ def load_state(run: Path, step: int) -> TrainerState:
     return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
-                        Setting(int(numbers["parts"]), bool(numbers["recompute"])))
-
-
-def check_options(run: Path, step: int, options: TrainOptions) -> None:
-    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
-
-    What follows from options is in the checkpoint already: tensors, the rate at each step, the
-    ranking. Only where it runs, how long and how often it saves may change.
-    """
-    path = folder_of(run, step) / records.CONFIG
-    saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
-    changed = [name for name in TrainOptions.model_fields
-               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)]
-    if changed:
-        said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)}" for name in changed)
-        raise UserError(
-            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
-            "Put these values back and resume, or start a new run with yours. Nothing was changed.",
-        )
+                        Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -176,7 +156,7 @@ def _write_model(folder: Path, voice: VoiceModel) -> None:
 def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
             "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
-            **asdict(state.setting)}
+            "content": state.content, **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -61,7 +61,8 @@ class Milestones:
 
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor have a name are deleted."""
-        checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, self.trainer.state())
+        state = replace(self.trainer.state(), content=self.trainer.data.content)
+        checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, state)
         ranking.prune(self.run, self.options.keep_last, ranking.read(self.run).best)
 
     def announce(self) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from config.errors import UserError
 from config.schema import TrainOptions
 from core import (
+    adopt,
     certificate,
     certify,
     checkpoint,
@@ -28,6 +28,7 @@ from core import (
     ranking,
     records,
     replay,
+    resuming,
     training_data,
 )
 from core.adapters import Adapters
@@ -82,9 +83,13 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
     if saved is not None:
+        resuming.check_options(run, saved, options)
+        resuming.check_vocabulary(run, saved, workspace, options.extension)
         voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
         checkpoint.check_options(run, saved, options)
     else:
+        if options.adopt_weights:
+            adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
         voice = new_voice(options, workspace, device)
     data = training_data.load(workspace, options.dataset, voice)
     for note in data.notes:
@@ -99,9 +104,7 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
         voice.model.compile()
     if saved is not None:
         state = checkpoint.load_state(run, saved)
-        if state.data_fingerprint != data.fingerprint:
-            raise UserError(f"The dataset {options.dataset!r} is not the one this run began with.",
-                            "Put that dataset back, or start a new run.")
+        resuming.check_data(run, options, state, data)
         trainer.restore(state)
         if (ranked := ranking.read(run)) != ranked.up_to(saved):
             ranking.write(run, ranked.up_to(saved))

@@ -7,8 +7,10 @@ be used is counted and named, never lost in silence.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -56,11 +58,21 @@ class TrainingData:
     """Clips by use; `notes` name what was left out."""
 
     language: str
-    fingerprint: str
+    fingerprint: str  # of the dataset
     train: tuple[Utterance, ...]
     held_out: tuple[Utterance, ...]
     sentences: tuple[Sentence, ...]
     notes: tuple[str, ...]
+
+    @cached_property
+    def content(self) -> str:
+        """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
+        digest = hashlib.sha256()
+        for item in (*self.train, *self.held_out):
+            digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
+            for values in (item.text_ids, item.speech_codes, item.speaker_embedding, item.prompt_codes):
+                digest.update(np.ascontiguousarray(values).tobytes())
+        return digest.hexdigest()
 
 
 def load(workspace: Workspace, name: str, voice: VoiceModel) -> TrainingData:

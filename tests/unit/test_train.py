@@ -238,13 +238,15 @@ def test_another_dataset_under_the_same_name_does_not_resume(world: Workspace) -
     started(world, stop_after=2)
     shutil.rmtree(world.datasets / "demo-am")
     write_dataset(world, train=10)
-    with pytest.raises(UserError, match="not the one this run began with"):
+    with pytest.raises(UserError, match="not the one this run began with: its clips, texts or splits"):
         train.run(train_options(), world, Listener(world.runs / "one"))
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"scope": "full"}, "scope full, wanted gated"), ({"adapter_rank": 2}, "adapter_rank 2, wanted 4"),
-    ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8; batch_size 2, wanted 4"),
+    ({"scope": "full"}, "scope full, wanted gated .the optimizer's parameter groups"),
+    ({"adapter_rank": 2}, "adapter_rank 2, wanted 4 .the adapters in the checkpoint"),
+    ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8 .the learning rate at each step follows from it.*; "
+                                     "batch_size 2, wanted 4 .the order of the clips follows from it."),
     ({"extension": "other", "row_rate": 0.1}, "extension other, wanted tiny-am"),
 ])
 def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, object], said: str) -> None:
@@ -253,6 +255,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
     assert "Put these values back and resume, or start a new run" in caught.value.hint
+    assert "--adopt-weights run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 
 

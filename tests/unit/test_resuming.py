@@ -1,0 +1,177 @@
+"""A run goes on with its own vocabulary, front-end and clips alone, told by content; a new one may take its weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from config.schema import ExtendOptions
+from core import adopt, asked, checkpoint, extend, train
+from core.loading import VoiceModel, load_checkpoint
+from core.prefix import new_rows
+from core.reporter import StopRequested
+from core.workspace import Workspace
+from data import normalise
+from models.registry import family
+from tests.worlds import SYLLABLES, Listener, extended_world, train_options, write_model
+
+CPU = torch.device("cpu")
+CHANGES = {"judged_sentences": 0, "checkpoint_every": 100}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A small world with a run that was stopped after two steps."""
+    world = extended_world(tmp_path_factory.mktemp("world"))
+    with pytest.raises(StopRequested):
+        train.run(train_options(**CHANGES), world, Listener(world.runs / "one", 2))
+    journal = world.runs / "one" / "events.jsonl"
+    journal.write_text(json.dumps({"event": "checkpoint", "step": 2, "path": "checkpoints/step-000002", "best": False,
+                                   "time": 0.0}) + "\n")
+    (world.runs / "one" / "config.yaml").write_text("{verb: train, device: cpu, after: [], created: 0, options: {}}")
+    return world
+
+
+@pytest.fixture
+def world(made: Workspace, tmp_path: Path) -> Workspace:
+    shutil.copytree(made.path, tmp_path / "workspace")
+    return Workspace.open(tmp_path / "workspace")
+
+
+def resumed(world: Workspace) -> Listener:
+    listener = Listener(world.runs / "one", 1)
+    with pytest.raises(StopRequested):
+        train.run(train_options(**CHANGES), world, listener)
+    return listener
+
+
+def extend_anew(world: Workspace, syllables: Sequence[str], language: str = "am") -> None:
+    """The extension `tiny-am` made again with another vocabulary."""
+    base = family("tiny").front_end(world.model("tiny"))
+    front_end = base.extended(language, normalise.for_language(language, base.style), syllables, [])
+    for folder in (world.tokenizers, world.extensions):
+        shutil.rmtree(folder / "tiny-am")
+    front_end.save(world.tokenizers / "tiny-am")
+    extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
+               Listener(world.runs / "extend-again"))
+
+
+def test_what_did_not_change_goes_on(world: Workspace) -> None:
+    assert resumed(world).of("step")[0].step == 3
+
+
+def test_a_vocabulary_of_the_same_size_is_refused_by_its_content(world: Workspace) -> None:
+    extend_anew(world, sorted(SYLLABLES[:-1] + "ፐ"))
+    with pytest.raises(UserError, match=r"another vocabulary \(57 ids, wanted 57; .*differ: .*'ፐ'") as caught:
+        resumed(world)
+    assert "--adopt-weights run:one@2" in caught.value.hint
+
+
+def test_another_order_of_the_same_tokens_is_another_vocabulary(world: Workspace) -> None:
+    extend_anew(world, sorted(SYLLABLES, reverse=True))
+    with pytest.raises(UserError, match="another vocabulary"):
+        resumed(world)
+
+
+def test_another_front_end_with_the_same_tokens_is_refused(world: Workspace) -> None:
+    settings = world.extensions / "tiny-am" / "front_end" / "front_end.json"
+    content = json.loads(settings.read_text("utf-8"))
+    content["languages"]["am"]["normaliser"] = "latin"
+    settings.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    from data.front_end import FrontEnd
+
+    record = world.extensions / "tiny-am" / "extension.json"
+    values = json.loads(record.read_text("utf-8"))
+    values["origin"]["fingerprint"] = FrontEnd.load(settings.parent).fingerprint
+    record.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="tokens are the same, but the front-end that makes ids of texts is another"):
+        resumed(world)
+
+
+def test_a_run_goes_on_without_the_extension_it_began_with(world: Workspace) -> None:
+    shutil.rmtree(world.extensions / "tiny-am")
+    assert resumed(world).of("step")[0].step == 3
+
+
+def test_features_that_changed_are_refused(world: Workspace) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    path = sorted(world.cache.rglob("*.safetensors"))[0]
+    arrays = load_file(path)
+    arrays["speech_codes"][0] ^= 1
+    save_file(arrays, path)
+    with pytest.raises(UserError, match="the model sees other clips of it"):
+        resumed(world)
+
+
+def fresh(world: Workspace, **changes: object) -> VoiceModel:
+    return train.new_voice(train_options(**changes), world, CPU)
+
+
+def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
+    rows = new_rows(voice.model.module, voice.model.text_tables)
+    return {name: value.detach().clone() for name, value in rows.items()}
+
+
+def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
+    listener = Listener(world.runs / "two", 1)
+    options = train_options(adopt_weights="run:one", steps=20, **CHANGES)
+    assert asked.check(world, "train", options) == ()
+    with pytest.raises(StopRequested):
+        train.run(options, world, listener)
+    said = listener.of("warned")[0].message
+    assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
+    assert "all 11 new rows are taken. Its adapters are taken" in said
+    assert [step.step for step in listener.of("step")] == [1]
+    tensors = checkpoint.load_state(world.runs / "two", 1).tensors
+    assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
+    voice, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
+    untrained = rows_of(voice)
+    adopt.adopt(world, "run:one@2", voice, lambda message: None)
+    for name, value in rows_of(there).items():
+        assert torch.equal(rows_of(voice)[name], value)
+        assert not torch.equal(untrained[name], value)
+    assert there.adapters
+    assert voice.adapters
+    own = voice.adapters.tensors()
+    assert all(torch.equal(own[name], value) for name, value in there.adapters.tensors().items())
+
+
+def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -> None:
+    extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
+    voice, said = fresh(world, scope="rows"), list[str]()
+    untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
+    adopt.adopt(world, "run:one@2", voice, said.append)
+    assert "its vocabulary is another: 7 of 9 new rows are taken by the text of their token" in said[0]
+    assert "2 begin as the extension has them ('ፐ', 'ፈ'), 4 of its own are left" in said[0]
+    assert "Its adapters are left" in said[0]
+    theirs = {token.text: token.id - 46 for token in there.front_end.added_tokens()}
+    for token in voice.front_end.added_tokens():
+        for name, value in rows_of(voice).items():
+            source = untrained[name][token.id - 46] if token.text in "ፐፈ" else rows_of(there)[name][theirs[token.text]]
+            assert torch.equal(value[token.id - 46], source), token.text
+
+
+def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
+    with pytest.raises(UserError, match=r"not those that this run is to have: .*rank 4"):
+        adopt.adopt(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
+    with pytest.raises(UserError, match="no checkpoint of a run"):
+        adopt.adopt(world, "base:tiny", fresh(world), lambda message: None)
+    shutil.rmtree(world.models / "tiny")
+    write_model(world.models / "tiny", seed=5)
+    shutil.rmtree(world.extensions / "tiny-am")
+    extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
+               Listener(world.runs / "extend-again"))
+    with pytest.raises(UserError, match="was trained on another base model"):
+        adopt.adopt(world, "run:one", fresh(world), lambda message: None)
+
+
+def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
+    with pytest.raises(UserError, match="no run named 'gone'"):
+        asked.check(world, "train", train_options(adopt_weights="run:gone"))
