@@ -138,12 +138,12 @@ class TrainOptions(Options):
     activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Compute a layer's activations again in the backward pass: less memory, the same result, about a third more time. `auto` does it when memory asks for it.")
     compile: Literal["off", "on"] = Field("off", title="Compile", description="Let torch compile the layers: some minutes at the start, then faster steps on CUDA.")
     checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every", description="Steps between checkpoints, each with rendered and judged samples.")
+    adopt_weights: str = Field("", title="Begin on the weights of", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: the run begins on those rows and adapters, with a fresh optimizer; rows are told by their tokens, so the vocabulary may be another. Nothing begins on the extension as it was made.")
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Last checkpoints that are kept, beside the best one and those that were given a name; one more than a single one is there when the last turns out to be damaged.")
     judged_sentences: int = Field(20, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
-    adopt_weights: str = Field("", title="Begin on the weights of", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: the run begins on those rows and adapters, with a fresh optimizer; rows are told by their tokens, so the vocabulary may be another. Nothing begins on the extension as it was made.")
 
 class SamplingOptions(Options):
     """How codes are drawn. What is left empty is what the model speaks best with."""

@@ -54,7 +54,7 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
 
 
 def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:
-    """Raise `UserError` when the extension of this name is not the one the run began with; one that is gone is not asked."""
+    """Raise `UserError` when the extension of this name is not the one the run began with (if it is still there)."""
     path = workspace.extensions / extension / records.EXTENSION
     if not path.is_file():
         return

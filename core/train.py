@@ -88,9 +88,9 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
         voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
         checkpoint.check_options(run, saved, options)
     else:
+        voice = new_voice(options, workspace, device)
         if options.adopt_weights:
             adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
-        voice = new_voice(options, workspace, device)
     data = training_data.load(workspace, options.dataset, voice)
     for note in data.notes:
         reporter.emit(Warned(note))
