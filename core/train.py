@@ -86,7 +86,6 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
         resuming.check_options(run, saved, options)
         resuming.check_vocabulary(run, saved, workspace, options.extension)
         voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
-        checkpoint.check_options(run, saved, options)
     else:
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
