@@ -8,10 +8,11 @@ on where it was.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from config.schema import PrepareOptions
 from core import compute
 from core.aside import written_aside
 from core.catalog import family_of
-from core.journal import Progress, Result, Warned
+from core.journal import Plan, Progress, Result, Warned
 from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
@@ -32,8 +33,8 @@ from data.front_end import FrontEnd
 from data.importers import import_source
 from data.manifest import Clip, Dataset
 from data.normalise import Style, for_language
-from data.splits import assign, leaks
-from data.validation import CheckedRow, Report, validate
+from data.splits import assign, leaks, with_sources
+from data.validation import CheckedRow, Report, row_bytes, validate
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -165,20 +166,24 @@ def _one_by_one(heard: Sequence[tuple[Clip, torch.Tensor]], extractor: Extractor
 
 
 def _import(source: Path, options: PrepareOptions, style: Style, reporter: Reporter) -> _Checked:
-    def progress(done: int, total: int) -> None:
+    def progress(done: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")
         reporter.emit(Progress(done, total, "clips", "checked"))
 
-    rows, report = validate(import_source(source), for_language(options.language, style), progress=progress)
-    splits = assign(rows, options.held_out, options.seed)
+    imported = import_source(source, options.language)
+    reporter.emit(Plan(imported.notes))
+    total = sum(1 for _ in imported)
+    rows, report = validate(imported, for_language(options.language, style), progress=progress)
+    report = replace(report, form=imported.form, notes=imported.notes)
+    splits = assign(rows, options.held_out, options.seed, by_speaker=options.held_out_apart == "speaker")
     report = report.with_warnings(leaks(rows, splits))
     _show(report, reporter)
     clips = tuple(
-        Clip(row.row.id, f"audio/{row.row.id}{row.row.audio.suffix.lower()}", row.row.text, options.language, split,
-             row.duration_s, row.row.speaker, row.sha256)
+        Clip(row.row.id, f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
+             row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
         for row, split in zip(rows, splits, strict=True)
     )
-    return _Checked(clips, rows, report)
+    return _Checked(with_sources(clips, rows), rows, report)
 
 
 def _show(report: Report, reporter: Reporter) -> None:
@@ -217,7 +222,17 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
 
 def _copy_audio(clips: Sequence[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
-        shutil.copyfile(row.row.audio, folder / clip.audio)
+        if row.row.is_part:
+            (folder / clip.audio).write_bytes(row_bytes(row.row))
+        else:
+            shutil.copyfile(row.row.audio, folder / clip.audio)
+        if _sha256(folder / clip.audio) != row.sha256:
+            raise UserError(f"{row.row.audio} was changed while it was imported.", "Import it again when it is whole.")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_audio(dataset: Dataset) -> None:

@@ -7,6 +7,7 @@ warning and the clip stays. Every finding names its place. Limits are in `Limits
 from __future__ import annotations
 
 import hashlib
+import io
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +15,10 @@ from dataclasses import asdict, dataclass, replace
 
 from config.errors import UserError
 from data import audio
-from data.importers import Imported, Row
+from data.importers import Entry, Row, Skipped
 from data.normalise import dropped, is_mark, normalise
+
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Report:
     dropped: dict[str, int]  # punctuation that the normaliser left out
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
+    form: str = ""  # what the source was read as
+    notes: tuple[str, ...] = ()  # why so
 
     def with_warnings(self, more: tuple[Finding, ...]) -> Report:
         return replace(self, warnings=self.warnings + more)
@@ -73,25 +78,27 @@ class Report:
     @classmethod
     def from_json(cls, values: dict) -> Report:
         findings = {name: tuple(Finding(**entry) for entry in values[name]) for name in ("errors", "warnings")}
-        return cls(**{**values, **findings})
+        return cls(**{**values, **findings, "notes": tuple(values.get("notes", ()))})
 
 
-def validate(imported: Imported, normaliser: str, limits: Limits = Limits(),
-             progress: Callable[[int, int], None] = lambda done, total: None) -> tuple[tuple[CheckedRow, ...], Report]:
-    """Check every row; raises `UserError` when none is left. `progress` gets rows done and in all."""
-    errors = [Finding("skipped", entry.where, entry.reason) for entry in imported.skipped]
+def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(),
+             progress: Callable[[int], None] = lambda done: None) -> tuple[tuple[CheckedRow, ...], Report]:
+    """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done."""
+    errors: list[Finding] = []
     warnings: list[Finding] = []
+    found = 0
     kept: list[CheckedRow] = []
     first_use: dict[str, str] = {}  # audio hash -> where
-    for done, row in enumerate(imported.rows, start=1):
-        checked = _check(row, normaliser, limits, errors, warnings)
-        if checked and checked.sha256 in first_use:
-            errors.append(Finding("duplicate", row.where, f"the same recording as {first_use[checked.sha256]}"))
-        elif checked:
-            first_use[checked.sha256] = row.where
-            kept.append(checked)
-        progress(done, len(imported.rows))
-    found = len(imported.rows) + len(imported.skipped)
+    for found, entry in enumerate(entries, start=1):
+        if isinstance(entry, Skipped):
+            errors.append(Finding("skipped", entry.where, entry.reason))
+        elif checked := _check(entry, normaliser, limits, errors, warnings):
+            if checked.sha256 in first_use:
+                errors.append(Finding("duplicate", entry.where, f"the same recording as {first_use[checked.sha256]}"))
+            else:
+                first_use[checked.sha256] = entry.where
+                kept.append(checked)
+        progress(found)
     if not kept:
         raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
     warnings += _text_warnings(kept, limits)
@@ -106,9 +113,14 @@ def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
         errors.append(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
-        waveform, sample_rate = audio.read(row.audio)
-    except UserError as error:
-        errors.append(Finding("not audio", row.where, error.message))
+        if not row.is_part and (whole_s := audio.duration(row.audio)) > 2 * limits.max_duration_s:
+            errors.append(Finding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
+            return None  # before an hour of it is read
+        content = row_bytes(row)
+        waveform, sample_rate = audio.read(io.BytesIO(content), name=row.audio)
+    except (UserError, OSError) as error:
+        message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
+        errors.append(Finding("not audio", row.where, message))
         return None
     duration_s = len(waveform) / sample_rate
     peak = float(waveform.abs().max())
@@ -126,13 +138,19 @@ def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.append(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
-    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(row.audio.read_bytes()).hexdigest())
+    return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
+
+
+def row_bytes(row: Row) -> bytes:
+    """The sound file that a row is: its recording as it is, or its part of one."""
+    return audio.cut(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
 
 
 def _without_controls(row: Row, warnings: list[Finding]) -> Row:
-    """`row` with a space for each control character, such as NUL, which no text has on purpose."""
+    """`row` with a space for each control character, such as NUL or those that turn lines around, which nobody says."""
     found = sorted(set(row.text) - set("\t\n\r"))
-    found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")]
+    found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")
+             or unicodedata.bidirectional(character) in _TURNING]
     if not found:
         return row
     named = ", ".join(f"U+{ord(character):04X}" for character in found)
@@ -145,12 +163,16 @@ def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | 
     if duration_s < limits.min_duration_s:
         return "too short", f"lasts {duration_s:.2f} s, {limits.min_duration_s:g} s or more are wanted"
     if duration_s > limits.max_duration_s:
-        return "too long", f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
+        return "too long", _too_long(duration_s, limits)
     if not peak < float("inf"):  # NaN too
         return "not audio", "holds samples that are not numbers"
     if peak < limits.silent_peak:
         return "silent", f"is silent: its peak is {peak:.4f} of full scale"
     return None
+
+
+def _too_long(duration_s: float, limits: Limits) -> str:
+    return f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
 
 
 def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:

@@ -35,7 +35,7 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
         Row("text", tmp_path / "text.wav", "ሰላም", "text"),
         Row("again", tmp_path / "good.wav", "እንደገና", "again"),
     )
-    kept, report = validate(Imported(rows, (Skipped("line 9", "no audio is named"),)), "ethiopic")
+    kept, report = validate(Imported((Skipped("line 9", "no audio is named"), *rows)), "ethiopic")
     assert [entry.row.id for entry in kept] == ["good"]
     assert kinds(report) == {"line 9": "skipped", "wordless": "empty text", "short": "too short", "long": "too long",
                              "quiet": "silent", "text": "not audio", "again": "duplicate"}
@@ -51,19 +51,19 @@ def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) ->
     rows = (Row("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
     message = r"without audio that can be used: none of its 1 rows is left \(a\.wav: "
     with pytest.raises(UserError, match=message) as caught:
-        validate(Imported(rows, ()), "ethiopic")
+        validate(Imported(rows), "ethiopic")
     assert caught.value.hint
 
 
 def test_texts_that_are_missing_are_not_blamed_on_the_audio(tmp_path: Path) -> None:
     write_clip(tmp_path / "a.wav")
-    with pytest.raises(UserError, match=r"Nothing of the dataset can be used.*there is no a\.txt beside it"):
+    with pytest.raises(UserError, match=r"has no text for any of its recordings \(1\)"):
         validate(import_source(tmp_path), "ethiopic")
 
 
 def test_a_text_that_nobody_could_say_is_left_out(tmp_path: Path) -> None:
     rows = (row(tmp_path, "good"), row(tmp_path, "wrong", "ሀ" * 20_000, duration_s=2.4))
-    kept, report = validate(Imported(rows, ()), "ethiopic")
+    kept, report = validate(Imported(rows), "ethiopic")
     assert [one.row.id for one in kept] == ["good"]
     assert kinds(report) == {"wrong": "pace"}
     assert "8,333 characters a second, which nobody says" in report.errors[0].message
@@ -71,7 +71,7 @@ def test_a_text_that_nobody_could_say_is_left_out(tmp_path: Path) -> None:
 
 def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
     rows = (row(tmp_path, "nul", "ሰላም\x00ለሁሉም\x07"), row(tmp_path, "only", "\x00"))
-    kept, report = validate(Imported(rows, ()), "ethiopic")
+    kept, report = validate(Imported(rows), "ethiopic")
     assert [one.row.text for one in kept] == ["ሰላም ለሁሉም"]
     assert [finding.kind for finding in report.errors] == ["empty text"]
     assert "nul: U+0000, U+0007 in the text; taken out" in [finding.message for finding in report.warnings]
@@ -80,7 +80,7 @@ def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
 def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
     rows = (row(tmp_path, "loud", level=1.5), row(tmp_path, "slow", "እ", duration_s=4.0),
             row(tmp_path, "digits", "በ 1997 ዓ.ም. 50%"))
-    kept, report = validate(Imported(rows, ()), "ethiopic")
+    kept, report = validate(Imported(rows), "ethiopic")
     assert len(kept) == 3
     found = {finding.kind: finding.message for finding in report.warnings}
     assert "at full scale" in found["clipping"]
@@ -91,12 +91,12 @@ def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
 
 def test_combining_marks_are_letters(tmp_path: Path) -> None:
     rows = (row(tmp_path, "a", "नमस्ते दुनिया"), row(tmp_path, "b", "ɛ̀kɔ́ o'o"))
-    _, report = validate(Imported(rows, ()), "generic")
+    _, report = validate(Imported(rows), "generic")
     assert "characters" not in {finding.kind for finding in report.warnings}
 
 
 def test_report_survives_json(tmp_path: Path) -> None:
-    _, report = validate(Imported((row(tmp_path, "a"),), (Skipped("b", "gone"),)), "ethiopic")
+    _, report = validate(Imported((row(tmp_path, "a"), Skipped("b", "gone"))), "ethiopic")
     assert Report.from_json(report.to_json()) == report
 
 

@@ -1,0 +1,128 @@
+"""A folder of recordings with a text of the same name beside each: its words, or subtitles, lyrics or labels.
+
+What a text file is, its content says: a `.txt` may hold Audacity's labels or a film's subtitles as well as plain words.
+A name may carry the language, as in `film.am.srt`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from data.importers import audacity, lrc, subtitles, text
+from data.importers.lookup import is_audio
+from data.importers.rows import Found, Skipped, Utterance
+
+TIMED_SUFFIXES = (".srt", ".vtt", ".lrc")
+SUFFIXES = (*TIMED_SUFFIXES, ".txt", ".lab")
+_LONGEST_TEXT = 20_000  # characters of one recording's plain text
+_LONGEST_LANGUAGE = 12  # letters of a language in a file's name
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a text file beside a recording is; `read` gets it and the recording's name."""
+
+    title: str
+    read: Callable[[Path, str], Iterator[Found]]
+    timed: bool = True
+
+
+def _plain(path: Path, audio: str) -> Iterator[Found]:
+    try:
+        words = text.read(path, _LONGEST_TEXT)
+    except UserError as error:
+        yield Skipped(audio, error.message)
+        return
+    yield Utterance(audio, audio, " ".join(words.split()))
+
+
+SRT = Kind("subtitles (SRT)", subtitles.read)
+VTT = Kind("subtitles (WebVTT)", subtitles.read)
+LRC = Kind("lyrics (LRC)", lrc.read)
+LABELS = Kind("Audacity labels", audacity.read)
+PLAIN = Kind("a text beside each recording", _plain, timed=False)
+
+
+def kind_of(path: Path) -> Kind:
+    """What the file at `path` is, by its content, then by its ending."""
+    start = text.head(path)
+    if start.startswith("WEBVTT"):
+        return VTT
+    if subtitles.looks_like(start):
+        return SRT
+    if lrc.looks_like(start):
+        return LRC
+    if audacity.looks_like(start):
+        return LABELS
+    return {".srt": SRT, ".vtt": VTT, ".lrc": LRC}.get(path.suffix.lower(), PLAIN)
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder below `folder`, itself first, with the names of its files in order. Links to folders are left."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        yield Path(place), sorted(name for name in names if not name.startswith("."))
+
+
+def read(folder: Path, language: str = "") -> Iterator[Found]:
+    """The utterances of every recording that has a text; what lacks the other is named."""
+    for place, names in walk(folder):
+        recordings = [name for name in names if is_audio(name)]
+        texts = [name for name in names if name.lower().endswith(SUFFIXES)]
+        taken = set()
+        by_stem = by_stems(texts)
+        for name in recordings:
+            where = str((place / name).relative_to(folder))
+            mine = matching(name, by_stem, recordings, texts, language)
+            if not mine:
+                yield Skipped(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
+                continue
+            taken.update(mine)
+            yield from kind_of(place / mine[0]).read(place / mine[0], where)
+            for other in mine[1:]:
+                yield Skipped(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
+        for name in texts:
+            if name not in taken:
+                where = str((place / name).relative_to(folder))
+                yield Skipped(where, "there is no recording of the same name beside it")
+
+
+def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Texts by what their recording may be called."""
+    found: dict[str, list[str]] = {}
+    for name in texts:
+        for stem in _stems(name):
+            found.setdefault(stem, []).append(name)
+    return found
+
+
+def matching(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
+             language: str) -> list[str]:
+    """The texts of a recording, the best first; where there is but one of each, they need not have the same name."""
+    found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
+    if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
+        found = list(texts)
+    return sorted(found, key=lambda name: (_other_language(name, recording, language), _order(name), name))
+
+
+def _stems(name: str) -> list[str]:
+    """What a recording may be called to which the text `name` belongs; without its language too."""
+    stem = os.path.splitext(name)[0].casefold()
+    shorter, _, tag = stem.rpartition(".")
+    return [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]
+
+
+def _other_language(name: str, recording: str, language: str) -> int:
+    """0 where the name says the language, 1 where it says none, 2 where it says another."""
+    tag = os.path.splitext(name)[0].casefold().removeprefix(os.path.splitext(recording)[0].casefold()).strip(".")
+    if not tag:
+        return 1
+    return 0 if tag == language or tag.split("-")[0] == language.split("-")[0] else 2
+
+
+def _order(name: str) -> int:
+    return next(index for index, suffix in enumerate(SUFFIXES) if name.lower().endswith(suffix))

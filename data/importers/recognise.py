@@ -1,0 +1,228 @@
+"""What a file or folder is: a person need not know the name of what they have.
+
+Content decides, names help. Where more than one form fits, the first of `forms_of` is taken: a form that names its
+recordings itself comes before one that goes by the names of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config.errors import UserError
+from data.importers import common_voice, companions, json_rows, kaldi, ljspeech, tables, text
+from data.importers.columns import COLUMNS, SPLIT_NAMES
+from data.importers.lookup import Lookup, NotThere, is_audio
+from data.importers.rows import Found, Utterance
+
+KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice or Kaldi; recordings with a "
+               "text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside each")
+TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
+_TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
+_MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
+
+Reader = Callable[[], Iterator[Found]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form that fits: its name, the files it goes by, why it comes before others, and how it is read."""
+
+    title: str
+    what: str
+    why: str
+    read: Reader
+
+
+def recognise(source: Path, language: str) -> tuple[Path, list[Form]]:
+    """The folder in which recordings are looked up, and the forms that fit, the best first. `UserError` for none."""
+    if source.is_dir():
+        folder = _only_folder(source)
+        found = list(forms_of(folder, language))
+        if not found:
+            raise _nothing(folder)
+        return folder, found
+    if not source.is_file():
+        raise UserError(f"There is no dataset at {source}.", f"Lisan knows {KNOWN_FORMS}.")
+    return source.parent, [_of_file(source, language)]
+
+
+def _only_folder(folder: Path) -> Path:
+    """The folder that is meant where archives put one into another."""
+    for _ in range(4):
+        inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))][:2]
+        if len(inside) != 1 or not inside[0].is_dir() or inside[0].is_symlink():
+            return folder
+        folder = inside[0]
+    return folder
+
+
+def forms_of(folder: Path, language: str) -> Iterator[Form]:
+    """Every form that fits the folder, in the order of preference."""
+    if kaldi.fits(folder):
+        yield Form("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
+                   lambda: kaldi.read(folder))
+    if voices := common_voice.chosen(folder):
+        names = " and ".join(path.name for path in voices)
+        yield Form("Common Voice", names, f"{names} is what Common Voice says of its clips",
+                   lambda: common_voice.read(voices))
+    else:
+        yield from _tables_in(folder)
+    if (kind := _companion(folder)) is not None:
+        yield Form(kind.title.capitalize() if kind.timed else kind.title[0].upper() + kind.title[1:], folder.name,
+                   "texts stand beside recordings of the same name", lambda: companions.read(folder, language))
+
+
+def _tables_in(folder: Path) -> Iterator[Form]:
+    """Tables at the top of `folder`; those called after splits are one, in folders called so too."""
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    files = [path for path in inside if path.suffix.lower() in _TABLE_SUFFIXES and path.is_file()]
+    stems = {path.stem for path in inside if is_audio(path.name)}
+    lookup = Lookup(folder)
+    splits: list[tuple[Path, Form]] = []
+    for path in inside:
+        if path.is_dir() and path.name.lower() in SPLIT_NAMES:
+            name = next((name for name in TABLE_NAMES if (path / name).is_file()), None)
+            form = _table(path / name) if name else None
+            if form is not None:
+                splits.append((path, form))
+    if splits:
+        yield _joined([(path.name.lower(), _below(path.name, form)) for path, form in splits])
+    known = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
+    yield from (_required(path) for path in known)
+    others = [path for path in files if path not in known and path.stem not in stems][:_MOST_LOOKED_AT]
+    fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
+    named = [(path.stem.lower(), form) for path, form in fitting if path.stem.lower() in SPLIT_NAMES]
+    if named:
+        yield _joined(named)
+    yield from (form for path, form in fitting if path.stem.lower() not in SPLIT_NAMES)
+
+
+def _joined(parts: list[tuple[str, Form]]) -> Form:
+    """Tables of splits as one form."""
+    def read() -> Iterator[Found]:
+        for split, form in parts:
+            for item in form.read():
+                yield replace(item, split=item.split or split) if isinstance(item, Utterance) else item
+
+    return Form(parts[0][1].title, ", ".join(form.what for _, form in parts), "tables are there for its splits", read)
+
+
+def _below(place: str, form: Form) -> Form:
+    """A form whose recordings are named from within the folder `place`."""
+    def read() -> Iterator[Found]:
+        for item in form.read():
+            where = f"{place}/{item.where}"
+            yield (replace(item, where=where, audio=f"{place}/{item.audio or item.id}")
+                   if isinstance(item, Utterance) else replace(item, where=where))
+
+    return replace(form, what=f"{place}/{form.what}", read=read)
+
+
+def _names_one(form: Form, lookup: Lookup) -> bool:
+    """Whether one of the first entries names a recording that is there."""
+    for _, item in zip(range(20), form.read(), strict=False):
+        if isinstance(item, Utterance):
+            try:
+                lookup.find(item.audio or item.id)
+                return True
+            except NotThere:
+                continue
+    return False
+
+
+def _table(path: Path) -> Form | None:
+    """The table at `path` as a form; None for what is no table."""
+    start = text.head(path)
+    why = f"{path.name} names its recordings itself"
+    if header := tables.header_of(start):
+        name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
+        return Form(name, path.name, why, lambda: tables.read(path))
+    if json_rows.looks_like(start) and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+        if json_rows.is_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
+            return Form("JSON lines", path.name, why, lambda: json_rows.read_lines(path))
+        return Form("JSON", path.name, why, lambda: json_rows.read(path))
+    if ljspeech.delimiter_of(start) and companions.kind_of(path) is companions.PLAIN:
+        return Form("LJSpeech", path.name, why, lambda: ljspeech.read(path))
+    return None
+
+
+def _required(path: Path) -> Form:
+    """The table at `path`; `UserError` where it is none."""
+    form = _table(path)
+    if form is not None:
+        return form
+    first = next((line for _, line in text.lines(path) if line.strip()), None)
+    if first is None:
+        raise UserError(f"{path} has no rows.", "Write one recording a line: its audio file and its text.")
+    raise UserError(
+        f"{path}, line 1 names no column for audio and text: {first.rstrip()[:80]!r}.",
+        f"Write a header with {COLUMNS['audio'][0]} and {COLUMNS['text'][0]}, or use lines of the form id|text. "
+        f"Lisan knows {KNOWN_FORMS}.",
+    )
+
+
+def _companion(folder: Path) -> companions.Kind | None:
+    """What stands beside the first recording that has a text; None where none has."""
+    for place, names in companions.walk(folder):
+        recordings = [name for name in names if is_audio(name)]
+        texts = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+        if not recordings or not texts:
+            continue
+        by_stem = companions.by_stems(texts)
+        for name in recordings:
+            if mine := companions.matching(name, by_stem, recordings, texts, ""):
+                return companions.kind_of(place / mine[0])
+    return None
+
+
+def _of_file(path: Path, language: str) -> Form:
+    """A file by itself: a table, or a text with times or a recording whose other half lies beside it."""
+    if is_audio(path.name) or path.suffix.lower() in companions.TIMED_SUFFIXES or (
+            path.suffix.lower() == ".txt" and companions.kind_of(path).timed):
+        return _pair(path, language)
+    return _required(path)
+
+
+def _pair(path: Path, language: str) -> Form:
+    """The recording and the text of which `path` is one half."""
+    names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
+    texts = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+    recordings = [name for name in names if is_audio(name)]
+    if is_audio(path.name):
+        mine = companions.matching(path.name, companions.by_stems(texts), recordings, texts, language)
+        if not mine:
+            raise UserError(
+                f"{path.name} is a recording without a text: no {path.stem}.srt, .vtt, .lrc or .txt is beside it.",
+                "Put its subtitles, labels or text there under the same name. Lisan does not transcribe yet.",
+            )
+        audio, words = path.name, path.parent / mine[0]
+    else:
+        alone = companions.by_stems([path.name])
+        beside = [name for name in recordings if companions.matching(name, alone, recordings, [path.name], "")]
+        if not beside:
+            raise UserError(
+                f"{path.name} has times, but the recording they belong to is not beside it.",
+                f"Put the film or recording into the same folder as {path.stem}.mp4, .wav or the like.",
+            )
+        audio, words = beside[0], path
+    kind = companions.kind_of(words)
+    return Form(kind.title[0].upper() + kind.title[1:], f"{words.name} with {audio}", "it is what was given",
+                lambda: kind.read(words, audio))
+
+
+def _nothing(folder: Path) -> UserError:
+    recordings = 0
+    for _, names in companions.walk(folder):
+        recordings += sum(is_audio(name) for name in names)
+    if recordings:
+        return UserError(
+            f"{folder} has no text for any of its recordings ({recordings}).",
+            "Put a text, subtitles (SRT, VTT) or Audacity labels of the same name beside each, or give a table. "
+            "Lisan does not transcribe recordings yet.",
+        )
+    return UserError(
+        f"{folder} is a dataset without audio: there is no recording in it.",
+        f"Lisan knows {KNOWN_FORMS}.",
+    )
