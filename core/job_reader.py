@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 
 from config.errors import UserError
-from core import kept, locks
+from core import kept, locks, places
 from core.job import Job, load
 from core.job_state import Fold, JobState
 from core.journal import TERMINAL, Event, Queued, Started, Waiting, read
@@ -104,7 +104,7 @@ class JobBoard:
 
     def queue(self) -> list[JobState]:
         """Jobs that run or wait, in the order in which they will get their device."""
-        return [state for state in reversed(self.states()) if state.alive]
+        return places.in_order([state for state in self.states() if state.alive])
 
     def _try(self, name: str) -> JobState | None:
         """None for a folder that is not a job of this version; `state(name)` says why."""

@@ -1,7 +1,7 @@
 """A place in the queue of a device, kept by the waiting workers themselves. Never loads torch.
 
 There is no scheduler: each waiting worker holds a locked ticket file whose name sorts by the
-time its job was created, and the first in line takes the device's lock. A worker that dies
+job's place (`core.places`), and the first in line takes the device's lock. A worker that dies
 loses its ticket and its device with its locks, so the queue outlives every restart.
 """
 
@@ -19,6 +19,7 @@ from core.job import NO_DEVICE, Job, load
 from core.job_reader import JobReader
 from core.journal import Waiting
 from core.locks import FileLock
+from core.places import place_of
 from core.reporter import Reporter, StopRequested
 
 _POLL_S = 0.2
@@ -74,6 +75,8 @@ def _device_lock(job: Job, reporter: Reporter) -> FileLock:
     taken: list[FileLock] = []
 
     def obstacle() -> str:
+        nonlocal ticket_path
+        ticket_path = ticket_path.rename(queue / _ticket_name(job))
         if earlier := _earlier(queue, ticket_path.name):
             return f"Waiting for {job.device}: {earlier} is before it in the queue."
         if lock := FileLock.take(lock_path, patience_s=0.0):
@@ -92,13 +95,18 @@ def _device_lock(job: Job, reporter: Reporter) -> FileLock:
 
 def _draw_ticket(job: Job, queue: Path) -> tuple[Path, FileLock]:
     """A ticket that is locked before others can see it; else they would take its owner for dead."""
-    name = f"{job.created:017.6f} {job.id}"
+    name = _ticket_name(job)
     aside = queue / f".{name}"
     ticket = FileLock.take(aside)
     assert ticket is not None, "the job's own lock keeps others from drawing its ticket"
     path = queue / name
     os.rename(aside, path)
     return path, ticket
+
+
+def _ticket_name(job: Job) -> str:
+    """It sorts by place. Times since 1970 in microseconds have ten digits before the point until the year 2286."""
+    return f"{max(0.0, place_of(job)):017.6f} {job.id}"
 
 
 def _earlier(queue: Path, own: str) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from core import jobs, kept
+from core import jobs, kept, places
+from core.job import NO_DEVICE
 from core.job_state import JobState
 from ui import present
 from ui.live import View
-from ui.markup import Html, div, element, join, paragraph, shortened
+from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
 from ui.page import Page
 
 
@@ -20,13 +21,15 @@ def build(page: Page) -> None:
         "Each piece of work is a process of its own. Close this page, reload it or restart the app: "
         "the work goes on, and this list shows the same.")))
     queue = gr.HTML(elem_id="queue")
-    page.live.panel(queue, lambda view: present.queue([job for job in reversed(view.jobs) if job.alive]), "jobs")
+    page.live.panel(queue, lambda view: present.queue(places.in_order([job for job in view.jobs if job.alive])), "jobs")
     gr.HTML(element("h3", "Look into one"))
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
         stop = gr.Button("Stop", size="md", scale=0, min_width=110)
         force = gr.Button("Force stop", variant="stop", size="md", scale=0, min_width=110)
         resume = gr.Button("Resume", size="md", scale=0, min_width=110)
+        earlier = gr.Button("Earlier", size="md", scale=0, min_width=110, elem_id="job-earlier")
+        later = gr.Button("Later", size="md", scale=0, min_width=110, elem_id="job-later")
     notice = gr.HTML(elem_classes="notices")
     detail = gr.HTML(elem_id="job-detail")
     gr.HTML(element("h3", "History"))
@@ -36,11 +39,13 @@ def build(page: Page) -> None:
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")
     for button, shown in ((stop, lambda job: job.alive), (force, lambda job: job.status == "stopping"),
-                          (resume, lambda job: job.resumable)):
+                          (resume, lambda job: job.resumable), (earlier, _waits), (later, _waits)):
         page.live.panel(button, _visible_when(shown), "jobs")
     page.on(stop.click, lambda name: stop_job(page, name), [chosen], [notice])
     page.on(force.click, lambda name: force_job(page, name), [chosen], [notice])
     page.on(resume.click, lambda name: resume_job(page, name), [chosen], [notice])
+    page.on(earlier.click, lambda name: move_job(page, name, "earlier"), [chosen], [notice])
+    page.on(later.click, lambda name: move_job(page, name, "later"), [chosen], [notice])
 
 
 def _chosen(view: View) -> JobState | None:
@@ -50,6 +55,10 @@ def _chosen(view: View) -> JobState | None:
 def job_choices(view: View) -> object:
     """All jobs to choose from; when none is chosen, one that lives, else the newest."""
     return gr.update(**view.choices("job", {job.id: job.id for job in view.jobs}, _chosen(view)))
+
+
+def _waits(state: JobState) -> bool:
+    return state.status == "waiting" and state.job.device != NO_DEVICE
 
 
 def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
@@ -86,6 +95,12 @@ def force_job(page: Page, name: str) -> Sequence[object]:
     job = jobs.load(page.workspace, name)
     jobs.force_stop(job)
     return [present.notice(f"Stopped by force. {kept.words(job)}")]
+
+
+def move_job(page: Page, name: str, direction: places.Direction) -> Sequence[object]:
+    """Give a waiting job another place in the queue of its device."""
+    places.move(page.live.board.queue(), name, direction)
+    return [NOTHING]
 
 
 def resume_job(page: Page, name: str) -> Sequence[object]:

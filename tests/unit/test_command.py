@@ -16,8 +16,9 @@ from config.schema import VERBS, Options, TrainOptions
 from core import asked, jobs, worker
 from core.workspace import Workspace
 from scripts import command
+from scripts import jobs as scripts_jobs
 from tests.unit import fake_verbs
-from tests.unit.live_jobs import PATIENCE_S, running, train
+from tests.unit.live_jobs import PATIENCE_S, running, train, until
 
 ROOT = Path(__file__).parents[2]
 CHANGED = [
@@ -195,3 +196,28 @@ def test_every_verb_has_its_script():
                               text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert f"python -m scripts.{verb}" in done.stdout
+
+
+def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    workspace = Workspace.open(tmp_path / "workspace")
+
+    def do(*words: str) -> list[str]:
+        assert scripts_jobs.main(["--workspace", str(workspace.path), *words]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert do("list") == ["There are no jobs in this workspace."]
+    first, second, third = (train(workspace, "patient") for _ in range(3))
+    for job in (first, second, third):
+        jobs.start(job, command=fake_verbs.COMMAND)
+        until(job, lambda state: state.status in ("running", "waiting"))
+    running(first)
+    assert [line.split()[2] for line in do("last", second.id)] == [first.id, third.id, second.id]
+    assert do("stop", second.id) == [f"{second.id} finishes its step, saves, and stops."]
+    jobs.wait(second, PATIENCE_S)
+    rows = [json.loads(line) for line in do("--json", "list")]
+    assert [(row["job"], row["status"]) for row in rows] == [
+        (first.id, "running"), (third.id, "waiting"), (second.id, "stopped")]
+    for job in (first, third):
+        assert job.id in do("force-stop", job.id)[0]
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == 1
+    assert "no-such-job" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import yaml
 
 from config.errors import UserError
 from config.schema import DownloadOptions, TrainOptions
-from core import jobs, locks
+from core import jobs, locks, places
 from core.job import create, load
 from core.job_reader import JobBoard
 from core.journal import Journal, Queued
@@ -191,6 +191,51 @@ def test_jobs_of_one_device_run_one_at_a_time_in_the_order_they_were_made(worksp
     assert jobs.state(third).status == "waiting"
     jobs.force_stop(second, grace_s=0.0)
     running(third)
+
+
+def test_a_waiting_job_is_moved_and_runs_in_its_new_place(workspace: Workspace):
+    first = launch(train(workspace, "patient"))
+    running(first)
+    waiting = [launch(train(workspace, "patient")) for _ in range(3)]
+    for job in waiting:
+        until(job, lambda state: state.status == "waiting")
+    board = JobBoard(workspace)
+    second, third, fourth = (job.id for job in waiting)
+    for name, direction, expected in (
+            (fourth, "first", [fourth, second, third]), (second, "later", [fourth, third, second]),
+            (second, "later", [fourth, third, second]), (second, "earlier", [fourth, second, third]),
+            (fourth, "last", [second, third, fourth]), (third, "first", [third, second, fourth])):
+        places.move(board.queue(), name, direction)  # type: ignore[arg-type]
+        assert [state.id for state in board.queue()] == [first.id, *expected]
+    until(waiting[2], lambda state: third in state.reason)  # its worker has seen the new order
+    jobs.force_stop(first, grace_s=0.0)
+    running(waiting[1])
+    assert jobs.state(waiting[0]).status == "waiting"
+
+
+@pytest.mark.parametrize("state", ["running", "finished", "missing"])
+def test_only_a_waiting_job_is_moved(workspace: Workspace, state: str):
+    job = train(workspace, "patient" if state == "running" else "quick")
+    if state != "missing":
+        launch(job)
+        running(job) if state == "running" else jobs.wait(job, PATIENCE_S)
+    name = "no-such-job" if state == "missing" else job.id
+    with pytest.raises(UserError, match=f"{name} does not wait for a device"):
+        places.move(JobBoard(workspace).queue(), name, "first")
+
+
+def test_a_place_that_cannot_be_read_is_the_time_it_was_made(workspace: Workspace):
+    job = train(workspace, "quick")
+    for content in ("", "nan", "inf", "first"):
+        (job.directory / places.FILE).write_text(content)
+        assert places.place_of(job) == job.created
+
+
+def test_a_failed_job_does_not_hold_up_the_queue(workspace: Workspace):
+    first = launch(train(workspace, "wrong"))
+    others = [launch(train(workspace, "quick")) for _ in range(2)]
+    assert jobs.wait(first, PATIENCE_S).status == "failed"
+    assert [jobs.wait(job, PATIENCE_S).status for job in others] == ["finished"] * 2
 
 
 def test_a_dead_worker_does_not_hold_up_the_queue(workspace: Workspace):

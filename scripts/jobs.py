@@ -1,0 +1,106 @@
+"""The jobs of a workspace: list them, move one that waits, stop or resume one.
+
+`list` shows what runs and waits, in the order in which it gets its device, then what has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
+
+from config.errors import UserError
+from core import jobs, kept, places
+from core.job_reader import JobBoard
+from core.workspace import Workspace
+from scripts.command import DEFAULT_WORKSPACE, USAGE
+
+MOST = 20  # ended jobs that are listed
+Action = Callable[[JobBoard, str], str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what is asked; the exit code: 0 done, 1 refused, 2 wrong usage."""
+    given = build_parser().parse_args(arguments)
+    try:
+        board = JobBoard(Workspace.open(given.workspace))
+    except UserError as error:
+        return _refuse(error, USAGE)
+    try:
+        said = {**ACTIONS, **MOVES}[given.do](board, given.job) if given.do != "list" else ""
+    except UserError as error:
+        return _refuse(error, 1)
+    if said:
+        print(said)
+    else:
+        _list(board, as_json=given.json)
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.jobs", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="list each job as one line of JSON")
+    parts = parser.add_subparsers(dest="do", required=True, metavar="WHAT")
+    parts.add_parser("list", help="what runs, waits and has ended").set_defaults(job="")
+    for name, words in {**_HELP, **{name: f"move a waiting job: {name}" for name in MOVES}}.items():
+        parts.add_parser(name, help=words).add_argument("job", help="its id")
+    return parser
+
+
+def _stop(board: JobBoard, name: str) -> str:
+    jobs.stop(board.state(name).job)
+    return f"{name} finishes its step, saves, and stops."
+
+
+def _force_stop(board: JobBoard, name: str) -> str:
+    job = board.state(name).job
+    jobs.force_stop(job)
+    return f"{name} was stopped by force. {kept.words(job)}"
+
+
+def _resume(board: JobBoard, name: str) -> str:
+    job = board.state(name).job
+    jobs.resume(job)
+    return kept.words(job)
+
+
+def _mover(direction: places.Direction) -> Action:
+    def move(board: JobBoard, name: str) -> str:
+        places.move(board.queue(), name, direction)
+        return ""
+
+    return move
+
+
+_HELP: Mapping[str, str] = {
+    "stop": "let it finish its step and save; one that waits is taken out of the queue",
+    "force-stop": "end its process now", "resume": "go on with one that was stopped, failed or crashed",
+}
+ACTIONS: Mapping[str, Action] = {"stop": _stop, "force-stop": _force_stop, "resume": _resume}
+MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(places.Direction)}
+
+
+def _list(board: JobBoard, *, as_json: bool) -> None:
+    queue = board.queue()
+    ended = [state for state in board.states() if not state.alive][:MOST]
+    for state in [*queue, *ended]:
+        if as_json:
+            print(json.dumps({"job": state.id, "verb": state.verb, "status": state.status, "device": state.job.device,
+                              "reason": state.reason, "message": state.message}, ensure_ascii=False))
+        else:
+            print(f"{state.status:9} {state.job.device:5} {state.id}  {state.reason or state.message}".rstrip())
+    if not queue and not ended and not as_json:
+        print("There are no jobs in this workspace.")
+
+
+def _refuse(error: UserError, code: int) -> int:
+    sys.stderr.write(f"{error.message}\n{error.hint}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
