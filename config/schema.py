@@ -58,6 +58,7 @@ NameOrNothing = Annotated[str, AfterValidator(_safe_name_or_nothing)]
 """A `Name`, or nothing for one that is made up."""
 
 Scope = Literal["rows", "gated", "full"]
+AdapterKind = Literal["lora", "dora", "adalora"]
 Initialisation = Literal["mean", "neighbours", "romanised"]
 SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -127,7 +128,11 @@ class TrainOptions(Options):
     weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows are not decayed.")
     warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the cosine.")
     clip: float = Field(1.0, gt=0.0, le=1000.0, title="Gradient clipping", description="Largest norm of all gradients together.")
-    adapter_rank: int = Field(16, ge=1, le=512, title="Adapter rank", description="Rank of the low-rank adapters (LoRA).")
+    adapter: AdapterKind = Field("lora", title="Adapters", description="Kind of the low-rank adapters. `lora`; `dora` also learns the length of each row of the weights; `adalora` shares one budget of ranks out over the layers while it trains.")
+    adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank of the adapters in the attention layers; with `adalora` the mean rank at the end. 0 is none there.")
+    adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is that of attention, 0 is no adapters there.")
+    adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is that of attention, 0 is no adapter there.")
+    adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank: how strongly the adapters act.")
     adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.")
     text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples whose text is hidden, so that guidance keeps working.")
     code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are hidden in a sample.")

@@ -124,7 +124,7 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:
     """Weights, adapters, front-end and record into `folder`; the family's files."""
     tensors = plain_tensors(model)
-    merged = {**tensors, **merged_tensors(model)} if model.adapters else None
+    merged = {**tensors, **model.adapters.folded()} if model.adapters else None
     files = list(model.family.export(model.base_folder, folder, tensors, merged))
     if model.adapters:
         model.adapters.save(folder / records.ADAPTER)
@@ -140,16 +140,6 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     for table, rows in new_rows(model.model.module, model.model.text_tables).items():
         tensors[f"{table}.weight"] = torch.cat([tensors[f"{table}.weight"], rows.detach()])
     return tensors
-
-
-def merged_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
-    """The weights that adapters wrap, with the adapters folded in."""
-    from peft.tuners.lora import LoraLayer
-
-    layers = {name: layer for name, layer in model.model.module.named_modules() if isinstance(layer, LoraLayer)}
-    with torch.no_grad():
-        return {f"{name}.weight": layer.get_base_layer().weight + layer.get_delta_weight(layer.active_adapters[0])
-                for name, layer in layers.items()}
 
 
 def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, tell: Tell) -> Certificate:

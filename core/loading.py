@@ -6,7 +6,7 @@ by tensor, and a checkpoint's files must be those that were saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,13 @@ class VoiceModel:
         if self.adapters is None:
             return nullcontext()
         return self.adapters.switched(self.adapts(language))
+
+    def speaking_each(self, languages: Sequence[str]) -> AbstractContextManager[None]:
+        """Context in which each row of a batch is spoken as its language needs it; one copy of them, or several."""
+        acting = [self.adapts(language) for language in languages]
+        if self.adapters is None or len(set(acting)) < 2:
+            return self.speaking(languages[0])
+        return self.adapters.in_rows(acting)
 
     def adapts(self, language: str) -> bool:
         """Whether adapters act on texts of `language`."""

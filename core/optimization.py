@@ -109,8 +109,9 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
     text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
     told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
+    adapters = work.voice.adapters
     work.optimizer.zero_grad(set_to_none=True)
-    for batch in micro_batches:
+    for index, batch in enumerate(micro_batches):
         own, waiting = waiting[:len(batch)], waiting[len(batch):]
         with work.precision.autocast():
             losses = work.voice.model.losses(batch, hiding, own)
@@ -119,6 +120,8 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
         total = speech + options.text_loss_weight * text
         if losses.attention_sum is not None:
             total = total + options.attention_weight * losses.attention_sum / speech_targets
+        if index == 0 and adapters is not None and adapters.allocation is not None:
+            total = total + adapters.allocation.penalty()
         work.scaler.scale(total).backward()
         told = told + torch.stack([speech, text]).detach()
     work.scaler.unscale_(work.optimizer)
@@ -131,10 +134,12 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     return found
 
 
-def apply(work: Work) -> None:
-    """Move what is trained along the gradients that `gradients` left."""
+def apply(work: Work, step: int) -> None:
+    """Move what is trained along the gradients that `gradients` left; it is the run's `step`, from 1."""
     work.scaler.step(work.optimizer)
     work.scaler.update()
+    if work.voice.adapters is not None and work.voice.adapters.allocation is not None:
+        work.voice.adapters.allocation.follow(step)
 
 
 def lower_scale(work: Work, fault: NotFinite) -> bool:
@@ -159,16 +164,3 @@ class NotFinite(ArithmeticError):
             f"Training broke at step {step}: {self}. The clips of the step: {', '.join(clips)}.",
             "Train again with lower learning rates or in float32; if it breaks at the same clips, listen to them.",
         )
-
-
-@torch.no_grad()
-def held_out_loss(voice: VoiceModel, samples: Sequence[Sample], batch_size: int, precision: Precision) -> float:
-    """Mean next-token loss on the speech of `samples`, nothing hidden, in nats a token."""
-    total, count = torch.zeros((), device=voice.device), 0
-    ordered = sorted(samples, key=lambda sample: len(sample.speech_codes))
-    for start in range(0, len(ordered), batch_size):
-        with precision.autocast():
-            losses = voice.model.losses(ordered[start:start + batch_size], LossOptions())
-        total = total + losses.speech_sum
-        count += losses.speech_count
-    return total.item() / count

@@ -16,6 +16,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
+from core.prefix import is_count
 
 _CPU_FEATURES = ("avx512_bf16", "amx_bf16")
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -36,7 +37,7 @@ class Precision:
     def cast(self, module: nn.Module, trained: Collection[str]) -> None:
         """Keep in this precision what a checkpoint of `module` holds, but for the `trained` parameters."""
         for name, value in module.state_dict(keep_vars=True).items():
-            if name not in trained and value.is_floating_point():
+            if name not in trained and not is_count(name) and value.is_floating_point():
                 value.data = value.data.to(self.dtype)
 
     def scaler(self) -> GradScaler:

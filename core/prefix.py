@@ -63,9 +63,17 @@ def new_rows(module: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Paramete
 
 def base_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """Every tensor of an extended or adapted module that came from the base, by the base's own names."""
-    trained = {name for name, _ in module.named_parameters() if name.endswith(".new") or ".lora_" in name}
-    frozen = {name: value for name, value in module.state_dict().items() if name not in trained}
-    return {name.replace(".base_layer.", "."): value for name, value in frozen.items()}
+    return {name.replace(".base_layer.", "."): value for name, value in module.state_dict().items() if is_of_base(name)}
+
+
+def is_of_base(name: str) -> bool:
+    """Whether a tensor of an extended or adapted module is the base's: neither a new row nor an adapter's."""
+    return not name.endswith(".new") and ".lora_" not in name and not is_count(name)
+
+
+def is_count(name: str) -> bool:
+    """Whether a tensor only says how many directions an adapter has, as AdaLoRA's do."""
+    return ".ranknum." in name
 
 
 def hash_tensors(tensors: dict[str, torch.Tensor]) -> str:

@@ -31,7 +31,7 @@ from core import (
     resuming,
     training_data,
 )
-from core.adapters import Adapters
+from core.adapters import Adapters, plan
 from core.evaluate import Studio
 from core.fitting import Estimate
 from core.journal import Plan, Result, Step, Warned
@@ -115,8 +115,7 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
     voice = load_extension(workspace, options.extension, device)
     if options.scope == "rows":
         return voice
-    adapters = Adapters.fresh(voice.model.module, voice.model.adapter_targets, options.adapter_rank,
-                              options.adapter_dropout, options.seed)
+    adapters = Adapters.fresh(voice.model.module, plan(options, voice.model.adapter_targets), options.seed)
     voice.model.module.to(device)
     return replace(voice, adapters=adapters, scope=options.scope)
 

@@ -23,9 +23,12 @@ from core.loading import VoiceModel
 from core.optimization import NotFinite, StepLosses, Work
 from core.precision import Precision
 from core.prefix import base_tensors, hash_tensors
+from core.rank_allocation import RankAllocation
 from core.training_data import TrainingData, Utterance
 from data.batches import Draw, Order, Position
 from models.base import Sample
+
+_ALLOCATION = "allocation/"
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Trainer:
         with self._learning():
             while (losses := self._gradients(drawn, seeds)) is None:
                 self._restore_randomness(randomness)
-            optimization.apply(self._work)
+            optimization.apply(self._work, self.step + 1)
         self.voice.model.module.eval()
         self.step += 1
         self.step_seconds = time.monotonic() - began
@@ -144,13 +147,6 @@ class Trainer:
         with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
 
-    def held_out_loss(self) -> float:
-        """Next-token loss on the held-out speech, in nats a code."""
-        samples = training_data.measured(self.data.held_out, self.data.train, self.voice.model.prompt_length)
-        with self._speaking():
-            size = self.setting.size(self.options.batch_size)
-            return optimization.held_out_loss(self.voice, samples, size, self.precision)
-
     def state(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves."""
         tensors = checkpoint.optimizer_tensors(self.optimizer, list(self.trained.named))
@@ -158,6 +154,8 @@ class Trainer:
         if self._work.scaler.is_enabled():
             values = self._work.scaler.state_dict()
             tensors["scaler"] = torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
+        if allocation := self._allocation:
+            tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         replay = self._replay.position if self._replay else Position()
         return TrainerState(self.step, self.seconds, self._order.position, replay, self.data.fingerprint, tensors,
                             self.setting)
@@ -174,7 +172,14 @@ class Trainer:
             scale, tracker = state.tensors["scaler"].tolist()
             values = {**self._work.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
             self._work.scaler.load_state_dict(values)
+        if allocation := self._allocation:
+            allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
+                                if name.startswith(_ALLOCATION)})
         self.use(state.setting)
+
+    @property
+    def _allocation(self) -> RankAllocation | None:
+        return self.voice.adapters.allocation if self.voice.adapters else None
 
     def _batch(self, draws: Sequence[Draw], clips: Sequence[Utterance]) -> Batch:
         samples = training_data.samples(draws, clips, self.voice.model.prompt_length)

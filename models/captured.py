@@ -16,7 +16,7 @@ from models.speech_lm import SpeechLM
 
 _SMALLEST_SPAN = 128
 _WARM_UP = 2  # runs before a capture, in which libraries set themselves up
-Shape = tuple[int, bool, bool, tuple[bool, ...]]
+Shape = tuple[int, bool, bool, tuple[object, ...]]
 
 
 class CapturedStepper(Stepper):
@@ -64,6 +64,10 @@ def span_for(positions: int) -> int:
     return max(_SMALLEST_SPAN, 1 << (positions - 1).bit_length())
 
 
-def _switches(model: SpeechLM) -> tuple[bool, ...]:
-    """Which adapters are off: a graph holds the way through the layers as it was when it was captured."""
-    return tuple(bool(layer.disable_adapters) for layer in model.modules() if hasattr(layer, "disable_adapters"))
+def _switches(model: SpeechLM) -> tuple[object, ...]:
+    """Which adapters are off, and in which rows they act where the others are on.
+
+    A graph holds the way through the layers as it was when it was captured.
+    """
+    return tuple((bool(layer.disable_adapters), getattr(layer, "rows_switched", None))
+                 for layer in model.modules() if hasattr(layer, "disable_adapters"))

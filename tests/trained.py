@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from core import checkpoint, job, records
-from core.adapters import Adapters
+from core.adapters import Adapters, plan
 from core.checkpoint import TrainerState
 from core.journal import CheckpointSaved, Journal
 from core.loading import load
@@ -21,16 +21,16 @@ from tests.worlds import extended_world, train_options
 RUN = "run-am"
 
 
-def trained_world(path: Path, scope: str = "gated") -> Workspace:
+def trained_world(path: Path, scope: str = "gated", **changes: object) -> Workspace:
     """`extended_world` with a run whose one checkpoint changed everything its scope allows."""
     workspace = extended_world(path)
-    write_checkpoint(workspace, scope)
+    write_checkpoint(workspace, scope, **changes)
     return workspace
 
 
-def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN) -> None:
+def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **changes: object) -> None:
     """A run in `workspace` as training leaves it, after 8 steps."""
-    options = train_options(scope=scope)
+    options = train_options(scope=scope, **changes)
     made = job.create(workspace, "train", options, name=name)
     voice = replace(load(workspace, "extension:tiny-am", torch.device("cpu")), scope=scope)
     noise = torch.Generator().manual_seed(5)
@@ -38,7 +38,8 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN) -> None:
         for rows in new_rows(voice.model.module, voice.model.text_tables).values():
             rows += 0.1 * torch.randn(rows.shape, generator=noise)
     if scope != "rows":
-        adapters = Adapters.fresh(voice.model.module, voice.model.adapter_targets, 4, 0.0, seed=1)
+        wanted = replace(plan(options, voice.model.adapter_targets), dropout=0.0)
+        adapters = Adapters.fresh(voice.model.module, wanted, seed=1)
         with torch.no_grad():
             for value in adapters.parameters().values():
                 value += 0.1 * torch.randn(value.shape, generator=noise)

@@ -20,7 +20,7 @@ import torch
 
 from config.schema import Scope, TrainOptions
 from core import memory, precision
-from core.adapters import Adapters
+from core.adapters import Adapters, plan
 from core.loading import VoiceModel, extended
 from core.trainer import Trainer
 from core.training_data import TrainingData, Utterance
@@ -122,7 +122,7 @@ def make(bench: Bench, scope: Scope) -> Trainer:
     voice = extended(voice, front_end, rows)
     options = TrainOptions(scope=scope, batch_size=extent.batch_size, steps=10_000)
     if scope != "rows":
-        adapters = Adapters.fresh(module, model.adapter_targets, options.adapter_rank, options.adapter_dropout, 0)
+        adapters = Adapters.fresh(module, plan(options, model.adapter_targets), 0)
         module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
     clips = _clips(bench)

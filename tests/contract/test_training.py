@@ -31,7 +31,7 @@ def test_one_batch_overfits(world: World) -> None:
     with trainer.voice.speaking("am"):
         for _ in range(300):
             losses.append(optimization.gradients(work, [samples], range(len(samples))))
-            optimization.apply(work)
+            optimization.apply(work, 1)
     assert losses[-1].speech < 0.05 * losses[0].speech
     assert losses[-1].text < 0.2 * losses[0].text
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from core.adapters import Adapters
+from core.adapters import AdapterPlan, Adapters
 from models.compact import Bfloat16Linear, Int8Linear, Joined, Part, compact, digits
 from models.decoder import Decoder, DecoderConfig
 
@@ -78,7 +78,7 @@ def test_two_digits_keep_a_row() -> None:
 def test_adapters_act_on_compact_layers() -> None:
     torch.manual_seed(0)
     decoder = Decoder(CONFIG).eval()
-    adapters = Adapters.fresh(decoder, ("q_proj", "up_proj"), 4, 0.0, 0)
+    adapters = Adapters.fresh(decoder, AdapterPlan("lora", {"q_proj": 4, "up_proj": 4}), 0)
     for name, value in adapters.parameters().items():
         if "lora_B" in name:
             nn.init.normal_(value, std=1.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.adapters import Adapters
+from core.adapters import AdapterPlan, Adapters
 from models import linear
 from models.linear import Linear
 
@@ -58,7 +58,7 @@ def test_an_adapter_that_is_off_leaves_its_product_to_the_bit() -> None:
     _, ours = pair(False)
     holder, rows = nn.ModuleDict({"q_proj": ours}), torch.randn(7, 64)
     wanted = ours(rows)
-    adapters = Adapters.fresh(holder, ("q_proj",), 4, 0.0, 0)
+    adapters = Adapters.fresh(holder, AdapterPlan("lora", {"q_proj": 4}), 0)
     nn.init.normal_(next(value for name, value in adapters.parameters().items() if "lora_B" in name))
     wrapped = holder["q_proj"]
     assert wrapped is not ours
