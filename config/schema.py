@@ -87,6 +87,7 @@ class PrepareOptions(Options):
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
+    held_out_apart: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the split.")
     device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
@@ -146,6 +147,10 @@ class TrainOptions(Options):
     adopt_weights: str = Field("", title="Begin on the weights of", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: the run begins on those rows and adapters, with a fresh optimizer; rows are told by their tokens, so the vocabulary may be another. Nothing begins on the extension as it was made.")
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Last checkpoints that are kept, beside the best one and those that were given a name; one more than a single one is there when the last turns out to be damaged.")
     judged_sentences: int = Field(20, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.")
+    choose_by: Literal["auto", "speech_loss", "judged_error"] = Field("auto", title="Best by", description="What makes a checkpoint the best: `speech_loss` on held-out clips, or the `judged_error` of the sentences it speaks. `auto` is the error where a judge knows the language, since loss turns up before speech stops getting better, else the loss.")
+    validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every", description="Steps between validations without samples; 0 validates at checkpoints alone. When the best is chosen by loss, a better step is saved at once.")
+    validate_apart: Literal["source", "speaker"] = Field("source", title="Validation shares no", description="Held-out clips that share this with a training clip are left out of validation: the `source` (the recording they were cut from), or the `speaker`.")
+    patience: int = Field(0, ge=0, le=1000, title="Patience", description="Validations in a row without a better value after which the training ends; 0 is never.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 

@@ -24,6 +24,7 @@ from core import kept, records, tensor_files
 from core.fitting import Setting
 from core.kept import steps as steps
 from core.loading import VoiceModel
+from core.patience import Patience
 from core.prefix import new_rows
 from core.records import CheckpointRecord
 from core.reporter import size_text
@@ -47,6 +48,7 @@ class TrainerState:
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
     setting: Setting = Setting()
     content: str = ""  # fingerprint of the clips as the model sees them
+    patience: Patience = Patience()
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -126,7 +128,8 @@ def load_state(run: Path, step: int) -> TrainerState:
     return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
-                        Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")))
+                        Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
+                        Patience(**numbers.get("patience", {})))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -156,7 +159,7 @@ def _write_model(folder: Path, voice: VoiceModel) -> None:
 def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
             "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
-            "content": state.content, **asdict(state.setting)}
+            "content": state.content, "patience": asdict(state.patience), **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

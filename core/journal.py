@@ -108,12 +108,18 @@ class Step(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """Held-out speech loss in nats, and the judge's error (0 to about 1) by language."""
+    """Held-out losses in nats a token, the share of codes that were the likeliest, and the judge's errors by language.
+
+    `languages` holds the numbers of `core.validation.Measured` by language; the other losses are the new language's.
+    """
 
     kind: ClassVar[str] = "evaluated"
     step: int
     speech_loss: float
-    errors: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)  # 0 to about 1
+    text_loss: float | None = None
+    accuracy: float | None = None
+    languages: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,24 @@ run measures a checkpoint that was saved and not yet measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import checkpoint, evaluate, ranking
+from core import checkpoint, evaluate, ranking, validation
 from core.evaluate import Spoken, Studio
 from core.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
+from core.patience import Patience
 from core.records import CheckpointRecord
 from core.reporter import Reporter, StopRequested
 from core.trainer import Trainer
 from core.training_data import Sentence
+from core.validation import Measured
 from data import audio
+from models.base import Sample
 
 SAMPLES = "samples"
 _JUDGED, _LOSS = "judged error", "held-out speech loss"
@@ -34,6 +37,8 @@ class Milestones:
     studio: Studio
     record: CheckpointRecord
     reporter: Reporter
+    patience: Patience = Patience()
+    _samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     @property
     def run(self) -> Path:
@@ -47,13 +52,18 @@ class Milestones:
 
     @property
     def measure(self) -> str:
-        """By what the best is chosen: judged speech where it can be judged, else the loss."""
+        """By what the best is chosen: what was asked for, or judged speech where it can be judged, else the loss."""
         judged = self.options.judged_sentences > 0 and self.studio.judges(self.trainer.data.language)
-        return _JUDGED if judged else _LOSS
+        return _JUDGED if judged and self.options.choose_by != "speech_loss" else _LOSS
 
     def warn(self) -> None:
-        """Say it when speech cannot be judged although that was asked for."""
+        """Say it when speech cannot be judged although that was asked for; refuse what can never be."""
         language = self.trainer.data.language
+        if self.options.choose_by == "judged_error" and self.measure != _JUDGED:
+            raise UserError(
+                "The best checkpoint cannot be chosen by judged speech: "
+                + ("no sentence is to be judged." if self.studio.judges(language) else f"no judge knows {language!r}."),
+                "Choose it by speech_loss, or give a number of judged sentences in a language that a judge knows.")
         if self.options.judged_sentences > 0 and not self.studio.judges(language):
             self.reporter.emit(Warned(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
@@ -61,7 +71,7 @@ class Milestones:
 
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor have a name are deleted."""
-        state = replace(self.trainer.state(), content=self.trainer.data.content)
+        state = replace(self.trainer.state(), content=self.trainer.data.content, patience=self.patience)
         checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, state)
         ranking.prune(self.run, self.options.keep_last, ranking.read(self.run).best)
 
@@ -76,9 +86,39 @@ class Milestones:
             raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
                                 "resume goes on from there.")
 
-    def measured(self) -> bool:
-        """Whether the present step stands in the ranking."""
-        return self.trainer.step in ranking.read(self.run).values
+    def exhausted(self) -> bool:
+        """Whether the validations lately brought nothing, so that the training ends here."""
+        return self.patience.exhausted(self.options.patience)
+
+    def catch_up(self, due: bool) -> None:
+        """After a resume: count what was measured after its checkpoint was saved, and measure what was not.
+
+        `due`: the present step is one at which a checkpoint is measured.
+        """
+        step, known = self.trainer.step, ranking.read(self.run).values
+        if step in known:
+            self.patience = self.patience.after(step, known[step])
+        elif step and due:
+            self.evaluate()
+        elif step and self.validation_due() and self.patience.step < step:
+            self.validate()
+
+    def validation_due(self) -> bool:
+        """Whether the present step is measured without samples."""
+        every = self.options.validate_every
+        return every > 0 and self.trainer.step % every == 0
+
+    def validate(self) -> None:
+        """Measure the losses of the present step, which is not saved unless it is the best by loss, or the last."""
+        measured, step = self._measured(), self.trainer.step
+        loss = measured[self.trainer.data.language].speech_loss
+        self.reporter.emit(_evaluated(step, self.trainer.data.language, measured, None))
+        if self.measure != _LOSS:
+            return
+        self.patience = self.patience.after(step, loss)
+        if self.patience.best_step == step or self.exhausted():
+            self.save()
+            self._rank(loss)
 
     def evaluate(self) -> None:
         """Measure the present step, which is saved, and rank it.
@@ -91,10 +131,23 @@ class Milestones:
 
     def _measure_and_rank(self) -> None:
         step, language = self.trainer.step, self.trainer.data.language
-        loss = self.trainer.held_out_loss()
+        measured = self._measured()
         error = self._speak(language)
-        self.reporter.emit(Evaluated(step, loss, {} if error is None else {language: error}))
-        value = loss if error is None else error
+        self.reporter.emit(_evaluated(step, language, measured, error))
+        value = error if error is not None and self.measure == _JUDGED else measured[language].speech_loss
+        self.patience = self.patience.after(step, value)
+        self._rank(value)
+
+    def _measured(self) -> dict[str, Measured]:
+        trainer = self.trainer
+        if not self._samples:
+            self._samples = validation.samples(trainer.voice, trainer.data, self.studio)
+        size = trainer.setting.size(self.options.batch_size)
+        return validation.measure(trainer.voice, self._samples, size, trainer.precision)
+
+    def _rank(self, value: float) -> None:
+        """Put the present step, which is saved, among the others; those no longer needed are deleted."""
+        step = self.trainer.step
         ranked = replace(ranking.read(self.run), measure=self.measure).with_value(step, value)
         ranking.write(self.run, ranked)
         self.reporter.emit(CheckpointSaved(step, self._path(), best=ranked.best == step))
@@ -143,3 +196,9 @@ class Milestones:
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()
+
+
+def _evaluated(step: int, language: str, measured: dict[str, Measured], error: float | None) -> Evaluated:
+    own = measured[language]
+    return Evaluated(step, own.speech_loss, {} if error is None else {language: error}, own.text_loss, own.accuracy,
+                     {code: one.numbers() for code, one in measured.items()})

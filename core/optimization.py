@@ -164,16 +164,3 @@ class NotFinite(ArithmeticError):
             f"Training broke at step {step}: {self}. The clips of the step: {', '.join(clips)}.",
             "Train again with lower learning rates or in float32; if it breaks at the same clips, listen to them.",
         )
-
-
-@torch.no_grad()
-def held_out_loss(voice: VoiceModel, samples: Sequence[Sample], batch_size: int, precision: Precision) -> float:
-    """Mean next-token loss on the speech of `samples`, nothing hidden, in nats a token."""
-    total, count = torch.zeros((), device=voice.device), 0
-    ordered = sorted(samples, key=lambda sample: len(sample.speech_codes))
-    for start in range(0, len(ordered), batch_size):
-        with precision.autocast():
-            losses = voice.model.losses(ordered[start:start + batch_size], LossOptions())
-        total = total + losses.speech_sum
-        count += losses.speech_count
-    return total.item() / count

@@ -150,7 +150,10 @@ def describe(event: Event) -> str:
                     f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s")
         case Evaluated():
             errors = "".join(f"  {code} error {error:.1%}" for code, error in event.errors.items())
-            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{errors}"
+            more = "" if event.text_loss is None or event.accuracy is None else (
+                f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
+            others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
+            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}"
         case SampleMade():
             return f"step {event.step}: spoke [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
         case AudioMade():

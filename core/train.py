@@ -38,6 +38,7 @@ from core.journal import Plan, Result, Step, Warned
 from core.loading import VoiceModel, load_checkpoint, load_extension
 from core.milestones import Milestones
 from core.optimization import StepLosses
+from core.patience import Patience
 from core.records import CheckpointRecord
 from core.reporter import Reporter, check_stop, stage, telling
 from core.trainer import Trainer
@@ -59,9 +60,8 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
     reporter.emit(_plan(trainer, found))
     milestones.warn()
     check_stop(reporter)
-    if trainer.step and _due(trainer) and not milestones.measured():
-        milestones.evaluate()
-    while not _done(trainer):
+    milestones.catch_up(_due(trainer))
+    while not _done(trainer) and not milestones.exhausted():
         losses = trainer.take_step()
         _tell(trainer, losses, reporter)
         if _due(trainer):
@@ -71,7 +71,11 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
         elif reporter.stop_requested():
             milestones.save()
             milestones.stop_here()
-    if trainer.step < options.steps:
+        elif milestones.validation_due():
+            milestones.validate()
+    if milestones.exhausted():
+        reporter.emit(Warned(_given_up(milestones)))
+    elif trainer.step < options.steps:
         reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
                              f"{trainer.step} of {options.steps}, before the learning rate had run down."))
     return _finish(milestones, workspace, reporter)
@@ -79,7 +83,7 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device) -> Milestones:
     """Everything of a new run, or of one that goes on from its last checkpoint."""
-    run = reporter.directory
+    run, patience = reporter.directory, Patience()
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
     if saved is not None:
@@ -90,7 +94,7 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
             adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
-    data = training_data.load(workspace, options.dataset, voice)
+    data = training_data.load(workspace, options.dataset, voice, options.validate_apart)
     for note in data.notes:
         reporter.emit(Warned(note))
     studio = Studio.of(voice)
@@ -105,9 +109,10 @@ def _open(options: TrainOptions, workspace: Workspace, reporter: Reporter, devic
         state = checkpoint.load_state(run, saved)
         resuming.check_data(run, options, state, data)
         trainer.restore(state)
+        patience = state.patience
         if (ranked := ranking.read(run)) != ranked.up_to(saved):
             ranking.write(run, ranked.up_to(saved))
-    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter)
+    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
 
 
 def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
@@ -175,6 +180,12 @@ def _duration(seconds: float) -> str:
 def _amount(parameters: int) -> str:
     """Such as `5.9 M` or `4.2 k`."""
     return f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters / 1e3:.1f} k"
+
+
+def _given_up(milestones: Milestones) -> str:
+    patience, trainer = milestones.patience, milestones.trainer
+    return (f"Stopped early at step {trainer.step} of {trainer.options.steps}: {patience.stale} validations in a row "
+            f"were not better than the {milestones.measure} of {patience.best:.4f} at step {patience.best_step}.")
 
 
 def _done(trainer: Trainer) -> bool:

@@ -147,13 +147,6 @@ class Trainer:
         with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
 
-    def held_out_loss(self) -> float:
-        """Next-token loss on the held-out speech, in nats a code."""
-        samples = training_data.measured(self.data.held_out, self.data.train, self.voice.model.prompt_length)
-        with self._speaking():
-            size = self.setting.size(self.options.batch_size)
-            return optimization.held_out_loss(self.voice, samples, size, self.precision)
-
     def state(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves."""
         tensors = checkpoint.optimizer_tensors(self.optimizer, list(self.trained.named))

@@ -75,22 +75,27 @@ class TrainingData:
         return digest.hexdigest()
 
 
-def load(workspace: Workspace, name: str, voice: VoiceModel) -> TrainingData:
-    """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on."""
+def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source") -> TrainingData:
+    """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
+
+    No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
+    """
     dataset = manifest.load(workspace.dataset(name))
     language = dataset.card.language
     _check_language(name, language, voice.front_end)
     cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
     reader = _Reader(voice, cache, cache.load_pack(dataset.card.fingerprint))
     train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.speaks(clip, language)])
-    held_out = reader.utterances([clip for clip in dataset.split(HELD_OUT) if reader.speaks(clip, language)])
+    apart_clips = reader.apart(dataset.split(HELD_OUT), dataset.split(TRAIN), apart)
+    held_out = reader.utterances([clip for clip in apart_clips if reader.speaks(clip, language)])
     train = reader.with_company(train)
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
         raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.way_out())
     if not held_out:
-        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.",
-                        "Prepare it with a held-out share above 0.")
+        why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
+        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.{why}",
+                        _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     sentences = tuple(Sentence(item.text, paths[item.id]) for item in held_out)
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes())
@@ -142,7 +147,10 @@ def utterance(name: str, text: str, language: str, speaker: str, features: Featu
 _LANGUAGE, _LENGTH = "in another language", "longer than the model takes"
 _ALONE = "the only clip of the speaker, which leaves none to prompt it"
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
+_SHARED = "held out, but shared with a training clip"
 _WAYS_OUT = {
+    _SHARED: "Prepare it under another name with held-out clips apart by this (--held-out-apart), or let validation be "
+             "apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
     _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",
     _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept.",
@@ -166,6 +174,19 @@ class _Reader:
         if clip.language != language:
             self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
+
+    def apart(self, held_out: Sequence[manifest.Clip], train: Sequence[manifest.Clip],
+              what: str) -> list[manifest.Clip]:
+        """Held-out clips of no training clip's source (where it is known), nor speaker if `what` says so."""
+        sources = {clip.source for clip in train if clip.source}
+        speakers = {clip.speaker for clip in train} if what == "speaker" else set()
+        found = []
+        for clip in held_out:
+            if clip.source in sources or clip.speaker in speakers:
+                self._leave_out(f"{_SHARED}: the {'source' if clip.source in sources else 'speaker'}", clip.id)
+            else:
+                found.append(clip)
+        return found
 
     def with_company(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
         """Only clips whose speaker has another one: the prompt must not be the target."""

@@ -34,6 +34,7 @@ class Clip:
     duration_s: float
     speaker: str
     sha256: str  # of the audio file's bytes
+    source: str = ""  # the recording it was cut from; empty where it is one by itself
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def make_card(name: str, language: str, source: str, clips: Sequence[Clip]) -> C
 
 def fingerprint(clips: Iterable[Clip]) -> str:
     """sha256 over what training sees, whatever the order and the names of files."""
-    lines = sorted(json.dumps([clip.sha256, clip.text, clip.language, clip.split, clip.speaker]) for clip in clips)
+    lines = sorted(json.dumps([clip.sha256, clip.text, clip.language, clip.split, clip.speaker,
+                               *([clip.source] if clip.source else [])]) for clip in clips)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -113,6 +115,7 @@ def read_clips(path: Path) -> Iterator[Clip]:
     """Clips of a manifest, line by line."""
     wanted = {field.name for field in fields(Clip)}
     for number, row in read_json_lines(path):
+        row.setdefault("source", "")  # datasets that were prepared before clips had one
         if set(row) != wanted:
             raise UserError(
                 f"{path}, line {number}: missing {sorted(wanted - set(row))}, unknown {sorted(set(row) - wanted)}.",

@@ -53,6 +53,7 @@ class LossOptions:
 
     text_dropout: float = 0.0
     code_dropout: float = 0.0
+    hits: bool = False  # also count the speech tokens that were the likeliest
     attention: bool = False  # also measure how far the family's aligned heads look from an even reading of the text
 
 
@@ -65,6 +66,7 @@ class Losses:
     speech_sum: torch.Tensor
     speech_count: int
     attention_sum: torch.Tensor | None = None  # over the speech tokens; None where it was not asked for
+    speech_hits: torch.Tensor | None = None  # speech tokens that were the likeliest; None where it was not asked for
 
 
 @dataclass(frozen=True)

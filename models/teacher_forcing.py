@@ -161,9 +161,11 @@ def losses(model: SpeechLM, batch: Batch, options: LossOptions) -> Losses:
     hidden, targets = hidden.flatten(0, 1), batch.targets
     text_logits = model.text_head(hidden.index_select(0, targets.text_from))
     speech_logits = model.speech_head(hidden.index_select(0, targets.speech_from))
+    hits = (speech_logits.argmax(-1) == targets.speech_ids).sum() if options.hits else None
     return Losses(
         F.cross_entropy(text_logits.float(), targets.text_ids, reduction="sum"), len(targets.text_ids),
         F.cross_entropy(speech_logits.float(), targets.speech_ids, reduction="sum"), len(targets.speech_ids), attention,
+        hits,
     )
 
 

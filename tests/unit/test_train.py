@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from config.errors import UserError
-from core import certificate, checkpoint, kept, ranking, train, trainer
+from core import certificate, checkpoint, kept, ranking, train, validation
 from core.loading import load, load_checkpoint, load_extension
 from core.optimization import NotFinite
 from core.reporter import StopRequested
+from core.validation import Measured
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -30,6 +32,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def world(made: Workspace, tmp_path: Path) -> Workspace:
     shutil.copytree(made.path, tmp_path / "workspace")
     return Workspace.open(tmp_path / "workspace")
+
+
+def measured_as(monkeypatch: pytest.MonkeyPatch, losses: Iterator[float]) -> None:
+    monkeypatch.setattr(validation, "measure", lambda *given: {"am": Measured(4, next(losses), 1.0, 0.5)})
 
 
 def started(world: Workspace, name: str = "one", stop_after: int | None = None, **changes: object) -> Listener:
@@ -52,7 +58,7 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
 
 def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 2.5])
-    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, judged_sentences=0, keep_last=1)
     assert checkpoint.steps(listener.directory) == [4, 8]
     ranked = ranking.read(listener.directory)
@@ -62,7 +68,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
 
 def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
-    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    measured_as(monkeypatch, losses)
     changes = {"checkpoint_every": 1, "judged_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
     assert checkpoint.steps(run) == [1, 2, 3, 4]
@@ -74,7 +80,7 @@ def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypa
 def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
-    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    measured_as(monkeypatch, losses)
     monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: next(errors))
     ranked = ranking.read(started(world).directory)
     assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
@@ -187,7 +193,7 @@ def _state_of_step_6(world: Workspace) -> bytes:
 
 def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 2.0])
-    monkeypatch.setattr(trainer.Trainer, "held_out_loss", lambda self: next(losses))
+    measured_as(monkeypatch, losses)
     run = started(world, judged_sentences=0, stop_after=6).directory
     broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])

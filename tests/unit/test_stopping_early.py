@@ -1,0 +1,135 @@
+"""Validation between checkpoints, and when it ends a training; a resumed run counts on where it stood."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import checkpoint, ranking, train, training_data, validation
+from core.journal import Evaluated
+from core.loading import load_extension
+from core.patience import Patience
+from core.reporter import StopRequested
+from core.validation import Measured
+from core.workspace import Workspace
+from tests.worlds import Listener, extended_world, train_options
+
+CPU = torch.device("cpu")
+LOSSES = {1: 5.0, 2: 4.0, 3: 4.5, 4: 3.0, 5: 3.5, 6: 3.2, 7: 3.1, 8: 2.0}
+OFTEN = {"judged_sentences": 0, "checkpoint_every": 100, "validate_every": 1, "steps": 8, "choose_by": "speech_loss"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(made: Workspace, tmp_path: Path) -> Workspace:
+    shutil.copytree(made.path, tmp_path / "workspace")
+    return Workspace.open(tmp_path / "workspace")
+
+
+def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None,
+        **changes: object) -> Listener:
+    """The run `one`, whose losses are those of `LOSSES`."""
+    listener, steps = Listener(world.runs / "one", stop_after), list[int]()
+    emit, before = listener.emit, checkpoint.steps(world.runs / "one")
+
+    def heard(event) -> None:
+        if event.kind == "step":
+            steps.append(event.step)
+        emit(event)
+
+    monkeypatch.setattr(listener, "emit", heard)
+    monkeypatch.setattr(validation, "measure", lambda *given: {
+        "am": Measured(4, LOSSES[steps[-1] if steps else before[-1]], 1.5, 0.25)})
+    options = train_options(**{**OFTEN, **changes})
+    if stop_after is None:
+        train.run(options, world, listener)
+    else:
+        with pytest.raises(StopRequested):
+            train.run(options, world, listener)
+    return listener
+
+
+def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = run(world, monkeypatch, keep_last=9)
+    assert checkpoint.steps(listener.directory) == [1, 2, 4, 8]
+    assert ranking.read(listener.directory).best == 8
+    first: Evaluated = listener.of("evaluated")[0]
+    assert (first.speech_loss, first.text_loss, first.accuracy) == (5.0, 1.5, 0.25)
+    assert first.languages == {"am": {"clips": 4, "speech_loss": 5.0, "text_loss": 1.5, "accuracy": 0.25}}
+
+
+def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = run(world, monkeypatch, patience=2)
+    assert [step.step for step in listener.of("step")] == [1, 2, 3, 4, 5, 6]
+    assert listener.of("warned")[-1].message == (
+        "Stopped early at step 6 of 8: 2 validations in a row were not better than the held-out speech loss of 3.0000 "
+        "at step 4.")
+    assert ranking.read(listener.directory).best == 4
+    assert checkpoint.load_state(listener.directory, 6).patience == Patience(6, 4, 3.0, 2)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypatch: pytest.MonkeyPatch,
+                                                       stop: int) -> None:
+    run(world, monkeypatch, stop_after=stop, patience=2)
+    listener = run(world, monkeypatch, patience=2)
+    assert listener.of("step")[-1].step == 6
+    assert ranking.read(listener.directory).best == 4
+
+
+def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
+    patience = Patience().after(4, 2.0).after(4, 2.0).after(8, 2.0)
+    assert patience == Patience(8, 4, 2.0, 1)
+    assert patience.exhausted(1)
+    assert not patience.exhausted(0)
+
+
+def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: 0.1)
+    listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, judged_sentences=2)
+    assert ranking.read(listener.directory).values == {4: 3.0, 8: 2.0}
+    assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
+
+
+def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="no sentence is to be judged"):
+        run(world, monkeypatch, choose_by="judged_error")
+
+
+def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
+    voice = load_extension(world, "tiny-am", CPU)
+    data = training_data.load(world, "demo-am", voice)
+    samples = training_data.measured(data.held_out, data.train, voice.model.prompt_length)
+    from core.precision import Precision
+
+    found = validation.measure(voice, {"am": samples}, 3, Precision("cpu", torch.float32, "for the test"))["am"]
+    speech = text = hits = 0.0
+    for sample in samples:
+        probe = voice.model.probe(sample)
+        wanted = torch.tensor([*sample.speech_codes, 28])  # the stop comes last
+        logs = torch.log_softmax(probe.speech_logits, -1)
+        speech -= float(logs[torch.arange(len(wanted)), wanted].sum())
+        hits += int((logs.argmax(-1) == wanted).sum())
+        ids = torch.tensor(sample.text_ids)
+        text -= float(torch.log_softmax(probe.text_logits, -1)[torch.arange(len(ids) - 1), ids[1:]].sum())
+    codes, letters = sum(len(item.speech_codes) + 1 for item in samples), sum(len(s.text_ids) - 1 for s in samples)
+    assert (found.clips, found.accuracy) == (4, pytest.approx(hits / codes))
+    assert found.speech_loss == pytest.approx(speech / codes, rel=1e-5)
+    assert found.text_loss == pytest.approx(text / letters, rel=1e-5)
+
+
+def test_base_languages_are_measured_in_full_alone(world: Workspace) -> None:
+    for scope, languages in (("gated", ["am"]), ("full", ["am", "en", "fr"])):
+        listener = Listener(world.runs / scope)
+        train.run(train_options(scope=scope, steps=1, judged_sentences=0), world, listener)
+        (event,) = listener.of("evaluated")
+        assert sorted(event.languages) == languages
+        assert all(0 < one["speech_loss"] < 10 for one in event.languages.values())
