@@ -51,6 +51,9 @@ def _source(value: str) -> str:
 LanguageCode = Annotated[str, AfterValidator(_language)]
 """A code of a language, in lower case."""
 
+LanguageOrNothing = Annotated[str, AfterValidator(lambda value: _language(value) if value.strip() else "")]
+"""A `LanguageCode`, or nothing where none need be known."""
+
 Name = Annotated[str, AfterValidator(_safe_name)]
 """A name that becomes a folder in the workspace."""
 
@@ -78,6 +81,33 @@ class DownloadOptions(Options):
     folder: str = Field("", title="Folder", description="A folder on this machine that has the files already: it is used instead of the hub. The files are linked where that can be done, copied otherwise, and never moved.")
     save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; nothing makes one of family and variant.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the hub.")
+
+
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def _place(value: str) -> str:
+    """A path, absolute because a worker runs in another folder than who asked; a plain name stays one."""
+    value = value.strip()
+    if _NAME.fullmatch(value) and Path(value).suffix not in _WEIGHTS:
+        return value
+    return _absolute(value)
+
+
+def _absolute(value: str) -> str:
+    return str(Path(value.strip()).expanduser().absolute()) if value.strip() else ""
+
+
+class DoctorOptions(Options):
+    """Say what a finetune from elsewhere changed against its base, or, without words, what this machine lacks."""
+
+    part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` examines a checkpoint from elsewhere; without a word the machine is examined.", json_schema_extra={"positional": True})
+    base: Annotated[str, AfterValidator(_place)] = Field("", title="Base", description="The model it was made from: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
+    checkpoint: Annotated[str, AfterValidator(_absolute)] = Field("", title="Checkpoint", description="The finetune: a .safetensors or .pt file (of tensors alone), or the folder of one.", json_schema_extra={"positional": True})
+    tokenizer: Annotated[str, AfterValidator(_absolute)] = Field("", title="Its tokenizer", description="The tokenizer file (JSON) that it was trained with; nothing takes one that lies in the checkpoint's folder.")
+    measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models where the base is in the workspace; takes as long as loading it and some seconds a language.")
+    restore: NameOrNothing = Field("", title="Restore as", description="Where rows alone were damaged: write an export of this name with the base's rows and the new ones. Nothing that is there is changed.")
+    language: LanguageOrNothing = Field("", title="New language", description="Code of the language that the new rows are for, such as `am`; needed to restore.")
 
 
 class PrepareOptions(Options):
@@ -221,6 +251,7 @@ VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
     "extend": ExtendOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
     "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
+    "doctor": DoctorOptions,
 }
 """The verbs that run as jobs, with their options."""
 

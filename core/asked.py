@@ -9,6 +9,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import (
     CompareOptions,
+    DoctorOptions,
     ExportOptions,
     ExtendOptions,
     Options,
@@ -40,6 +41,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
     """
     if isinstance(options, PrepareOptions):
         _check_source(options.source)
+    if isinstance(options, DoctorOptions):
+        _check_files(options)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -97,6 +100,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _voice_model(workspace, options.finetuned)
         case ExportOptions() if options.run:
             yield _voice_model(workspace, options.run)
+        case DoctorOptions() if options.base and not Path(options.base).is_absolute():
+            yield _Need("download", options.base, workspace.model)
         case PushOptions() if options.export:
             yield _Need("export", options.export, workspace.export)
 
@@ -111,3 +116,11 @@ def _check_source(source: str) -> None:
     if source != "demo" and not Path(source).exists():
         raise UserError(f"There is no source {source}.",
                         "Give `demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
+
+
+def _check_files(options: DoctorOptions) -> None:
+    """What the doctor is to look at must be there: it is a path, never a thing in the making."""
+    base = options.base if Path(options.base).is_absolute() else ""
+    for what, given in (("base", base), ("checkpoint", options.checkpoint), ("tokenizer", options.tokenizer)):
+        if given and not Path(given).exists():
+            raise UserError(f"There is no {what} {given}.", "Give the path of a file or folder on this machine.")

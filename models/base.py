@@ -154,7 +154,7 @@ class Anatomy:
     """What the tensors of a family's language model are, told by how their names begin."""
 
     text_tables: tuple[str, ...]  # tensors with one row a text id; the first is the embedding
-    parts: tuple[tuple[str, str], ...]  # beginning of a name, and what it belongs to
+    parts: tuple[tuple[str, str], ...]  # beginning of a name, and what it belongs to; `unused`: read by nobody
 
     def part(self, name: str) -> str:
         """What a tensor belongs to, such as `layers`; `other` for one that is not known."""

@@ -18,8 +18,8 @@ from models.speech_lm import SpeechLM
 
 ANATOMY = Anatomy(("text_emb.weight", "text_head.weight"), (
     ("text_emb.", "text table"), ("text_head.", "text head"), ("speech_emb.", "speech table"),
-    ("speech_head.", "speech head"), ("tfmr.", "layers"), ("cond_enc.", "conditioning"),
-    ("text_pos_emb.", "positions"), ("speech_pos_emb.", "positions"),
+    ("speech_head.", "speech head"), ("tfmr.embed_tokens.", "unused"), ("tfmr.", "layers"),
+    ("cond_enc.", "conditioning"), ("text_pos_emb.", "positions"), ("speech_pos_emb.", "positions"),
 ))
 """Of every `SpeechLM`."""
 

@@ -1,4 +1,8 @@
-"""Say what this machine has and lacks, and what to do about it. Exit code 1 when something must be mended."""
+"""Say what this machine has and lacks, and what to do about it; or what a model from elsewhere changed.
+
+Without words the machine is examined; exit code 1 when something must be mended. With `model BASE CHECKPOINT`
+a finetune is compared with its base, tensor by tensor: python -m scripts.doctor model --help lists the options.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import doctor
+from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Examine a model where one is named, else the machine; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return command.main("doctor", words) if "model" in words else machine(words)
+
+
+def machine(arguments: Sequence[str]) -> int:
     """Make every check and print a row for each; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
     given = parser.parse_args(arguments)

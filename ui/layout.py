@@ -6,7 +6,7 @@ import gradio as gr
 
 from core.job_reader import JobBoard
 from core.workspace import Workspace
-from ui import certificate, dataset, embeddings, jobs, listen, model, present, start, tokenizer, train
+from ui import certificate, dataset, doctor, embeddings, jobs, listen, model, present, start, tokenizer, train
 from ui.live import QUIET, Live, View
 from ui.markup import NOTHING, Html, div, element, span
 from ui.page import TABS, Page
@@ -14,7 +14,7 @@ from ui.page import TABS, Page
 _BUILDERS = {
     "start": start.build, "model": model.build, "data": dataset.build, "tokenizer": tokenizer.build,
     "embeddings": embeddings.build, "train": train.build, "listen": listen.build,
-    "certificate": certificate.build, "jobs": jobs.build,
+    "certificate": certificate.build, "doctor": doctor.build, "jobs": jobs.build,
 }
 _LABELS = dict(TABS)
 

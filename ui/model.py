@@ -24,7 +24,8 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     gr.HTML(div("lead", element("h2", "Base models"), paragraph(
         "A base model is a voice that speaks some languages already. Lisan adds one more to it. "
-        "Everything it knew stays as it was.")))
+        "Everything it knew stays as it was."), paragraph(
+        "A model that was finetuned elsewhere is looked at on the Doctor tab.")))
     for family in FAMILIES:
         with gr.Column(elem_classes="family"):
             card = gr.HTML(elem_id=f"family-{family.name}")

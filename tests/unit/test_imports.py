@@ -19,8 +19,8 @@ SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.te
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.asked", "core.catalog", "core.certificate", "core.demo", "core.doctor", "core.download", "core.hub",
-    "core.job", "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.kept", "core.locks",
+    "core.asked", "core.catalog", "core.certificate", "core.demo", "core.diagnosis", "core.doctor", "core.download",
+    "core.hub", "core.job", "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.kept", "core.locks",
     "core.model_record", "core.offers", "core.pages", "core.push", "core.queueing", "core.references",
     "core.reporter", "core.resident",
     "core.worker", "core.workspace",

@@ -1,0 +1,140 @@
+"""What the doctor found in a model from elsewhere, as it stands in `diagnosis.json`. Never loads torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from config.errors import UserError
+
+FILE = "diagnosis.json"
+State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
+                "misshapen", "missing", "extra", "new"]
+"""What became of a tensor, or of the old or new rows of one."""
+Level = Literal["good", "changed", "bad"]
+Languages = Literal["kept", "rounded", "changed", "lost"]
+"""Whether the base languages can still work: to the bit, but for rounding, nobody can say from weights, no."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One tensor. `change` is the length of the difference over that of the base tensor; so are moves of rows."""
+
+    name: str
+    part: str  # of the model, such as "layers"; "old rows" and "new rows" of a table with one row a text id
+    state: State
+    words: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    change: float = 0.0
+    rows: int = 0
+    rows_moved: int = 0  # in more than their rounding
+    largest: float = 0.0  # move of a row
+    median: float = 0.0  # move of those that moved
+    rank: int | None = None  # of the difference, where it is low
+
+    @property
+    def touched(self) -> bool:
+        """Whether values are others than in the base, by more than rounding."""
+        return self.state not in ("equal", "rounded", "new", "extra")
+
+
+@dataclass(frozen=True)
+class TokenizerFit:
+    """A tokenizer beside the rows and the tokenizer of the base."""
+
+    path: str
+    size: int  # highest id and one
+    rows: int  # of the checkpoint's text embedding
+    base_size: int  # text rows of the base
+    spare: int  # rows that no piece has
+    moved: tuple[tuple[str, int, int], ...]  # base pieces with another id: piece, id before, id now (the first few)
+    moved_count: int
+    lost: tuple[str, ...]  # base pieces that are gone (the first few)
+    lost_count: int
+    following: int  # moved pieces whose row moved with them
+    trespassing: tuple[tuple[str, int], ...]  # new pieces on rows of the base (the first few)
+    trespassing_count: int
+    added: int  # pieces on rows after the base's
+    beyond: int  # pieces whose id has no row
+
+    @property
+    def base_ids_kept(self) -> bool:
+        """Whether every base piece has the id it had."""
+        return not (self.moved_count or self.lost_count)
+
+    @property
+    def rows_follow(self) -> bool:
+        """Whether the rows were moved with the pieces, so that each piece still reads its own."""
+        return self.moved_count > 0 and self.following == self.moved_count and not self.lost_count
+
+    @property
+    def fits(self) -> bool:
+        """Whether each piece has a row, and each base piece its own."""
+        in_place = self.base_ids_kept and not self.trespassing_count
+        return not self.beyond and (in_place or self.rows_follow)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
+
+    samples: int
+    equal: int  # whose logits are equal to the bit
+    agreement: float  # share of codes whose likeliest is the same
+    divergence: float  # mean Kullback-Leibler divergence, nats a code
+    languages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement in words."""
+
+    level: Level
+    headline: str
+    base_languages: Languages
+    sentences: tuple[str, ...]
+    advice: str
+    restorable: bool  # rows alone were damaged, and there are new ones to keep
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that was found."""
+
+    base: str
+    checkpoint: str
+    family: str
+    prefix: str  # before every name in the checkpoint
+    dtypes: tuple[str, ...]
+    findings: tuple[Finding, ...]  # the worst first
+    tokenizer: TokenizerFit | None
+    heard: Heard | None
+    verdict: Verdict
+
+
+def write(folder: Path, diagnosis: Diagnosis) -> None:
+    """Write `diagnosis.json` into `folder`."""
+    text = json.dumps(dataclasses.asdict(diagnosis), ensure_ascii=False, indent=1) + "\n"
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+
+def read(folder: Path) -> Diagnosis:
+    """What `write` wrote; `UserError` when there is none, or it is damaged."""
+    path = folder / FILE
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])
+        for name, kind in (("tokenizer", TokenizerFit), ("heard", Heard), ("verdict", Verdict)):
+            values[name] = kind(**_tuples(values[name])) if values[name] else None
+        return Diagnosis(**_tuples(values))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} could not be read: {error!r}.", "Examine the model again.") from error
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(tuple(item) if isinstance(item, list) else item for item in value)
+            if isinstance(value, list) else value for name, value in values.items()}

@@ -1,0 +1,378 @@
+"""The doctor for models from elsewhere tells each known damage apart from a healthy finetune, and mends rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from config.errors import UserError
+from config.schema import DoctorOptions
+from core import certificate, diagnosis, examine
+from core.diagnosis import Diagnosis, Finding
+from core.loading import load, load_base
+from core.prefix import new_rows
+from core.workspace import Workspace
+from tests import damaged
+from tests.damaged import PROJECTION, TABLES, Tensors
+from tests.worlds import Listener
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return damaged.base_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def healthy(world: Workspace) -> Tensors:
+    return damaged.extended(damaged.base_tensors(world))
+
+
+@pytest.fixture(scope="module")
+def pieces(world: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return damaged.tokenizer(world, tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
+
+
+Doctor = Callable[..., Diagnosis]
+
+
+@pytest.fixture
+def doctor(world: Workspace, tmp_path: Path) -> Doctor:
+    def examined(held: Tensors | Path, name: str = "it.safetensors", base: str = "tiny",
+                 measure: bool = False, **options: object) -> Diagnosis:
+        path = held if isinstance(held, Path) else damaged.save(tmp_path / name, held)
+        listener = Listener(tmp_path / "job")
+        given = DoctorOptions(part="model", base=base, checkpoint=str(path), measure=measure, **options)  # type: ignore[arg-type]
+        examine.run(given, world, listener)
+        return diagnosis.read(tmp_path / "job")
+
+    return examined
+
+
+def finding(found: Diagnosis, name: str, part: str = "") -> Finding:
+    [one] = [one for one in found.findings if one.name == name and part in ("", one.part)]
+    return one
+
+
+def states(found: Diagnosis, part: str) -> set[str]:
+    return {one.state for one in found.findings if one.part == part}
+
+
+def test_a_healthy_finetune_is_whole(doctor: Doctor, healthy: Tensors, pieces: Path) -> None:
+    found = doctor(healthy, tokenizer=str(pieces))
+    assert found.verdict.level == "good"
+    assert found.verdict.base_languages == "kept"
+    assert not found.verdict.restorable
+    assert {one.state for one in found.findings} == {"equal", "new"}
+    assert found.tokenizer is not None
+    assert found.tokenizer.fits
+    assert found.tokenizer.added == len(damaged.NEW)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_saving_in_half_precision_is_rounding_and_no_training(
+    doctor: Doctor, healthy: Tensors, kind: torch.dtype,
+) -> None:
+    found = doctor({name: value.to(kind) for name, value in healthy.items()})
+    assert found.verdict.level == "good"
+    assert not any(one.touched for one in found.findings)
+    wanted = "kept" if kind == torch.float16 else "rounded"  # the base file is in float16 itself
+    assert found.verdict.base_languages == wanted
+
+
+def test_rounding_is_seen_where_it_was_widened_again(doctor: Doctor, healthy: Tensors) -> None:
+    found = doctor({name: value.bfloat16().float() for name, value in healthy.items()})
+    assert found.verdict.base_languages == "rounded"
+    assert "bfloat16" in finding(found, PROJECTION).words
+
+
+def test_weight_decay_behind_a_gradient_hook_is_called_so(doctor: Doctor, healthy: Tensors, pieces: Path) -> None:
+    found = doctor(damaged.decayed(healthy), tokenizer=str(pieces))
+    old = [one for one in found.findings if one.part == "old rows"]
+    assert [one.state for one in old] == ["shrunk", "shrunk"]
+    assert all(one.rows_moved == one.rows for one in old)
+    assert old[0].median == pytest.approx(0.01, rel=0.05)  # 1000 steps of 1e-3 x 0.01
+    assert found.verdict.base_languages == "changed"
+    assert found.verdict.restorable
+
+
+def test_an_optimizer_over_everything_is_no_case_for_the_rows_alone(doctor: Doctor, healthy: Tensors) -> None:
+    found = doctor(damaged.trained_everywhere(healthy))
+    assert states(found, "layers") == {"trained"}
+    assert states(found, "old rows") == {"trained"}
+    assert finding(found, PROJECTION).change == pytest.approx(0.05, rel=0.2)
+    assert found.verdict.base_languages == "changed"
+    assert not found.verdict.restorable
+    assert "other tensors changed" in found.verdict.advice
+
+
+def test_an_overwritten_half_of_the_prefix_is_named_by_its_rows(
+    doctor: Doctor, healthy: Tensors, pieces: Path,
+) -> None:
+    old = len(healthy[TABLES[0]]) - len(damaged.NEW)
+    found = doctor(damaged.half_overwritten(healthy), tokenizer=str(pieces))
+    one = finding(found, TABLES[0], "old rows")
+    assert one.state == "replaced"
+    assert f"rows {old // 2}-{old - 1}" in one.words
+    assert one.rows_moved == old - old // 2
+    assert found.verdict.base_languages == "lost"
+    assert found.verdict.restorable
+    assert found.findings[0].state == "replaced"  # the worst first
+
+
+def test_a_vocabulary_sorted_anew_is_recognised(
+    doctor: Doctor, world: Workspace, healthy: Tensors, tmp_path: Path,
+) -> None:
+    before = damaged.pieces(world)
+    after = damaged.resorted({**before, **dict.fromkeys(damaged.NEW, 0)})
+    order = [after[piece] for piece in sorted(before, key=before.__getitem__)]
+    order += [after[piece] for piece in damaged.NEW]
+    held = damaged.permuted(healthy, order)
+    alone = doctor(held)
+    assert finding(alone, TABLES[0], "old rows").state == "permuted"
+    assert alone.verdict.base_languages == "lost"
+    assert not alone.verdict.restorable
+    own = damaged.tokenizer(world, tmp_path / "sorted.json", damaged.resorted)
+    together = doctor(held, tokenizer=str(own), measure=True)
+    assert together.tokenizer is not None
+    assert together.tokenizer.rows_follow
+    assert together.verdict.base_languages == "kept"
+    assert "With its own tokenizer alone" in together.verdict.headline
+    assert together.heard is not None
+    assert together.heard.equal == together.heard.samples  # each piece finds its row, so the logits are the same
+
+
+def test_a_sorted_tokenizer_over_rows_in_the_old_order_is_refused(
+    doctor: Doctor, world: Workspace, healthy: Tensors, tmp_path: Path,
+) -> None:
+    own = damaged.tokenizer(world, tmp_path / "sorted.json", damaged.resorted)
+    found = doctor(healthy, tokenizer=str(own), measure=True)
+    assert states(found, "old rows") == {"equal"}
+    assert found.verdict.base_languages == "lost"
+    assert "tokenizer" in found.verdict.headline
+    assert found.tokenizer is not None
+    assert found.tokenizer.moved_count > 10
+    assert found.tokenizer.following == 0
+    assert found.heard is not None
+    assert found.heard.equal == 0
+
+
+def test_a_wrong_tokenizer_of_equal_size_is_refused(
+    doctor: Doctor, world: Workspace, healthy: Tensors, tmp_path: Path,
+) -> None:
+    def other(ids: dict[str, int]) -> dict[str, int]:
+        return {{"a": "ж", "b": "щ"}.get(piece, piece): row for piece, row in ids.items()}
+
+    found = doctor(healthy, tokenizer=str(damaged.tokenizer(world, tmp_path / "other.json", other)))
+    assert found.tokenizer is not None
+    assert found.tokenizer.size == found.tokenizer.rows
+    assert found.tokenizer.lost == ("a", "b")
+    assert found.tokenizer.trespassing_count == 2
+    assert found.verdict.base_languages == "lost"
+
+
+def test_a_spare_row_is_no_mismatch_and_an_id_without_a_row_is(
+    doctor: Doctor, world: Workspace, healthy: Tensors, tmp_path: Path,
+) -> None:
+    last = damaged.NEW[-1]
+    fewer = damaged.tokenizer(world, tmp_path / "fewer.json",
+                              lambda ids: {piece: row for piece, row in ids.items() if piece != last})
+    spare = doctor(healthy, tokenizer=str(fewer))
+    assert spare.tokenizer is not None
+    assert spare.tokenizer.fits
+    assert spare.tokenizer.spare == 1
+    assert spare.verdict.level == "good"
+    more = damaged.tokenizer(world, tmp_path / "more.json", lambda ids: {**ids, "ж": len(ids)})
+    beyond = doctor(healthy, tokenizer=str(more))
+    assert beyond.tokenizer is not None
+    assert beyond.tokenizer.beyond == 1
+    assert beyond.verdict.level == "bad"
+    assert "have no row" in " ".join(beyond.verdict.sentences)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_a_merged_lora_is_known_by_its_rank(doctor: Doctor, healthy: Tensors, rank: int) -> None:
+    found = doctor(damaged.merged_lora(healthy, rank))
+    matrices = [one for one in found.findings if one.part == "layers" and len(one.shape) == 2]
+    assert {one.state for one in matrices} == {"low rank"}
+    assert {one.rank for one in matrices} == {rank}
+    assert f"rank {rank}" in " ".join(found.verdict.sentences)
+    assert "gated" in found.verdict.advice
+
+
+def test_values_that_are_no_numbers_are_found(doctor: Doctor, healthy: Tensors) -> None:
+    found = doctor(damaged.with_nan(healthy), measure=True)
+    assert found.findings[0].name == PROJECTION
+    assert found.findings[0].state == "broken"
+    assert found.verdict.base_languages == "lost"
+    assert found.heard is None
+
+
+def test_broken_new_rows_are_not_kept(doctor: Doctor, healthy: Tensors) -> None:
+    held = damaged.decayed(healthy)
+    held[TABLES[1]] = held[TABLES[1]].clone()
+    held[TABLES[1]][-1] = torch.inf
+    found = doctor(held)
+    assert finding(found, TABLES[1], "new rows").state == "broken"
+    assert not found.verdict.restorable
+    assert found.verdict.level == "bad"
+
+
+def test_a_head_that_was_not_extended_is_told(doctor: Doctor, healthy: Tensors, world: Workspace) -> None:
+    held = {**damaged.decayed(healthy), TABLES[1]: damaged.base_tensors(world)[TABLES[1]]}
+    found = doctor(held)
+    assert not found.verdict.restorable
+    assert TABLES[1] in found.verdict.advice
+
+
+def test_new_rows_that_are_all_equal_are_told(doctor: Doctor, healthy: Tensors) -> None:
+    held = {name: value.clone() for name, value in healthy.items()}
+    held[TABLES[0]][-len(damaged.NEW):] = held[TABLES[0]][:-len(damaged.NEW)].mean(0)
+    assert "only 1 of them differ" in finding(doctor(held), TABLES[0], "new rows").words
+
+
+@pytest.mark.parametrize("prefix", ["t3.", "module._orig_mod."])
+def test_names_behind_a_prefix_are_read(doctor: Doctor, healthy: Tensors, prefix: str) -> None:
+    found = doctor({prefix + name: value for name, value in healthy.items()})
+    assert found.verdict.base_languages == "kept"
+    assert found.prefix == prefix.replace("_orig_mod.", "")
+
+
+def test_a_training_s_checkpoint_is_read_where_its_model_lies(doctor: Doctor, healthy: Tensors) -> None:
+    held = {"model": [healthy], "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "step": 7}
+    found = doctor(held, "checkpoint.pt")  # type: ignore[arg-type]
+    assert found.verdict.base_languages == "kept"
+    assert found.prefix == "model.0."
+    assert [one.name for one in found.findings if one.state == "extra"] == ["optimizer.state.0.exp_avg"]
+
+
+def test_renamed_tensors_are_known_by_their_values(doctor: Doctor, healthy: Tensors) -> None:
+    other = "decoder.blocks.1.attention.value.weight"
+    held = {other if name == PROJECTION else name: value for name, value in healthy.items()}
+    found = doctor(held)
+    assert finding(found, PROJECTION).state == "equal"
+    assert other in finding(found, PROJECTION).words
+    assert other in " ".join(found.verdict.sentences)
+
+
+def test_a_missing_and_an_extra_tensor_are_named(doctor: Doctor, healthy: Tensors) -> None:
+    held = {name: value for name, value in healthy.items() if name != PROJECTION}
+    found = doctor({**held, "surplus.weight": torch.zeros(2, 5)})
+    assert finding(found, PROJECTION).state == "missing"
+    assert finding(found, "surplus.weight").state == "extra"
+    assert found.verdict.base_languages == "lost"
+
+
+@pytest.mark.parametrize("name", [PROJECTION, "tfmr.layers.0.mlp.up_proj.weight"])
+def test_a_transposed_matrix_is_called_so(doctor: Doctor, healthy: Tensors, name: str) -> None:
+    found = doctor({**healthy, name: healthy[name].T.contiguous()})
+    assert finding(found, name).state == "transposed"
+    assert found.verdict.base_languages == "lost"
+
+
+def test_another_model_s_rows_are_misshapen(doctor: Doctor, healthy: Tensors) -> None:
+    found = doctor({**healthy, TABLES[0]: healthy[TABLES[0]][:7]})
+    assert finding(found, TABLES[0]).state == "misshapen"
+    assert "(7, 32)" in finding(found, TABLES[0]).words
+
+
+@pytest.mark.parametrize("name", ["it.safetensors", "it.pt"])
+def test_a_file_that_was_cut_off_is_refused_with_its_size(
+    doctor: Doctor, healthy: Tensors, tmp_path: Path, name: str,
+) -> None:
+    path = damaged.save(tmp_path / name, healthy)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=f"{path.stat().st_size} bytes"):
+        doctor(path)
+
+
+def test_adapters_alone_are_refused_as_what_they_are(doctor: Doctor) -> None:
+    with pytest.raises(UserError, match="adapters that were not merged"):
+        doctor({"base_model.model.tfmr.layers.0.q_proj.lora_A.weight": torch.zeros(2, 32)})
+
+
+def test_objects_in_a_pickle_are_refused(doctor: Doctor, tmp_path: Path) -> None:
+    torch.save({"model": Path("/")}, tmp_path / "it.pt")
+    with pytest.raises(UserError, match="could run code"):
+        doctor(tmp_path / "it.pt")
+
+
+def test_a_base_may_be_a_file_or_a_folder(doctor: Doctor, world: Workspace, healthy: Tensors) -> None:
+    folder = world.models / "tiny"
+    assert doctor(healthy, base=str(folder)).verdict.base_languages == "kept"
+    assert doctor(healthy, base=str(folder / "t3.safetensors")).verdict.base_languages == "kept"
+
+
+def test_what_a_checkpoint_says_is_measured(doctor: Doctor, healthy: Tensors) -> None:
+    whole = {name: value.bfloat16().float() for name, value in healthy.items()}
+    near, far = doctor(whole, measure=True).heard, doctor(damaged.half_overwritten(healthy), measure=True).heard
+    assert near is not None
+    assert far is not None
+    assert near.samples == far.samples > 0
+    assert near.languages == ("en", "fr")
+    assert near.divergence < far.divergence
+
+
+@pytest.mark.parametrize("damage", [damaged.decayed, damaged.half_overwritten])
+def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
+    world: Workspace, healthy: Tensors, pieces: Path, tmp_path: Path, damage: Callable[[Tensors], Tensors],
+) -> None:
+    held = damage(healthy)
+    path = damaged.save(tmp_path / "it.safetensors", held)
+    name = damage.__name__.replace("_", "-")
+    options = DoctorOptions(part="model", base="tiny", checkpoint=str(path), tokenizer=str(pieces), measure=False,
+                            restore=name, language="am")
+    before = {file: file.read_bytes() for file in (path, pieces, world.models / "tiny" / "t3.safetensors")}
+    assert examine.run(options, world, Listener(tmp_path / "job"))["ref"] == f"export:{name}"
+    assert {file: file.read_bytes() for file in before} == before
+    base, restored = load_base(world, "tiny", CPU), load(world, f"export:{name}", CPU)
+    written = load_file(world.exports / name / "t3.safetensors")
+    for table in TABLES:
+        old = base.front_end.prefix_size
+        assert torch.equal(written[table][:old].float(), damaged.base_tensors(world)[table])
+        assert torch.equal(written[table][old:].float(), held[table][old:])
+    rows = new_rows(restored.model.module, restored.model.text_tables)
+    assert torch.equal(rows["text_emb"], held[TABLES[0]][-len(damaged.NEW):])
+    proof = certificate.read(world.exports / name / certificate.FILE)
+    assert {check.verdict for check in proof.checks} == {"passed"}
+    same_speech(base, restored)
+    ids = restored.front_end.encode("ሀለ", "am")
+    assert ids.tolist()[2:4] == [base.front_end.prefix_size, base.front_end.prefix_size + 1]
+    with pytest.raises(UserError, match="already an export"):
+        examine.run(options, world, Listener(tmp_path / "job"))
+
+
+def same_speech(base: object, restored: object) -> None:
+    """Codes and logits of the base languages are those of the base, to the bit."""
+    from core import replay
+    from models.base import Sampling
+
+    clips = replay.load(base, base.family.voices(base.base_folder)).probing  # type: ignore[attr-defined,arg-type]
+    samples = replay.probes(clips, base.model.prompt_length)  # type: ignore[attr-defined]
+    assert samples
+    for item in samples:
+        one, other = base.model.probe(item.sample), restored.model.probe(item.sample)  # type: ignore[attr-defined]
+        assert torch.equal(one.speech_logits, other.speech_logits)
+        assert torch.equal(one.text_logits, other.text_logits[:, :one.text_logits.shape[1]])
+    voice = next(iter(base.family.voices(base.base_folder).values()))  # type: ignore[attr-defined]
+    text = base.front_end.encode("the cat sees a dog", "en")  # type: ignore[attr-defined]
+    spoken = [model.model.generate([text], [voice], Sampling(seed=4))[0].codes  # type: ignore[attr-defined]
+              for model in (base, restored)]
+    assert np.array_equal(*spoken)
+
+
+def test_what_is_not_damaged_in_rows_alone_is_not_restored(
+    world: Workspace, healthy: Tensors, pieces: Path, tmp_path: Path,
+) -> None:
+    path = damaged.save(tmp_path / "it.safetensors", damaged.trained_everywhere(healthy))
+    options = DoctorOptions(part="model", base="tiny", checkpoint=str(path), tokenizer=str(pieces), measure=False,
+                            restore="all-of-it", language="am")
+    with pytest.raises(UserError, match="other tensors changed"):
+        examine.run(options, world, Listener(tmp_path / "job"))
+    assert not (world.exports / "all-of-it").exists()

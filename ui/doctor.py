@@ -1,0 +1,195 @@
+"""Doctor tab: what a model that was finetuned elsewhere changed against its base, and its base rows put back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import gradio as gr
+
+from config.errors import UserError
+from config.schema import DoctorOptions
+from core.diagnosis import FILE, Diagnosis, Finding, read
+from core.job_state import JobState
+from ui import present, steps
+from ui.curves import Series, chart
+from ui.form import Value, build_form, command_line, parse
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.page import Page
+
+_SHOWN = 12  # tensors in the table before the fold
+_FIRST = ("base", "checkpoint", "tokenizer")
+_TONES = {"good": "good", "changed": "unsure", "bad": "bad"}
+_LANGUAGES = {"kept": "work exactly as before", "rounded": "work as before but for rounding",
+              "changed": "must be heard", "lost": "cannot work as they did"}
+_STATE_TONES = {"equal": "good", "new": "busy", "rounded": "good", "extra": "wait", "trained": "wait", "shrunk": "wait",
+                "low rank": "wait"}
+_LAYER = re.compile(r"\.(\d+)\.")
+_COLOURS = {"attention": "var(--series-1)", "the rest": "var(--series-2)"}
+
+
+def build(page: Page) -> None:
+    """Lay out the tab."""
+    steps.lead("Doctor", "A model was finetuned elsewhere, and an old language sounds wrong, or you want to know "
+               "before you use it. Give it and the base it was made from: every tensor is compared, and you read what "
+               "moved, whether its tokenizer fits, and whether the old languages can still work. The files stay as they are.")
+    with gr.Row(elem_classes="two"):
+        with gr.Column(scale=2, min_width=300):
+            _lay_out_question(page)
+        with gr.Column(scale=3, min_width=300):
+            answer = gr.HTML(elem_id="diagnosis")
+            page.live.panel(answer, lambda view: _answer(view), "doctor")
+            _lay_out_restoring(page)
+
+
+def _lay_out_question(page: Page) -> None:
+    """What to compare, the button and the equal command."""
+    form = build_form(DoctorOptions, first=_FIRST, leave_out=("part", "restore", "language"), choices={"base": ()})
+    start = gr.Button("Examine it", variant="primary", size="lg", elem_id="run-doctor")
+    notice = gr.HTML(elem_classes="notices")
+    with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
+        command = gr.HTML(elem_id="command-doctor")
+    for name, widget in zip(form.names, form.widgets, strict=True):
+        page.live.watch(f"doctor.{name}", widget)
+    page.live.panel(form.widget("base"), lambda view: _bases(page, view), "doctor")
+    page.live.panel(command, lambda view: element("pre", command_line("doctor", form.options(
+        _values(form.names, view), part="model"), page.workspace.path), class_="command"), "doctor")
+
+    def run(*values: Value) -> Sequence[object]:
+        options = parse(DoctorOptions, {**dict(zip(form.names, values, strict=True)), "part": "model"})
+        for name in ("base", "checkpoint"):
+            if not getattr(options, name):
+                title = DoctorOptions.model_fields[name].title
+                raise UserError(f"{title}: nothing was given.", f"{DoctorOptions.model_fields[name].description}")
+        return [page.begun(page.start("doctor", options))]
+
+    page.on(start.click, run, form.widgets, [notice])
+
+
+def _values(names: Sequence[str], view: View) -> list[Value]:
+    """What the form holds; a switch tells itself as a word."""
+    return [view.chosen[f"doctor.{name}"] for name in names]
+
+
+def _bases(page: Page, view: View) -> object:
+    """Models of the workspace; a path that was typed stays."""
+    there = page.workspace.list_models()
+    current = view.chosen["doctor.base"]
+    return gr.update(choices=there, value=current or (there[0] if there else None))
+
+
+def _lay_out_restoring(page: Page) -> None:
+    """The offer, shown where rows alone were damaged."""
+    fields = DoctorOptions.model_fields
+    with gr.Column(visible=False, elem_classes="card", elem_id="restoring") as offer:
+        gr.HTML(join((element("h3", "Put the base's rows back"), paragraph(
+            "An export is written beside: all of the base, and the new rows of this checkpoint behind. The old "
+            "languages are read by the base's own tokenizer, the new one by the checkpoint's. It is then on Listen.",
+            class_="small"))))
+        with gr.Row(elem_classes="grid"):
+            name = gr.Textbox("restored", label=fields["restore"].title, max_lines=1, min_width=150,
+                              elem_id="restore-name")
+            language = gr.Textbox("", label=fields["language"].title, max_lines=1, min_width=150,
+                                  info="Its code, such as am.", elem_id="restore-language")
+            tokenizer = gr.Textbox("", label=fields["tokenizer"].title, max_lines=1, min_width=150,
+                                   info="Nothing takes the one that was examined.", elem_id="restore-tokenizer")
+        button = gr.Button("Restore", variant="primary", size="lg", elem_id="restore")
+        notice = gr.HTML(elem_classes="notices")
+    page.live.panel(offer, lambda view: gr.update(visible=_can_restore(_newest(view))), "doctor")
+    page.on(button.click, lambda *values: _restore(page, *values), [name, language, tokenizer], [notice])
+
+
+def _newest(view: View) -> JobState | None:
+    return view.newest("doctor")
+
+
+def diagnosis_of(state: JobState | None) -> Diagnosis | None:
+    """What a job of the doctor found; None before it did."""
+    if state is None or not (state.job.directory / FILE).is_file():
+        return None
+    return read(state.job.directory)
+
+
+def _can_restore(state: JobState | None) -> bool:
+    found = diagnosis_of(state)
+    restored = state is not None and state.result is not None and "ref" in state.result
+    return found is not None and found.verdict.restorable and not restored and state is not None and not state.alive
+
+
+def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
+    """Examine the same again, and restore."""
+    states = [state for state in page.live.board.states() if state.verb == "doctor"]
+    state = max(states, key=lambda one: one.job.created, default=None)
+    found = diagnosis_of(state)
+    if state is None or found is None:
+        raise UserError("Nothing was examined yet.", "Examine a checkpoint first.")
+    known = found.tokenizer.path if found.tokenizer else ""
+    if not (tokenizer.strip() or known) or not language.strip():
+        raise UserError("The language of the new rows and their tokenizer must be known.",
+                        "Give the language's code, and the tokenizer's file where it was not examined.")
+    options = parse(DoctorOptions, {**state.job.settings, "restore": name, "language": language.strip(),
+                                    "tokenizer": tokenizer.strip() or known, "measure": False})
+    return [page.begun(page.start("doctor", options))]
+
+
+def _answer(view: View) -> Html:
+    state = _newest(view)
+    if state is None:
+        return present.empty("The verdict appears here: what moved, tensor by tensor, the worst first.")
+    found = diagnosis_of(state)
+    card = present.job_card(state)
+    if found is None:
+        return card
+    return join((card if state.status != "finished" else NOTHING, _restored(state.result), diagnosis_view(found)))
+
+
+def _restored(result: Mapping[str, object] | None) -> Html:
+    if not result or "ref" not in result:
+        return NOTHING
+    return present.notice(f"Restored as {result['ref']}, with {result['new_rows']} new rows behind the "
+                          f"{result['old_rows']} of the base. Hear it on Listen; its proof is on Certificate.", "good")
+
+
+def diagnosis_view(found: Diagnosis) -> Html:
+    """Verdict, sentences, how far each layer moved, and the tensors, the worst first."""
+    verdict = found.verdict
+    banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
+    about = present.facts([
+        ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
+        ("Stored as", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
+        ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[verdict.base_languages]),
+    ])
+    said = element("ul", *(element("li", sentence) for sentence in verdict.sentences), class_="findings")
+    return join((banner, about, element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
+
+
+def _plot(findings: Sequence[Finding]) -> Html:
+    """How far the matrices of each layer moved; nothing where none did."""
+    moves: dict[str, dict[int, list[float]]] = {}
+    for one in findings:
+        place = _LAYER.search(one.name)
+        if place and one.part == "layers" and one.touched and len(one.shape) > 1 and one.change:
+            kind = "attention" if "attn" in one.name else "the rest"
+            moves.setdefault(kind, {}).setdefault(int(place[1]), []).append(one.change)
+    series = [Series(kind, [(float(layer), median(found)) for layer, found in sorted(moves[kind].items())],
+                     _COLOURS[kind], "dots") for kind in _COLOURS if kind in moves]
+    if not series:
+        return NOTHING
+    return div("charts", chart("How far each layer moved, of its length", series, x_name="layer", y_percent=True,
+                               y_low=0.0))
+
+
+def _table(findings: Sequence[Finding]) -> Html:
+    head = ("Tensor", "Part", "State", "Moved by", "Rows moved", "What")
+    rows = [(element("code", one.name), one.part, span(f"badge {_STATE_TONES.get(one.state, 'bad')}", one.state),
+             f"{one.change:.2%}" if one.touched and one.change else "", _rows(one), one.words) for one in findings]
+    first = present.table_of(head, rows[:_SHOWN])
+    rest = (element("details", element("summary", f"The other {len(rows) - _SHOWN}"),
+                    present.table_of(head, rows[_SHOWN:])) if len(rows) > _SHOWN else NOTHING)
+    return join((element("h3", "Tensors, the worst first"), first, rest))
+
+
+def _rows(one: Finding) -> str:
+    return f"{one.rows_moved} of {one.rows}" if one.part == "old rows" and one.touched else ""
