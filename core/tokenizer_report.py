@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
-from data import normalise
+from core import text_rules
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, Dataset
 
@@ -70,6 +70,8 @@ class TokenizerReport:
     proofs: tuple[BaseProof, ...]
     unproven: tuple[str, ...]  # base languages without a sample sentence
     unprepared: tuple[str, ...] = ()  # base languages proven without the package or file that their text needs
+    rules: str = ""  # name and hash of the rules that write the text out
+    texts_written_out: int = 0  # texts that the rules change, but for spaces
 
     @property
     def base_unchanged(self) -> bool:
@@ -136,6 +138,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
         probe_source=probe_source, proofs=proofs,
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
+        rules=text_rules.label(extended.writer(language)), texts_written_out=text.written_out,
     )
 
 
@@ -178,24 +181,25 @@ class _Text:
     tokens_before: int
     tokens_after: int
     dropped: dict[str, int]
+    written_out: int
 
     @classmethod
     def of(cls, base: FrontEnd, extended: FrontEnd, dataset: Dataset) -> _Text:
         language = dataset.card.language
-        normaliser = extended.normaliser_for(language)
         normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
         before = [token for text in normal.values() for token in base.spell(text)[0]]
         after = [token for clip in dataset.clips for token in extended.body(clip.text, language)]
         unknown_id = base.special_id("[UNK]")
         dropped: Counter[str] = Counter()
         for clip in dataset.clips:
-            dropped.update(normalise.dropped(clip.text, normaliser))
+            dropped.update(extended.dropped(clip.text, language))
         return cls(
             max(1, sum(map(len, normal.values()))),
             characters_of([normal[clip.id] for clip in dataset.split(TRAIN)]),
             characters_of([normal[clip.id] for clip in dataset.split(HELD_OUT)]),
             {c for clip in dataset.clips for c in extended.unknown_characters(clip.text, language)},
             before.count(unknown_id), after.count(unknown_id), len(before), len(after), dict(sorted(dropped.items())),
+            sum(extended.written_out(clip.text, language).split() != clip.text.split() for clip in dataset.clips),
         )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import TokenizerOptions
+from config.text_rules import TextRules
+from core import text_rules
 from core.aside import written_aside
 from core.catalog import family_of
 from core.journal import Plan, Result, Warned
@@ -40,10 +42,11 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     base = family(family_of(workspace, options.model)).front_end(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     target = resolve_inside(workspace.tokenizers, options.tokenizer)
+    rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
     pieces_file = target.with_name(target.name + _PIECES_SUFFIX)
     if options.part in ("all", "train"):
         with stage(reporter, "train"):
-            pieces = learn_pieces(base, dataset, options)
+            pieces = learn_pieces(base, dataset, options, rules)
         if options.part == "train":
             pieces.save(pieces_file)
             return _tell_learned(pieces, pieces_file, reporter)
@@ -52,7 +55,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     if options.part == "report":
         extended, learned = _made(workspace.tokenizer(options.tokenizer))
     else:
-        extended, learned = merge(base, dataset, pieces)
+        extended, learned = merge(base, dataset, pieces, rules)
     check_stop(reporter, "Stopped before the tokenizer was written.")
     with stage(reporter, "check"):
         report = measure(base, extended, dataset, learned, *probe_sentences(model_folder))
@@ -70,21 +73,23 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions) -> Pieces:
+def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rules: TextRules | None = None) -> Pieces:
     """Characters of all of the dataset's text, and merges of the words of its training text."""
-    normaliser = base.normaliser_for(dataset.card.language)
-    train = [normalise.normalise(clip.text, normaliser) for clip in dataset.split(TRAIN)]
-    held_out = [normalise.normalise(clip.text, normaliser) for clip in dataset.split(HELD_OUT)]
+    language = dataset.card.language
+    reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
+    train = [reader.normalise(clip.text, language) for clip in dataset.split(TRAIN)]
+    held_out = [reader.normalise(clip.text, language) for clip in dataset.split(HELD_OUT)]
     pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
     more = sorted(characters_of((*train, *held_out)) - set(pieces.characters))
     return replace(pieces, characters=(*pieces.characters, *more))
 
 
-def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces) -> tuple[FrontEnd, Learned]:
+def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
+          rules: TextRules | None = None) -> tuple[FrontEnd, Learned]:
     """`base` with the dataset's language, and how its pieces were learned."""
     language = dataset.card.language
     count = len({left + right for left, right in pieces.merges})
-    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges)
+    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges, rules)
     return extended, Learned(pieces.algorithm, pieces.merges_asked, count)
 
 

@@ -87,6 +87,11 @@ class Workspace:
         """Reference recordings; made when the first is kept."""
         return self.path / "voices"
 
+    @property
+    def rules(self) -> Path:
+        """A person's own text rules; made when the first are saved."""
+        return self.path / "rules"
+
     def model(self, name: str) -> Path:
         """Folder of the base model `name`, which must be there."""
         return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts.download.")

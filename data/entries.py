@@ -27,6 +27,7 @@ class Language:
     normaliser: str
     file: str
     added: tuple[NewToken, ...] = ()
+    rules: str = ""  # file of the rules that write text out before the normaliser; empty: none
 
 
 def name_characters(characters: Sequence[str], limit: int = 10) -> str:
@@ -42,9 +43,18 @@ def language_from_json(code: str, entry: dict) -> Language:
     added = tuple(
         NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"])) for token in entry.get("added", ())
     )
-    return Language(code, str(entry["tag"]), str(entry["normaliser"]), file, added)
+    rules = str(entry.get("rules", ""))
+    if rules not in ("", rules_file(code)) or (rules and file == BASE_FILE):
+        raise ValueError(f"rules file {rules!r} of {code!r}")
+    return Language(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules)
 
 
 def language_to_json(entry: Language) -> dict:
     added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in entry.added]
-    return {"tag": entry.tag, "normaliser": entry.normaliser, "tokenizer": entry.file, "added": added}
+    rules = {"rules": entry.rules} if entry.rules else {}  # left out where there are none, so that fingerprints stay
+    return {"tag": entry.tag, "normaliser": entry.normaliser, **rules, "tokenizer": entry.file, "added": added}
+
+
+def rules_file(code: str) -> str:
+    """Where the rules of a language stand beside its tokenizer."""
+    return f"rules-{code}.json"

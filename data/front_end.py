@@ -1,17 +1,20 @@
-"""The text front-end: normaliser, tokenizer and language tag as one object, saved beside the weights.
+"""The text front-end: rules, normaliser, tokenizer and language tag as one object, saved beside the weights.
 
 The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
 [SPACE] and tags such as [en]); its bytes are kept as they came and serve every base
 language. A new language brings a BPE file of its own: the same ids, new ones appended
 after `prefix_size`, and merges of its own, so that no new merge can fire in a base
-language. Ids are read from the files by token name. A data file that a normaliser needs
-(Chinese codes) is carried along. Knows nothing of weights.
+language, and rules where a person chose some: they write its text out before the normaliser.
+Ids are read from the files by token name. A data file that a normaliser needs (Chinese codes)
+is carried along. Knows nothing of weights.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,11 +24,22 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from config.errors import UserError
+from config.text_rules import TextRules, parse
 from data import normalise as normalisers
 from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
-from data.entries import BASE_FILE, Language, NewToken, language_from_json, language_to_json, name_characters
+from data.entries import (
+    BASE_FILE,
+    Language,
+    NewToken,
+    language_from_json,
+    language_to_json,
+    name_characters,
+    rules_file,
+)
+from data.languages.written_out import Writer, writer
 
 SETTINGS_FILE = "front_end.json"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 _DATA = normalisers.DATA_FILES
 _AGAIN = "Get the model or make the tokenizer again."
 
@@ -76,9 +90,12 @@ class FrontEnd:
             by_code = {code: language_from_json(code, entry) for code, entry in settings["languages"].items()}
             names = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
             data = [_DATA[_DATA.index(name)] for name in settings.get("data", ())]  # none but these
-            files = {name: (folder / name).read_bytes() for name in (*names, *data)}
+            rules = [entry.rules for entry in by_code.values() if entry.rules]
+            files = {name: (folder / name).read_bytes() for name in (*names, *data, *rules)}
             for name in names:
                 vocabulary(files[name], str(folder / name))
+            for name in rules:
+                parse(files[name], str(folder / name))
             style = normalisers.style(settings.get("style", "words"))
             front_end = cls(by_code, files, int(settings["prefix_size"]), style)
             size = int(settings["size"])
@@ -99,11 +116,11 @@ class FrontEnd:
         (folder / SETTINGS_FILE).write_bytes(self._settings())
 
     def extended(self, language: str, normaliser: str, characters: Sequence[str],
-                 merges: Sequence[tuple[str, str]]) -> FrontEnd:
+                 merges: Sequence[tuple[str, str]], rules: TextRules | None = None) -> FrontEnd:
         """A front-end that also knows `language`: its tag, then its characters, then its merges are appended.
 
         Characters and pieces that already have an id keep it; the tag gets a row that can learn even where
-        the base has a spare one of that name. `merges` are pairs in rank order.
+        the base has a spare one of that name. `merges` are pairs in rank order. `rules` write its text out.
         """
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
@@ -118,8 +135,10 @@ class FrontEnd:
         tag, file = f"[{language}]", f"language-{language}.json"
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
         content = extended_file(self.files[BASE_FILE], appended, tag, merges)
-        entry = Language(language, tag, normaliser, file, tuple(added.values()))
-        return replace(self, by_code={**self.by_code, language: entry}, files={**self.files, file: content})
+        written = {rules_file(language): rules.to_json()} if rules else {}
+        entry = Language(language, tag, normaliser, file, tuple(added.values()), "".join(written))
+        files = {**self.files, file: content, **written}
+        return replace(self, by_code={**self.by_code, language: entry}, files=files)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -161,11 +180,39 @@ class FrontEnd:
         known = self.by_code.get(language)
         return known.normaliser if known else normalisers.for_language(language, self.style)
 
+    def writer(self, language: str) -> Writer | None:
+        """What writes out text of `language`; None when it has no rules, as no base language has."""
+        name = self._entry(language).rules
+        return writer(self.files[name], name) if name else None
+
+    def written_out(self, text: str, language: str) -> str:
+        """`text` by the rules of `language`, before the normaliser. Text that is written out already stays."""
+        rules = self.writer(language)
+        return rules.spoken(text) if rules else text
+
+    def sentence_ends(self, language: str) -> str:
+        """Signs that end a sentence of `language`, beside the usual ones."""
+        rules = self.writer(language)
+        return rules.rules.sentence_ends if rules else ""
+
     def normalise(self, text: str, language: str) -> str:
-        return normalisers.normalise(text, self._entry(language).normaliser, self.files)
+        """`text` as the tokenizer reads it: in preparation, training and synthesis alike."""
+        return normalisers.normalise(self.written_out(text, language), self._entry(language).normaliser, self.files)
+
+    def dropped(self, text: str, language: str) -> dict[str, int]:
+        """Visible characters that rules and normaliser of a new language leave out, with their counts."""
+        rules, name = self.writer(language), self._entry(language).normaliser
+        if rules is None:
+            return normalisers.dropped(text, name)
+        shown = rules.shown(text)
+        return dict(sorted((Counter(shown.left_out) + Counter(normalisers.dropped(shown.traced.text, name))).items()))
 
     def unready(self, language: str) -> str:
         """Which package or file is missing that text of `language` needs, as a sentence; empty when none is."""
+        try:
+            self.writer(language)
+        except UserError as error:
+            return error.message
         return normalisers.missing(self._entry(language).normaliser, self.files)
 
     def encode(self, text: str, language: str) -> np.ndarray:
@@ -240,7 +287,7 @@ class FrontEnd:
         return [self.special_id("[START]"), *([] if tag is None else [tag]), *ids, self.special_id("[STOP]")]
 
     def _ids(self, file: str, normal: str) -> tuple[list[int], tuple[str, ...]]:
-        marked = normal.replace(" ", "[SPACE]")
+        marked = _LONE_SURROGATE.sub("\ufffd", normal).replace(" ", "[SPACE]")
         encoding = self._tokenizers[file].encode(marked, add_special_tokens=False)
         unknown_id = self.special_id("[UNK]")
         spans = zip(encoding.ids, encoding.offsets, strict=True)
@@ -254,7 +301,12 @@ class FrontEnd:
 
     @cached_property
     def _tokenizers(self) -> dict[str, Tokenizer]:
-        return {name: Tokenizer.from_buffer(self.files[name]) for name in self.files if name not in _DATA}
+        return {name: Tokenizer.from_buffer(self.files[name]) for name in self.files if name not in self._others}
+
+    @property
+    def _others(self) -> set[str]:
+        """Files that are no tokenizers."""
+        return {*_DATA, *(entry.rules for entry in self.by_code.values())}
 
     def _settings(self) -> bytes:
         settings: dict[str, object] = {

@@ -15,12 +15,14 @@ def pieces_of(text: str, language: str, front_end: FrontEnd, limit: int, longest
     characters that the model does not know.
     """
     overhead = front_end.overhead(language)
+    text = front_end.written_out(text, language)  # first, because a dot of an abbreviation ends no sentence
 
     @cache
     def count(part: str) -> int:
         return overhead + len(front_end.body(part, language))
 
-    found = [piece for piece in split(text, limit, count, word_limit=longest) if count(piece.text) > overhead]
+    pieces = split(text, limit, count, longest, front_end.sentence_ends(language))
+    found = [piece for piece in pieces if count(piece.text) > overhead]
     for part in [piece.text for piece in found] or [text]:
         front_end.encode(part, language)
     return found

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from config.errors import UserError
@@ -25,10 +26,6 @@ _MARKS = "፣፤፥፦、，；：､၊"  # commas and their like that need no 
 _SPACED_MARKS = ",;:،؛–—"
 _CLOSING = "\"'»”’›)]}」』】）》〉］"
 
-_SENTENCE_END = re.compile(
-    rf"(?:{_ETHIOPIC_STOP}|[{re.escape(_STOPS)}]|[{re.escape(_SPACED_STOPS)}])"
-    rf"[{re.escape(_STOPS + _SPACED_STOPS)}]*(?P<closing>(?:[\u00a0\u202f ]?[»›]|[{re.escape(_CLOSING)}])*)"
-)
 _PHRASE_END = re.compile(rf"[{re.escape(_MARKS)}]+|[{re.escape(_SPACED_MARKS)}!?…؟]+[{re.escape(_CLOSING)}]*(?=\s)")
 _WORD_END = re.compile(r"\s+(?![!?;:»›])|፡(?!፡)")  # French writes a space before some marks
 _PARAGRAPH = re.compile(r"\n\s*\n")
@@ -53,25 +50,37 @@ class Piece:
     ending: Ending
 
 
-def split(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None) -> list[Piece]:
+def split(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
+          more_ends: str = "") -> list[Piece]:
     """Pieces of `text` in order, each with `count(piece) <= limit`.
 
     A single word is never cut: it may take up to `word_limit` (default: `limit`), above which it raises `UserError`.
+    `more_ends` are signs that end a sentence in the text's language.
     """
     pieces: list[Piece] = []
-    for sentence in sentences(text):
+    for sentence in sentences(text, more_ends):
         pieces += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
     return pieces
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text: str, more_ends: str = "") -> list[str]:
     """Sentences of `text`, each with its full stop and closing quotes; an empty line ends one too."""
-    return [sentence for paragraph in _PARAGRAPH.split(text) for sentence in _sentences(paragraph)]
+    ends = _sentence_end(more_ends)
+    return [sentence for paragraph in _PARAGRAPH.split(text) for sentence in _sentences(paragraph, ends)]
 
 
-def _sentences(paragraph: str) -> list[str]:
+@lru_cache(maxsize=32)
+def _sentence_end(more_ends: str) -> re.Pattern[str]:
+    stops = _STOPS + "".join(mark for mark in more_ends if mark not in _STOPS + _SPACED_STOPS and not mark.isspace())
+    return re.compile(
+        rf"(?:{_ETHIOPIC_STOP}|[{re.escape(stops)}]|[{re.escape(_SPACED_STOPS)}])"
+        rf"[{re.escape(stops + _SPACED_STOPS)}]*(?P<closing>(?:[\u00a0\u202f ]?[»›]|[{re.escape(_CLOSING)}])*)"
+    )
+
+
+def _sentences(paragraph: str, ends: re.Pattern[str]) -> list[str]:
     found, start = [], 0
-    for match in _SENTENCE_END.finditer(paragraph):
+    for match in ends.finditer(paragraph):
         if _ends_sentence(paragraph, match, start):
             found.append(paragraph[start:match.end()])
             start = match.end()

@@ -1,0 +1,327 @@
+"""How the text of one language is written out as it is spoken: rules as data, checked when they are read.
+
+A file of rules is YAML (shipped, or a person's own) or JSON (saved beside a tokenizer). The
+functions that apply them are in `data/languages/`. `version` names the order and the meaning of
+the steps: it goes up when the same rules would give another text.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from config.errors import UserError
+from config.loading import plain_fault
+
+VERSION = 1
+_MOST_ENTRIES, _LONGEST = 2000, 200  # of one table; characters of one entry
+
+
+class _NoDoubles(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error, so that no rule is lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        doubled = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if doubled is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{doubled!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _table(value: dict[str, str]) -> dict[str, str]:
+    if len(value) > _MOST_ENTRIES:
+        raise ValueError(f"{len(value)} entries, at most {_MOST_ENTRIES} are taken")
+    for written, spoken in value.items():
+        if not written.strip() or max(len(written), len(spoken)) > _LONGEST:
+            raise ValueError(f"the entry {written[:40]!r} is empty, or longer than {_LONGEST} characters")
+    return {unicodedata.normalize("NFC", left): unicodedata.normalize("NFC", right) for left, right in value.items()}
+
+
+def _ranges(value: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in value:
+        if not (len(entry) == 1 or (len(entry) == 3 and entry[1] == "-" and entry[0] <= entry[2])):
+            raise ValueError(f"{entry!r} is neither one character nor a range such as `a-z`")
+    return value
+
+
+def _check_template(template: str, name: str, wanted: tuple[str, ...]) -> None:
+    """A template may use the names in `wanted` and no other; its braces must be whole."""
+    rest = template
+    for one in wanted:
+        rest = rest.replace("{" + one + "}", "")
+    if "{" in rest or "}" in rest:
+        places = ", ".join("{" + one + "}" for one in wanted)
+        raise ValueError(f"{name}: {template!r} may hold {places} and no other brace")
+
+
+Table = Annotated[dict[str, str], AfterValidator(_table)]
+"""What is written, and what is said for it."""
+
+
+class Part(BaseModel):
+    """Base of all rules: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Grammar(Part):
+    """Cardinal numbers from words. A number is terms (thousands, hundreds, tens and units) with a link between them."""
+
+    units: tuple[str, ...] = Field(min_length=10, max_length=10, description="0 to 9")
+    teens: tuple[str, ...] = Field(min_length=10, max_length=10, description="10 to 19")
+    tens: tuple[str, ...] = Field(min_length=8, max_length=8, description="20, 30 to 90")
+    tens_before_unit: tuple[str, ...] = Field((), max_length=8, description="20 to 90 as said before a unit")
+    hundred: str
+    scales: tuple[str, ...] = Field(min_length=1, max_length=6, description="1000, a million, a billion ...")
+    bare: tuple[str, ...] = Field((), description="hundred or scales that stand without `one` before them")
+    multiplier: Literal["before", "after"] = Field("before", description="`three thousand`, or `thousand three`")
+    link: str = Field(" ", description="between terms")
+    unit_is_term: bool = Field(False, description="whether link and suffix stand between tens and unit, too")
+    suffix: str = Field("", description="added to every term when there is more than one")
+    suffixed: Table = Field({}, description="words that take the suffix in a form of their own")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Grammar:
+        if self.tens_before_unit and len(self.tens_before_unit) != len(self.tens):
+            raise ValueError("tens_before_unit: 8 words are wanted, for 20 to 90")
+        if unknown := set(self.bare) - {self.hundred, *self.scales}:
+            raise ValueError(f"bare: {', '.join(sorted(unknown))} is neither the hundred nor a scale")
+        return self
+
+    @property
+    def limit(self) -> int:
+        """The first number that has no name."""
+        return 1000 ** (len(self.scales) + 1)
+
+
+class Ordinals(Part):
+    """`1st`: what marks it in writing, and how it is said."""
+
+    markers: tuple[str, ...] = Field((), description="what follows the digits, such as `st`")
+    values: dict[int, str] = Field({}, description="ordinals with a word of their own")
+    words: Table = Field({}, description="last word of the cardinal: the same in an ordinal")
+    prefix: str = ""
+    suffix: str = Field("", description="for a last word that is not in `words`")
+
+
+class Years(Part):
+    """Numbers of four digits beside a cue."""
+
+    style: Literal["cardinal", "hundreds", "pairs"] = Field(
+        "cardinal", description="1967 as any number, as 19 hundreds and 67, or as 19, 67")
+    after: tuple[str, ...] = Field((), description="words after a year")
+    before: tuple[str, ...] = Field((), description="words before a year")
+
+
+class Numbers(Part):
+    """How digits become words."""
+
+    engine: Literal["keep", "grammar", "num2words"] = "keep"
+    library: str = Field("", description="for num2words: name and version that the rules were made with")
+    language: str = Field("", description="for num2words: its code of the language")
+    grammar: Grammar | None = None
+    ordinals: Ordinals = Ordinals()
+    years: Years = Years()
+    thousands: str = Field(",", max_length=1, description="between groups of three digits")
+    decimal: Literal[".", ","] = "."
+    point: str = Field("", description="said for the decimal sign; the digits after it are said one by one")
+    minus: str = ""
+    plus: str = ""
+    range: str = Field("", description="`{first}` and `{last}`: 10-20")
+    fraction: str = Field("", description="`{numerator}` and `{ordinal}`: 2/3")
+    fractions: Table = Field({}, description="fractions with a name")
+    attached_before: tuple[str, ...] = Field((), description="what may be written together with the digits after it")
+    attached_after: tuple[str, ...] = Field((), description="what may be written together with the digits before it")
+    elided: Table = Field({}, description="what follows the digits, too, and the letter of the number it takes")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Numbers:
+        if self.engine == "grammar" and self.grammar is None:
+            raise ValueError("grammar: it is empty, and the engine needs it")
+        if self.engine == "num2words" and not self.language:
+            raise ValueError("language: the engine num2words needs a code")
+        if self.thousands == self.decimal:
+            raise ValueError("thousands and decimal are the same sign")
+        _check_template(self.range, "range", ("first", "last"))
+        _check_template(self.fraction, "fraction", ("numerator", "ordinal"))
+        return self
+
+
+class Clock(Part):
+    """Times such as 10:30."""
+
+    separators: str = Field("", description="signs between hours and minutes")
+    whole: str = Field("", description="`{hours}`: 10:00")
+    minutes: str = Field("", description="`{hours}` and `{minutes}`: 10:20")
+    named: dict[int, str] = Field({}, description="minutes with a name, such as 30; `{hours}`")
+    swallowed: tuple[str, ...] = Field((), description="words beside the time that the templates say already")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Clock:
+        if self.separators and not (self.whole and self.minutes):
+            raise ValueError("whole and minutes: neither may be empty")
+        _check_template(self.minutes, "minutes", ("hours", "minutes"))
+        for template in (self.whole, *self.named.values()):
+            _check_template(template, "whole or named", ("hours",))
+        return self
+
+
+class Dates(Part):
+    """Dates in digits, and ISO dates (2021-05-12)."""
+
+    order: Literal["dmy", "mdy", "ymd", "keep"] = "keep"
+    format: str = Field("", description="`{day}`, `{month}` and `{year}`")
+    months: tuple[str, ...] = Field((), max_length=13)
+    foreign_months: tuple[str, ...] = Field((), max_length=13, description="of the calendar that the cues name")
+    foreign_cues: tuple[str, ...] = Field((), description="words after a date; an ISO date is foreign, too")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Dates:
+        if self.order != "keep":
+            _check_template(self.format, "format", ("day", "month", "year"))
+            if not self.months:
+                raise ValueError("months: it is empty")
+        return self
+
+
+class Currency(Part):
+    """One currency; `cent` may be empty."""
+
+    name: str
+    cent: str = ""
+
+
+class Money(Part):
+    """Amounts with a sign or code before or after."""
+
+    currencies: dict[str, Currency] = {}
+    whole: str = "{amount} {name}"
+    with_cents: str = Field("{amount} {name} {cents} {cent}", description="an amount with two digits after the point")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Money:
+        _check_template(self.whole, "whole", ("amount", "name"))
+        _check_template(self.with_cents, "with_cents", ("amount", "name", "cents", "cent"))
+        return self
+
+
+class Latin(Part):
+    """Words in Latin letters, in a language of another script.
+
+    `keep` leaves them, `letters` names each letter, `sound` writes what is heard, `auto` names the
+    letters of words in capitals and of words without a vowel, and writes the sound of others.
+    """
+
+    words: Literal["keep", "letters", "sound", "auto"] = "keep"
+    letters: Table = Field({}, description="names of the letters a to z")
+    consonants: Table = Field({}, description="letters: the row of syllables, one for each of `orders`")
+    vowels: Table = Field({}, description="letters: one of `orders`")
+    alone: Table = Field({}, description="one of `orders`: how it is written without a consonant")
+    orders: str = Field("", max_length=12, description="one character a column of `consonants`; `-` is no vowel")
+    dot: str = Field("", description="said for the dot inside of example.com")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Latin:
+        if self.words in ("letters", "auto") and (missing := set("abcdefghijklmnopqrstuvwxyz") - set(self.letters)):
+            raise ValueError(f"letters: no name for {' '.join(sorted(missing))}")
+        for letters, row in self.consonants.items():
+            if len(row) != len(self.orders):
+                raise ValueError(f"consonants: {letters!r} has {len(row)} syllables, {len(self.orders)} are wanted")
+        wrong = [order for order in self.vowels.values() if order not in self.orders or order not in self.alone]
+        if wrong or (self.consonants and "-" not in self.orders):
+            raise ValueError(f"vowels: {' '.join(wrong) or '-'} is not in `orders`, or has no way to stand alone")
+        if self.words in ("sound", "auto") and not self.consonants:
+            raise ValueError("consonants: it is empty, and words are to be written by sound")
+        return self
+
+
+class Fold(Part):
+    """Spellings that are made one. Each entry is a row of letters and the row that takes its place."""
+
+    about: str = ""
+    letters: Table
+
+    @model_validator(mode="after")
+    def _whole(self) -> Fold:
+        for row, instead in self.letters.items():
+            if len(row) != len(instead):
+                raise ValueError(f"letters: {row!r} has {len(row)} letters, {instead!r} {len(instead)}")
+        return self
+
+    def table(self) -> dict[int, str]:
+        """For `str.translate`."""
+        return {ord(old): new for row, instead in self.letters.items() for old, new in zip(row, instead, strict=True)}
+
+
+class TextRules(Part):
+    """All rules of one language, in the order in which they are applied."""
+
+    version: Literal[1] = 1
+    name: str = Field("", max_length=64)
+    language: str = ""
+    about: str = ""
+    unicode: Literal["NFC", "NFKC", "NFD", "NFKD", "keep"] = Field("NFC", description="Unicode form of the text")
+    characters: Table = Field({}, description="signs and spellings that are made one, before all else")
+    words: Table = Field({}, description="whole words, as written: what is said")
+    abbreviations: Table = Field({}, description="dots and slashes are one; `*` at the end: the word goes on")
+    join_initials: bool = Field(False, description="letters with dots between them are one word")
+    native_digits: bool = Field(True, description="digits of any script, and Ge'ez numerals, as 0 to 9")
+    dates: Dates = Dates()
+    clock: Clock = Clock()
+    money: Money = Money()
+    percent: str = Field("", description="`{number}`: 50%")
+    units: Table = Field({}, description="what follows a number, such as `km`")
+    numbers: Numbers = Numbers()
+    symbols: Table = Field({}, description="signs that are read aloud, such as `&`")
+    latin: Latin = Latin()
+    foreign: Literal["keep", "sound"] = Field("keep", description="letters of other scripts: left, or by sound")
+    folds: dict[str, Fold] = Field({}, description="foldings that can be chosen")
+    fold: tuple[str, ...] = Field((), description="the foldings that are chosen")
+    marks: Table = Field({}, description="punctuation marks: what stands for them")
+    sentence_ends: str = Field("", max_length=40, description="signs that end a sentence, beside the usual ones")
+    alphabet: Annotated[tuple[str, ...], AfterValidator(_ranges)] = Field(
+        (), description="letters that may come out, single or as ranges; empty: any")
+
+    @model_validator(mode="after")
+    def _whole(self) -> TextRules:
+        if unknown := [name for name in self.fold if name not in self.folds]:
+            raise ValueError(f"fold: {', '.join(unknown)} is not one of {', '.join(self.folds) or 'none'}")
+        if self.percent:
+            _check_template(self.percent, "percent", ("number",))
+        if self.foreign == "sound" and not self.latin.consonants and "a-z" not in self.alphabet:
+            raise ValueError("foreign: letters by sound need the rows of `latin`, or an alphabet of Latin letters")
+        return self
+
+    def to_json(self) -> bytes:
+        """As it is saved beside a tokenizer: what differs from the defaults, so that later options change no file."""
+        return (self.model_dump_json(exclude_defaults=True, indent=1) + "\n").encode("utf-8")
+
+
+def parse(content: str | bytes, where: str) -> TextRules:
+    """Rules from YAML or JSON; `UserError` names every fault with its place in `where`."""
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        values = yaml.load(text, _NoDoubles)
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f", line {place.line + 1}" if place else ""
+        said = getattr(error, "problem", None) or str(error)
+        raise UserError(f"The rules in {where}{line} could not be read: {said}.",
+                        "Mend the line; text with : # or quotes in it stands between double quotes.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
+    try:
+        return TextRules.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
+        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Mend these values.") from error
+
+
+def _fault(place: Iterable[int | str], message: str, given: object) -> str:
+    name = ".".join(str(part) for part in place)
+    said = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
+    return f"{name}: {said}".removesuffix(" (given: '...')").removeprefix(": ")

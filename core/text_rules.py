@@ -1,0 +1,287 @@
+"""Text rules of a workspace: shipped ones, a person's own, what they do to texts, and what was trained with them.
+
+A person's rules are `rules/NAME.yaml`. A tokenizer takes a copy, and its extensions, runs and
+exports take the tokenizer's, so an edit never reaches what is trained. Rules that something was
+made with are not overwritten: the edit is saved under another name. Never loads torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from config.text_rules import TextRules, parse
+from core.workspace import Workspace, resolve_inside
+from data import rules as shipped
+from data.languages.traced import Change
+from data.languages.written_out import Writer
+from data.manifest import read_json_lines
+
+LARGEST_FILE = 512 * 1024  # bytes of rules
+_COPIES = (
+    ("tokenizer", "tokenizers/*/rules-*.json"),
+    ("extension", "extensions/*/front_end/rules-*.json"),
+    ("run", "runs/*/checkpoints/step-*/front_end/rules-*.json"),
+    ("export", "exports/*/front_end/rules-*.json"),
+)
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Use:
+    """Something that was made with rules: its kind, its name, and the hash of the rules it took."""
+
+    kind: str
+    name: str
+    rules: str
+    hash: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Rules that can be chosen. `edited` names what was made with another text of the same name."""
+
+    name: str
+    language: str
+    own: bool
+    hash: str
+    about: str
+    used_by: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Rules on the disk; `state` is `written` or `already there`."""
+
+    name: str
+    hash: str
+    path: Path
+    state: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text before and after."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True)
+class FoldCost:
+    """What a folding does to some texts: distinct words and letters before and after, and words that fall together."""
+
+    name: str
+    about: str
+    words: int
+    words_after: int
+    letters: int
+    letters_after: int
+    occurrences: int  # of words whose spelling changes
+    total: int  # words in all
+    merged: tuple[tuple[str, ...], ...]  # the largest groups of words that become one
+
+    @property
+    def fallen_together(self) -> int:
+        return self.words - self.words_after
+
+
+def content_hash(rules: TextRules) -> str:
+    """sha256 of the rules as they are saved beside a tokenizer."""
+    return hashlib.sha256(rules.to_json()).hexdigest()
+
+
+def label(writer: Writer | None) -> str:
+    """Name and hash of a front-end's rules, for a report; empty when it has none."""
+    return f"{writer.rules.name or 'unnamed'} ({content_hash(writer.rules)[:12]})" if writer else ""
+
+
+def read(workspace: Workspace, name: str) -> str:
+    """The YAML of `name`: a person's own, else shipped; `UserError` when there is none."""
+    if shipped.exists(name):
+        return shipped.text_of(name)
+    path = _path(workspace, name)
+    if not path.is_file():
+        own = ", ".join(_own(workspace)) or "none"
+        raise UserError(f"There are no text rules named {name!r} (your own: {own}).",
+                        f"These ship: {', '.join(shipped.names())}.")
+    return _read_file(path)
+
+
+def load(workspace: Workspace, name: str) -> TextRules:
+    """The rules `name`, checked, under that name."""
+    return shipped.checked(read(workspace, name), f"rules {name!r}").model_copy(update={"name": name})
+
+
+def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | None:
+    """The rules that texts in `language` shall go through; None for no name."""
+    if not name:
+        return None
+    rules = load(workspace, name)
+    if rules.language and rules.language.partition("-")[0] != language.partition("-")[0]:
+        raise UserError(f"The rules {name!r} are for {rules.language!r}, the texts are in {language!r}.",
+                        f"Choose rules for {language!r}, or write `language: {language}` in a copy of these.")
+    return rules
+
+
+def entries(workspace: Workspace) -> tuple[Entry, ...]:
+    """All rules that were written by hand, a person's own first."""
+    uses = find_uses(workspace)
+    return tuple(_entry(workspace, name, uses) for name in (*_own(workspace), *shipped.written_by_hand()))
+
+
+def choices(workspace: Workspace, language: str = "") -> list[str]:
+    """Names that can be chosen for a language: own rules, then shipped ones of it; of every language when empty."""
+    own = [name for name in _own(workspace) if not language or _language_of(workspace, name) in ("", language)]
+    ready = [name for name in shipped.names() if not language or name.partition("-")[0] == language.partition("-")[0]]
+    return [*own, *ready]
+
+
+def save(workspace: Workspace, name: str, text: str) -> Saved:
+    """Check `text` and keep it as `name`; rules that something was made with are refused, with a free name."""
+    if shipped.exists(name):
+        raise UserError(f"The rules {name!r} ship with the app and are not changed.",
+                        f"Save yours under another name, such as {free_name(workspace, name)!r}.")
+    path = _path(workspace, name)
+    if len(text.encode("utf-8", "replace")) > LARGEST_FILE:
+        raise UserError(f"The rules are larger than {LARGEST_FILE // 1024} KiB.",
+                        "Leave out what the texts do not hold.")
+    rules = shipped.checked(text, f"rules {name!r}").model_copy(update={"name": name})
+    wanted = content_hash(rules)
+    made = [use for use in find_uses(workspace) if use.rules == name and use.hash != wanted]
+    if made:
+        raise UserError(
+            f"{_named(made)} made with the rules {name!r}: another text under that name would not be "
+            "what they read by.",
+            f"Save the edit under another name, such as {free_name(workspace, name)!r}, and make a tokenizer with it.",
+        )
+    text = _with_name(text, name)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return Saved(name, wanted, path, "already there")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
+    return Saved(name, wanted, path, "written")
+
+
+def fork(workspace: Workspace, name: str, text: str) -> Saved:
+    """Like `save`; where that name may not be written, under a free one."""
+    taken = shipped.exists(name) or any(use.rules == name for use in find_uses(workspace))
+    return save(workspace, free_name(workspace, name) if taken else name, text)
+
+
+def free_name(workspace: Workspace, name: str) -> str:
+    """Such as `am-2`, which nothing has yet."""
+    stem = re.sub(r"-\d+$", "", name)
+    taken = {use.rules for use in find_uses(workspace)} | set(_own(workspace)) | set(shipped.names())
+    return next(made for number in range(2, 10_000) if (made := f"{stem}-{number}") not in taken)
+
+
+def find_uses(workspace: Workspace) -> tuple[Use, ...]:
+    """Everything in the workspace that holds a copy of rules; one entry for all checkpoints of a run."""
+    found: dict[Use, None] = {}
+    for kind, pattern in _COPIES:
+        for path in sorted(workspace.path.glob(pattern)):
+            made = path.relative_to(workspace.path).parts[1]
+            try:
+                rules = parse(path.read_bytes(), str(path))
+            except (UserError, OSError):
+                continue  # a damaged copy is told where it is loaded
+            found[Use(kind, made, rules.name, content_hash(rules))] = None
+    return tuple(found)
+
+
+def show(rules: TextRules, texts: Iterable[str]) -> list[Line]:
+    """Each text before and after, with the spans that changed."""
+    writer = shipped.writer_of(rules)
+    lines = []
+    for text in texts:
+        done = writer.shown(text)
+        lines.append(Line(text, done.traced.text, done.traced.changes(), done.left_out))
+    return lines
+
+
+def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
+    """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
+    writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
+    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
+    return [_cost(name, fold.about, fold.table(), words, most) for name, fold in rules.folds.items()]
+
+
+def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
+    """Texts of a dataset as they were imported; those with digits, signs or Latin letters among Ethiopic first."""
+    rows = read_json_lines(workspace.dataset(name) / "manifest.jsonl")
+    texts = [str(row.get("text", "")) for _, row in rows]
+    return texts if most is None else sorted(texts, key=_plainness)[:most]
+
+
+def _plainness(text: str) -> int:
+    return -len(re.findall(r"\d|[/%$€£@&+]|[A-Za-z]{2,}|\w\.\w", text))
+
+
+def _cost(name: str, about: str, table: dict[int, str], words: list[str], most: int) -> FoldCost:
+    groups: dict[str, set[str]] = {}
+    for word in words:
+        groups.setdefault(word.translate(table), set()).add(word)
+    together = [tuple(sorted(group)) for group in groups.values() if len(group) > 1]
+    merged = sorted(together, key=lambda group: -len(group))
+    letters = set("".join(words))
+    return FoldCost(
+        name, about, len(set(words)), len(groups), len(letters), len({table.get(ord(one), one) for one in letters}),
+        sum(word.translate(table) != word for word in words), len(words), tuple(merged[:most]),
+    )
+
+
+def _entry(workspace: Workspace, name: str, uses: tuple[Use, ...]) -> Entry:
+    own = not shipped.exists(name)
+    try:
+        rules = load(workspace, name)
+    except UserError as error:
+        return Entry(name, "", own, "", "", fault=error.message)
+    now = content_hash(rules)
+    mine = [use for use in uses if use.rules == name]
+    return Entry(name, rules.language, own, now, rules.about,
+                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash == now),
+                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash != now))
+
+
+def _named(uses: list[Use]) -> str:
+    shown = ", ".join(f"{use.kind} {use.name}" for use in uses[:4]) + (" and others" if len(uses) > 4 else "")
+    return f"{shown[0].upper()}{shown[1:]} {'was' if len(uses) == 1 else 'were'}"
+
+
+def _with_name(text: str, name: str) -> str:
+    return _NAME_LINE.sub(f"name: {name}", text, count=1) if _NAME_LINE.search(text) else f"name: {name}\n{text}"
+
+
+def _language_of(workspace: Workspace, name: str) -> str:
+    try:
+        return parse(_read_file(_path(workspace, name)), name).language
+    except UserError:
+        return ""
+
+
+def _own(workspace: Workspace) -> list[str]:
+    return sorted(path.stem for path in workspace.rules.glob("*.yaml") if not path.name.startswith("."))
+
+
+def _path(workspace: Workspace, name: str) -> Path:
+    return resolve_inside(workspace.rules, name).with_name(f"{name}.yaml")
+
+
+def _read_file(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path} is larger than {LARGEST_FILE // 1024} KiB.", "These are no text rules.")
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} could not be read: {error}.", "Write it as UTF-8 text.") from error

@@ -1,0 +1,81 @@
+"""Words in Latin letters inside a text of a syllabic script: by the names of their letters, or by sound.
+
+The sound is that of the letters, by the rows of the rules, not of any one language's spelling.
+A letter without a row takes the place of its nearest: what comes out holds no Latin letter.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from config.text_rules import Latin
+from data.languages.patterns import one_of
+from data.languages.traced import Traced
+from data.romanise import romanise
+
+_WORD = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff'\u2019\u0300-\u036f]*")
+_DOT = re.compile(r"(?<=[A-Za-z0-9])\.(?=[A-Za-z])")
+_VOWELS = frozenset("aeiouy")
+_LONGEST_NAME = 5  # letters; a longer word in capitals is shouted, not spelled
+
+
+def say_latin(text: Traced, latin: Latin) -> Traced:
+    """Latin words as `latin.words` says."""
+    if latin.words == "keep":
+        return text
+    if latin.dot:
+        text = text.sub(_DOT, lambda match: f" {latin.dot} ", "foreign word")
+    return text.sub(_WORD, lambda match: _between(match, said_word(match.group(), latin)), "foreign word")
+
+
+def said_word(word: str, latin: Latin) -> str:
+    """One Latin word in the letters of the script."""
+    plain = "".join(character for character in romanise(word) if "a" <= character <= "z")
+    if not plain:
+        return ""
+    capitals = word.isupper() and 1 < len(plain) <= _LONGEST_NAME
+    spelled = latin.words == "letters" or (
+        latin.words == "auto" and (capitals or len(plain) == 1 or not _VOWELS & set(plain)))
+    return " ".join(latin.letters[letter] for letter in plain) if spelled else by_sound(plain, latin)
+
+
+def by_sound(plain: str, latin: Latin) -> str:
+    """Lower-case letters a to z as syllables: a consonant takes the vowel after it, or none."""
+    said = []
+    for match in _syllable(tuple(latin.consonants), tuple(latin.vowels)).finditer(_readable(plain)):
+        consonant, vowel = match[1], match[2] or match[3]
+        order = latin.vowels[vowel] if vowel else "-"
+        said.append(latin.consonants[consonant][latin.orders.index(order)] if consonant else latin.alone[order])
+    return "".join(said)
+
+
+def sound_of(text: str, latin: Latin) -> str:
+    """Letters of any script by their Latin spelling; without rows the Latin letters themselves."""
+    plain = "".join(character for character in romanise(text) if "a" <= character <= "z")
+    return by_sound(plain, latin) if latin.consonants else plain
+
+
+def _readable(plain: str) -> str:
+    """As most Latin spellings are read: c before e, i and y is s, x is ks, y without a vowel after it is i.
+
+    Consonants are not doubled, and an e at the end is silent after a vowel and a consonant (`phone`), and in `-gle`.
+    """
+    plain = re.sub(r"c(?=[eiy])", "s", plain).replace("x", "ks")
+    plain = re.sub(r"y(?![aeiou])", "i", plain)
+    plain = re.sub(r"([b-df-hj-np-tv-z])\1+", r"\1", plain)
+    return re.sub(r"(?:(?<=[aeiouy][b-df-hj-np-tv-z])|(?<=[bdfgkpt]l))e$", "", plain)
+
+
+def _between(match: re.Match[str], said: str) -> str:
+    """`said` with a space where a letter of another script stands right before or after."""
+    before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
+    return f"{' ' if before.isalnum() else ''}{said}{' ' if after.isalnum() else ''}"
+
+
+@lru_cache(maxsize=16)
+def _syllable(consonants: tuple[str, ...], vowels: tuple[str, ...]) -> re.Pattern[str]:
+    consonant, vowel = one_of(consonants), one_of(vowels)
+    return re.compile(rf"({consonant})({vowel})?|({vowel})")
+
+

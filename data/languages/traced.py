@@ -1,0 +1,87 @@
+"""A text on its way through rules, which knows for each character where in the source it comes from.
+
+So a person can be shown what became of what. Without `track`, the same steps run and nothing is
+kept but the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Replace = Callable[[re.Match[str]], str | None]
+"""What takes the place of a match; None leaves it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A span of the source and what is said for it; `rules` name the steps that did it."""
+
+    start: int
+    end: int
+    before: str
+    after: str
+    rules: tuple[str, ...]
+    after_start: int  # in the text that came out
+
+
+@dataclass(frozen=True)
+class Traced:
+    """`text`, and for each of its characters the span of the source it stands for, with the step that wrote it."""
+
+    source: str
+    text: str
+    origins: tuple[tuple[int, int, str], ...] | None  # start, end, step ("": as it was); None when nothing is tracked
+
+    @classmethod
+    def of(cls, text: str, track: bool = False) -> Traced:
+        return cls(text, text, tuple((place, place + 1, "") for place in range(len(text))) if track else None)
+
+    def sub(self, pattern: re.Pattern[str], replacement: Replace, step: str) -> Traced:
+        """Each match of `pattern` replaced."""
+        parts: list[str] = []
+        origins: list[tuple[int, int, str]] = []
+        done = 0
+        for match in pattern.finditer(self.text):
+            new = replacement(match)
+            if new is None or new == match.group():
+                continue
+            start, end = match.span()
+            parts += (self.text[done:start], new)
+            if self.origins is not None:
+                origins += self.origins[done:start]
+                origins += [(*self._span(start, end), step)] * len(new)
+            done = end
+        if not done and not parts:
+            return self
+        parts.append(self.text[done:])
+        if self.origins is None:
+            return Traced(self.source, "".join(parts), None)
+        return Traced(self.source, "".join(parts), (*origins, *self.origins[done:]))
+
+    def changes(self) -> tuple[Change, ...]:
+        """What became of which span, in order; changes of white space alone are left out."""
+        assert self.origins is not None, "made without `track`"
+        found: list[Change] = []
+        before, after = 0, 0  # where the last character that stayed ends
+        for place, (start, end, step) in enumerate((*self.origins, (len(self.source), len(self.source), ""))):
+            if step:
+                continue
+            self._add(found, before, start, after, place)
+            before, after = end, place + 1
+        return tuple(found)
+
+    def _add(self, found: list[Change], start: int, end: int, after_start: int, after_end: int) -> None:
+        assert self.origins is not None
+        old, new = self.source[start:end], self.text[after_start:after_end]
+        if old.split() != new.split():
+            steps = dict.fromkeys(step for _, _, step in self.origins[after_start:after_end])
+            found.append(Change(start, end, old, new, tuple(steps) or ("left out",), after_start))
+
+    def _span(self, start: int, end: int) -> tuple[int, int]:
+        assert self.origins is not None
+        if start < end:
+            return self.origins[start][0], self.origins[end - 1][1]
+        place = self.origins[start][0] if start < len(self.origins) else len(self.source)
+        return place, place

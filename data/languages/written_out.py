@@ -1,0 +1,229 @@
+"""Text as it is spoken, by the rules of its language: small steps in a fixed order, each a pure function.
+
+The order: Unicode form, characters, whole words; numerals, dates, times and years; abbreviations;
+amounts and numbers; signs, Latin words, initials; foldings and marks; last, what the alphabet does not have.
+Text that is written out already passes unchanged, and nothing raises on any text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+
+from config.errors import UserError
+from config.text_rules import Table, TextRules, parse
+from data.languages import patterns
+from data.languages.latin import say_latin, sound_of
+from data.languages.number_words import speller
+from data.languages.numerals import as_digits
+from data.languages.patterns import NEVER, abbreviation, one_of
+from data.languages.quantities import Quantities
+from data.languages.traced import Traced
+from data.languages.words import JOINERS, SPOKEN_PUNCTUATION
+
+_MOST_PASSES = 5
+_LONGEST_SAID = 2000  # characters
+_CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
+_UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
+                        r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
+_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+_INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """A text that was written out. `left_out` counts what the alphabet has no place for."""
+
+    traced: Traced
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The rules of one language with the patterns made from them. Make one with `writer`."""
+
+    rules: TextRules
+
+    def spoken(self, text: str) -> str:
+        """`text` written out."""
+        return self._settled(Traced.of(text)).text
+
+    def shown(self, text: str) -> WrittenOut:
+        """`text` written out, with what became of what."""
+        before = self._before_alphabet(Traced.of(text, track=True))
+        left_out = Counter(character for character in before.text if character != " " == self._sound(character))
+        return WrittenOut(self._settled(self._within_alphabet(before)), dict(sorted(left_out.items())))
+
+    def _applied(self, text: Traced) -> Traced:
+        return self._within_alphabet(self._before_alphabet(text))
+
+    def _settled(self, text: Traced) -> Traced:
+        """Until nothing changes: what one step writes may complete what an earlier one reads."""
+        for _ in range(_MOST_PASSES):
+            again = self._applied(text)
+            if again.text == text.text:
+                break
+            text = again
+        return text
+
+    def _before_alphabet(self, text: Traced) -> Traced:
+        rules = self.rules
+        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() < "\x20" else "", "Unicode")
+        text = _in_form(text, rules.unicode)
+        text = _table(text, self._characters, rules.characters, "character")
+        text = _table(text, self._words, rules.words, "word")
+        if rules.native_digits:
+            text = as_digits(text)
+        if self._quantities:
+            text = self._quantities.years(self._quantities.clock(self._quantities.dates(text)))
+        text = text.sub(self._abbreviations, self._abbreviated, "abbreviation")
+        if self._quantities:
+            text = self._quantities.numbers(self._quantities.amounts(text))
+        if rules.join_initials:
+            text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
+        text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
+        text = say_latin(text, rules.latin)
+        text = text.sub(self._folded, lambda match: self._folds[ord(match.group())], "folded")
+        return _table(text, self._marks, rules.marks, "mark")
+
+    def _within_alphabet(self, text: Traced) -> Traced:
+        if self.rules.alphabet:
+            text = text.sub(self._outside_run, lambda match: self._sounded(match.group()), "foreign letter")
+        return text.sub(_SPACES, lambda match: " ", "space")
+
+    def _sounded(self, run: str) -> str:
+        """What stands for characters that the alphabet lacks; letters that follow one another are one word."""
+        parts = []
+        for letters, characters in groupby(run, key=lambda character: unicodedata.category(character)[0] in "LM"):
+            part = "".join(characters)
+            sound = letters and self.rules.foreign == "sound" and sound_of(part, self.rules.latin)
+            parts.append(sound or "".join(map(self._sound, part)))
+        return "".join(parts)
+
+    def _sound(self, character: str) -> str:
+        """What stands for one character: itself, its sound, or a space when it is left out."""
+        if not self.rules.alphabet or not self._outside.fullmatch(character):
+            return character
+        kind = unicodedata.category(character)[0]
+        if kind == "L":
+            return character if self.rules.foreign == "keep" else self._foreign(character)
+        if kind == "N" and self._quantities and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
+            return f" {self._quantities.whole(str(int(value)))} "
+        return "" if kind == "M" else " "
+
+    def _foreign(self, letter: str) -> str:
+        """By its sound; a letter without one is called by the last word of its Unicode name."""
+        name = unicodedata.name(letter, "letter").split()
+        spelled = (letter, unicodedata.normalize("NFKD", letter), name[-1], "letter")
+        return next(filter(None, (sound_of(text, self.rules.latin) for text in spelled)), " ")
+
+    def _abbreviated(self, match: re.Match[str]) -> str:
+        before = match[1]
+        place = match.start(2)
+        said = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
+        return (before or "") + said
+
+    @cached_property
+    def _quantities(self) -> Quantities | None:
+        found = speller(self.rules.numbers)
+        return Quantities(self.rules, found) if found else None
+
+    @cached_property
+    def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
+        longest_first = sorted(self.rules.abbreviations.items(), key=lambda entry: len(entry[0]), reverse=True)
+        return tuple((re.compile(abbreviation(written)), spoken) for written, spoken in longest_first)
+
+    @cached_property
+    def _abbreviations(self) -> re.Pattern[str]:
+        if not self.rules.abbreviations:
+            return NEVER
+        every = "|".join(pattern.pattern for pattern, _ in self._abbreviation_list)
+        before = one_of(self.rules.numbers.attached_before)
+        return re.compile(rf"(?<![^\W\d_])({before})?({every})")
+
+    @cached_property
+    def _characters(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.characters))
+
+    @cached_property
+    def _words(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<![\w{patterns.MARKS}]){one_of(self.rules.words)}(?![\w{patterns.MARKS}])")
+
+    @cached_property
+    def _symbols(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.symbols))
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.marks))
+
+    @cached_property
+    def _folds(self) -> dict[int, str]:
+        return {old: new for name in self.rules.fold for old, new in self.rules.folds[name].table().items()}
+
+    @cached_property
+    def _folded(self) -> re.Pattern[str]:
+        return re.compile(one_of(map(chr, self._folds)))
+
+    @cached_property
+    def _outside(self) -> re.Pattern[str]:
+        """A character that is no letter of the alphabet, no space and no silent mark."""
+        inside = "".join(re.escape(entry) if len(entry) == 1 else f"{re.escape(entry[0])}-{re.escape(entry[2])}"
+                         for entry in self.rules.alphabet)
+        kept = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
+            "A-Za-z" if self.rules.latin.words == "keep" else "") + ("" if self._quantities else "0-9")
+        return re.compile(rf"[^\s{kept}{_silent_marks()}]")
+
+    @cached_property
+    def _outside_run(self) -> re.Pattern[str]:
+        return re.compile(f"{self._outside.pattern}+")
+
+
+@lru_cache(maxsize=32)
+def writer(content: bytes, where: str = "the rules") -> Writer:
+    """A writer of rules as they stand on disk; `UserError` for rules that cannot be used."""
+    made = Writer(parse(content, where))
+    speller(made.rules.numbers)  # a missing package or another version of it is said now
+    return made
+
+
+def check_tables(rules: TextRules, where: str) -> None:
+    """Refuse rules that never settle on their own words, such as a for b and b for a."""
+    made = Writer(rules)
+    for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
+        table: Table = getattr(rules, name)
+        for written, said in table.items():
+            once = made.spoken(f"{said} ")
+            if made.spoken(once) != once or len(once) > _LONGEST_SAID:
+                raise UserError(
+                    f"The rules in {where} cannot be used: {name}: {written!r} becomes {said!r}, and the rules "
+                    "change that again without end.", "Take out one of the entries that form a circle.",
+                )
+
+
+def _in_form(text: Traced, form: str) -> Traced:
+    """In a Unicode form; sequence by sequence where that gives the same, so that places are known."""
+    if form == "keep" or unicodedata.is_normalized(form, text.text):  # type: ignore[arg-type]
+        return text
+    whole = unicodedata.normalize(form, text.text)  # type: ignore[arg-type]
+
+    def normal(match: re.Match[str]) -> str:
+        return unicodedata.normalize(form, match.group())  # type: ignore[arg-type]
+
+    parts = text.sub(_CLUSTER, normal, "Unicode")
+    return parts if parts.text == whole else text.sub(re.compile(r".+", re.DOTALL), lambda match: whole, "Unicode")
+
+
+def _table(text: Traced, pattern: re.Pattern[str], table: Table, step: str) -> Traced:
+    return text.sub(pattern, lambda match: table[match.group()], step)
+
+
+@lru_cache(maxsize=1)
+def _silent_marks() -> str:
+    """Punctuation that is not read aloud, as part of a character class; normalisers see to it."""
+    marks = [chr(code) for code in range(0x3100) if unicodedata.category(chr(code))[0] == "P"]
+    return re.escape("".join(mark for mark in marks if mark not in SPOKEN_PUNCTUATION)) + JOINERS

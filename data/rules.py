@@ -1,0 +1,79 @@
+"""Rules that ship: written by hand for some languages, and numbers alone for every language that num2words knows.
+
+The texts are YAML in `languages/rules/`. Which sign divides the decimals of the other languages is CLDR's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from config.errors import UserError
+from config.text_rules import TextRules, parse
+from data.languages.number_words import library_languages, library_version
+from data.languages.written_out import Writer, check_tables, writer
+
+FOLDER = Path(__file__).with_name("languages") / "rules"
+# The decimal sign is a comma (CLDR 46, `decimal` of the default numbering system).
+_COMMA = frozenset({
+    "az", "be", "ca", "cs", "da", "de", "es", "fi", "fr", "hu", "id", "is", "it", "kk", "kz", "lt", "lv", "nl", "no",
+    "pl", "pt", "ro", "ru", "sk", "sl", "sr", "sv", "tr", "uk", "vi",
+})
+
+
+@cache
+def written_by_hand() -> tuple[str, ...]:
+    """Codes of the languages with rules of their own."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def names() -> tuple[str, ...]:
+    """All names of shipped rules: those written by hand first."""
+    return (*written_by_hand(), *sorted(_by_library()))
+
+
+def exists(name: str) -> bool:
+    return name in written_by_hand() or name in _by_library()
+
+
+def text_of(name: str) -> str:
+    """The shipped rules `name` as YAML; `UserError` when there are none."""
+    if name in written_by_hand():
+        return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    if name in _by_library():
+        return _numbers_alone(name)
+    raise UserError(f"No text rules named {name!r} ship.", f"There are: {', '.join(names())}.")
+
+
+def checked(text: str | bytes, where: str) -> TextRules:
+    """Rules that can be used: whole, settled, and with what they need installed. `UserError` otherwise."""
+    rules = parse(text, where)
+    if rules.numbers.engine == "num2words" and not rules.numbers.library:
+        numbers = rules.numbers.model_copy(update={"library": library_version()})
+        rules = rules.model_copy(update={"numbers": numbers})
+    check_tables(rules, where)
+    return rules
+
+
+def writer_of(rules: TextRules) -> Writer:
+    """What applies `rules`; the same that a saved front-end has."""
+    return writer(rules.to_json(), rules.name or "the rules")
+
+
+def _by_library() -> dict[str, str]:
+    """Our codes of the languages that num2words knows, and its own."""
+    ours = {code.lower().replace("_", "-"): code for code in library_languages()}
+    ours |= {"kk": ours["kz"]} if "kz" in ours else {}
+    return {code: own for code, own in ours.items() if code not in written_by_hand()}
+
+
+def _numbers_alone(name: str) -> str:
+    decimal, thousands = (",", ".") if name.partition("-")[0] in _COMMA else (".", ",")
+    return (
+        f"# Numbers by num2words. Add what your texts need: words, abbreviations, symbols, units, dates.\n"
+        f"version: 1\nname: {name}\nlanguage: {name.partition('-')[0]}\nunicode: NFC\n\n"
+        f"words: {{}}\nabbreviations: {{}}\nsymbols: {{}}\nunits: {{}}\nmarks: {{}}\n\n"
+        f'percent: ""  # such as "{{number}} percent"\n'
+        f"numbers:\n  engine: num2words\n  library: {library_version()}\n  language: {_by_library()[name]}\n"
+        f'  thousands: "{thousands}"\n  decimal: "{decimal}"\n'
+    )
