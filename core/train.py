@@ -30,6 +30,7 @@ from core import (
     replay,
     resuming,
     training_data,
+    trackers,
 )
 from core.adapters import Adapters, plan
 from core.evaluate import Studio
@@ -50,6 +51,11 @@ _STEPS_TOLD = 5000  # a longer run tells of every second step, every third ...
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit, then certify the best checkpoint."""
+    with trackers.following(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
+        return _train(options, workspace, tracked)
+
+
+def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     device = compute.prepare(options.device)
     with stage(reporter, "load"):
         milestones = _open(options, workspace, reporter, device)

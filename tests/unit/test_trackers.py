@@ -1,0 +1,99 @@
+"""What other tools are told of a training, and that none of them can end it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import soundfile
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+from config.errors import UserError
+from core import trackers
+from core.journal import Evaluated, Event, SampleMade, Step, Warned
+from tests.worlds import Listener
+
+SETTINGS = {"steps": 2, "scope": "gated"}
+
+
+def step(number: int) -> Step:
+    return Step(number, 2, 3.0 / number, 2.0, 1e-3, 0.5, 900.0, 1.0)
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> list[Event]:
+    soundfile.write(tmp_path / "said.wav", np.sin(np.arange(8000) / 8).astype(np.float32), 16_000)
+    measured = {"en": {"speech_loss": 2.5}}
+    return [step(1), step(2), Evaluated(2, 1.4, {"am": 0.3}, accuracy=0.25, languages=measured),
+            SampleMade(2, "am", "ሰላም", "said.wav", 0.3)]
+
+
+def told(tmp_path: Path, events: list[Event], chosen: str = trackers.NONE) -> Listener:
+    listener = Listener(tmp_path)
+    with trackers.following(listener, chosen, SETTINGS) as reporter:
+        for event in events:
+            reporter.emit(event)
+    return listener
+
+
+def test_tensorboard_holds_every_number_and_the_sound(tmp_path: Path, events: list[Event]) -> None:
+    listener = told(tmp_path, events)
+    assert listener.events == events
+    written = EventAccumulator(str(tmp_path / trackers.FOLDER)).Reload()
+    assert set(written.Tags()["scalars"]) == {
+        "loss/speech", "loss/text", "rate/learning", "gradient/norm", "speed/tokens_per_s", "held_out/speech_loss",
+        "held_out/accuracy", "held_out/en/speech_loss", "error/am"}
+    assert [(one.step, one.value) for one in written.Scalars("loss/speech")] == [(1, 3.0), (2, 1.5)]
+    assert written.Audio("samples/am")[0].sample_rate == 16_000
+
+
+def test_trackio_keeps_the_curves_of_a_run_on_this_machine(
+        tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, object]] = []
+    fake = ModuleType("trackio")
+    fake.init = lambda **given: calls.append(("init", given))  # type: ignore[attr-defined]
+    fake.log = lambda values, step: calls.append(("log", (step, values)))  # type: ignore[attr-defined]
+    fake.finish = lambda: calls.append(("finish", None))  # type: ignore[attr-defined]
+    fake.Audio = lambda path: f"sound of {Path(path).name}"  # type: ignore[attr-defined]
+    fake.__spec__ = importlib.util.spec_from_loader("trackio", None)
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    told(tmp_path, events, "trackio")
+    assert calls[0] == ("init", {"project": "lisan", "name": tmp_path.name, "config": SETTINGS, "resume": "allow"})
+    assert calls[1][1] == (1, trackers.numbers(step(1)))
+    assert calls[-2:] == [("log", (2, {"samples/am": "sound of said.wav"})), ("finish", None)]
+
+
+class Failing:
+    """Takes one step and breaks."""
+
+    def log(self, step: int, values: object) -> None:
+        if step > 1:
+            raise ConnectionError("no route")
+
+    def hear(self, step: int, name: str, sound: Path) -> None:
+        raise AssertionError("it was left out before")
+
+    def close(self) -> None:
+        raise AssertionError("it was left out before")
+
+
+def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: Path, events: list[Event]) -> None:
+    listener = Listener(tmp_path)
+    reporter = trackers.TrackedReporter(listener, {"wandb": Failing()})
+    for event in events:
+        reporter.emit(event)
+    reporter.close()
+    warnings = [event.message for event in listener.events if isinstance(event, Warned)]
+    assert len(warnings) == 1
+    assert "Weights & Biases takes no more numbers of this run: ConnectionError: no route" in warnings[0]
+    assert [event for event in listener.events if not isinstance(event, Warned)] == events
+
+
+def test_a_package_that_is_missing_is_named_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="package 'wandb' is not installed"):
+        told(tmp_path, [], "wandb")
