@@ -183,6 +183,7 @@ class TrainOptions(Options):
     validate_apart: Literal["source", "speaker"] = Field("source", title="Validation shares no", description="Held-out clips that share this with a training clip are left out of validation: the `source` (the recording they were cut from), or the `speaker`.")
     patience: int = Field(0, ge=0, le=1000, title="Patience", description="Validations in a row without a better value after which the training ends; 0 is never.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.")
+    tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Tracker", description="Where the numbers and samples of the run go as well, beside its own journal and TensorBoard's event files: `trackio`, or `wandb` (Weights & Biases); their package must be installed.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 

@@ -19,7 +19,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core import catalog
+from core import catalog, trackers
 from core.job_reader import JobBoard
 from core.job_state import JobState
 from core.workspace import Workspace
@@ -43,6 +43,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_source(options.source)
     if isinstance(options, DoctorOptions):
         _check_files(options)
+    if isinstance(options, TrainOptions):
+        trackers.check(options.tracker)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
