@@ -14,7 +14,7 @@ PUBLISHED := chatterbox-tts==0.1.7
 MYPY := $(PY) -m mypy
 RUFF := $(PY) -m ruff check .
 
-.PHONY: run demo check test test-all doctor reference help
+.PHONY: run demo check test test-all test-kills doctor reference help
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
 	@echo "make test      lint, types and every test but the slow ones"
 	@echo "make test-all  the slow ones too"
+	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
 	@echo "make check     lint and types only"
 	@echo "make doctor    what this machine has and lacks"
 	@echo "make reference the published Chatterbox package in $(REFERENCE), to compare with; not needed to use the app"
@@ -46,6 +47,9 @@ test: check
 
 test-all: check
 	$(PY) -m pytest
+
+test-kills: $(INSTALLED_DEV)
+	$(PY) -m pytest tests/e2e/test_kill_and_resume.py -m slow
 
 reference: $(REFERENCE)/.installed
 

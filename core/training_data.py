@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -240,3 +240,17 @@ class _Reader:
 
 def _fits(item: Utterance, model: SpeechModel) -> bool:
     return len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+
+
+def some(data: TrainingData, most: int) -> TrainingData:
+    """At most `most` training clips, the longest among them, each with another of its speaker; and two held out."""
+    longest_first = sorted(data.train, key=lambda item: -item.order_clip.length)
+    chosen: list[Utterance] = []
+    for item in longest_first:
+        if len(chosen) >= most:
+            break
+        others = [other for other in longest_first if other.speaker == item.speaker and other is not item]
+        alone = not any(other.speaker == item.speaker for other in chosen)
+        if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
+            chosen += [item, others[0]] if alone else [item]
+    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2])

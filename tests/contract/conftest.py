@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
-from core import replay, train, training_data
+from core import opening, replay, training_data
 from core.loading import VoiceModel, load_base, load_extension
 from core.precision import Precision
 from core.trainer import Trainer
@@ -50,7 +50,7 @@ class World:
                 warn: Callable[[str], None] = lambda message: None, **changes: object) -> Trainer:
         """A trainer that has not taken a step; `wrap` may put something around its model."""
         options: TrainOptions = train_options(**changes)
-        voice = single_start(train.new_voice(options, self.workspace, CPU))
+        voice = single_start(opening.new_voice(options, self.workspace, CPU))
         if wrap is not None:
             voice = replace(voice, model=wrap(voice.model))
         data = training_data.load(self.workspace, options.dataset, voice)

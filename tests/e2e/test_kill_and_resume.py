@@ -1,66 +1,134 @@
-"""A training worker that is killed without a word, and the run that goes on as if it had not been."""
+"""A training worker that is killed without a word, anywhere, and the run that ends as if it never had been."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from config.schema import TrainOptions
+from core import checkpoint, jobs, journal, locks, ranking, train
 from core import job as job_files
-from core import jobs, journal, locks, train
 from core.catalog import resolve
 from core.job import Job
-from core.journal import Step
+from core.journal import Evaluated, Event, Step
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
-OPTIONS = train_options(steps=400, checkpoint_every=40, judged_sentences=0, adapter_dropout=0.1)
-PATIENCE_S = 300
+PATIENCE_S = 600
+Moment = Callable[[Job, int], bool]
+"""Whether the time has come, of a job and the steps that were told when its worker began."""
 
 
-def steps_of(events: list[journal.Event]) -> list[tuple[int, float, float]]:
-    return [(event.step, event.speech_loss, event.gradient_norm) for event in events if isinstance(event, Step)]
+def options(steps: int) -> TrainOptions:
+    """Dropout, replayed base clips and validation between checkpoints: all that a resume has to find again."""
+    return train_options(steps=steps, scope="full", checkpoint_every=20, validate_every=7, judged_sentences=1,
+                         choose_by="speech_loss", adapter_dropout=0.1, keep_last=2)
 
 
-def kill_after(job: Job, count: int) -> None:
-    """SIGKILL the worker's whole group once the journal tells of `count` steps."""
-    tick = threading.Event()
-    for _ in range(PATIENCE_S * 100):
-        if len(steps_of(journal.read(job.journal)[0])) >= count:
-            break
-        tick.wait(0.01)
-    group = locks.content(job.lock).split()[1]
-    os.killpg(int(group), signal.SIGKILL)
+def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]]]:
+    """Every number that was told of each step; a second one is a step that went another way the second time."""
+    found: dict[tuple[str, int], set[tuple[float, ...]]] = {}
+    for event in events:
+        if isinstance(event, Step):
+            numbers = (event.speech_loss, event.text_loss, event.gradient_norm, event.learning_rate)
+        elif isinstance(event, Evaluated):
+            numbers = (event.speech_loss, event.text_loss or 0.0, event.accuracy or 0.0, *event.errors.values())
+        else:
+            continue
+        found.setdefault((event.kind, event.step), set()).add(numbers)
+    return found
+
+
+def steps_told(job: Job) -> int:
+    return sum(isinstance(event, Step) for event in journal.read(job.journal)[0])
+
+
+def after_steps(count: int) -> Moment:
+    return lambda job, before: steps_told(job) >= before + count
+
+
+def after_seconds(seconds: float) -> Moment:
+    end = time.monotonic() + seconds
+    return lambda job, before: time.monotonic() >= end
+
+
+def while_writing(job: Job, before: int) -> bool:
+    """A checkpoint, the ranking or a deletion is half done."""
+    return any((job.directory / checkpoint.FOLDER).glob(".writing-*"))
+
+
+def some_moment(noise: random.Random) -> Moment:
+    """While it loads, in the middle of a step, or while it writes."""
+    kind = noise.random()
+    if kind < 0.25:
+        return after_seconds(noise.uniform(0.0, 6.0))
+    return while_writing if kind < 0.5 else after_steps(noise.randrange(1, 60))
+
+
+def killed(job: Job, moment: Moment) -> bool:
+    """Kill the worker's whole group at that moment, with SIGKILL; False when the run ended before."""
+    tick, before = threading.Event(), steps_told(job)
+    while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
+        tick.wait(0.005)
+    end = time.monotonic() + PATIENCE_S
+    while not moment(job, before):
+        assert time.monotonic() < end, jobs.log_tail(job)
+        if not locks.is_held(job.lock):
+            return False
+        tick.wait(0.002)
+    try:
+        os.killpg(int(group), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    while locks.is_held(job.lock):
+        tick.wait(0.005)
+    return jobs.state(job).status == "crashed"
+
+
+def killed_again_and_again(job: Job, kills: int, seed: int) -> int:
+    """Run `job` with a kill at that many random moments, then to its end; how many there were."""
+    noise = random.Random(seed)
+    jobs.start(job)
+    count = 0
+    while count < kills and killed(job, some_moment(noise)):
+        count += 1
+        jobs.resume(job)
+    assert jobs.wait(job, PATIENCE_S).status == "finished", jobs.log_tail(job)
+    return count
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Workspace:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
     return extended_world(tmp_path / "workspace")
 
 
-def test_a_killed_run_resumes_with_the_same_losses(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+@pytest.mark.parametrize(("kills", "steps"), [
+    (3, 240), pytest.param(50, 3000, marks=pytest.mark.slow),
+])
+def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
+        world: Workspace, kills: int, steps: int) -> None:
     whole = Listener(world.runs / "whole")
-    train.run(OPTIONS, world, whole)
-    job = job_files.create(world, "train", OPTIONS, name="killed")
-    jobs.start(job)
-    kill_after(job, 100)
-    while locks.is_held(job.lock):
-        threading.Event().wait(0.01)
-    assert jobs.state(job).status == "crashed"
-    before = steps_of(journal.read(job.journal)[0])
-    assert 100 <= len(before) < 400
-    jobs.resume(job)
-    assert jobs.wait(job, PATIENCE_S).status == "finished", jobs.log_tail(job)
-    told = steps_of(journal.read(job.journal)[0])
-    again = told[len(before):]
-    assert again[0][0] % 40 == 1  # from the last checkpoint, not from the start
-    assert again[0][0] > 40
-    wanted = steps_of(whole.events)
-    assert before == wanted[:len(before)]
-    assert again == wanted[again[0][0] - 1:]
+    train.run(options(steps), world, whole)
+    job = job_files.create(world, "train", options(steps), name="killed")
+    assert killed_again_and_again(job, kills, seed=kills) == kills
+    wanted, seen = told(whole.events), told(journal.read(job.journal)[0])
+    assert len(wanted) > steps
+    assert all(len(numbers) == 1 for numbers in wanted.values())
+    assert seen == wanted
+    ends = [world.runs / name for name in ("whole", "killed")]
+    assert ranking.read(ends[0]) == ranking.read(ends[1])
+    for name in ("rows.safetensors", "adapter/adapter_model.safetensors", "training.safetensors"):
+        one, other = (checkpoint.folder_of(end, steps) / name for end in ends)
+        assert one.read_bytes() == other.read_bytes(), name
+    left = sorted(path.name for path in (job.directory / checkpoint.FOLDER).iterdir())
+    assert left == sorted(path.name for path in (ends[0] / checkpoint.FOLDER).iterdir())
     assert resolve(world, "run:killed").folder.is_dir()

@@ -12,7 +12,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import adopt, asked, checkpoint, extend, train
+from core import adopt, asked, checkpoint, extend, opening, train
 from core.loading import VoiceModel, load_checkpoint
 from core.prefix import new_rows
 from core.reporter import StopRequested
@@ -111,7 +111,7 @@ def test_features_that_changed_are_refused(world: Workspace) -> None:
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:
-    return train.new_voice(train_options(**changes), world, CPU)
+    return opening.new_voice(train_options(**changes), world, CPU)
 
 
 def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:

@@ -153,3 +153,24 @@ def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspa
     assert {item.language for item in found.probing} == {"en", "fr"}
     for item in replay.probes(found.probing, base.model.prompt_length):
         assert len(item.sample.prompt_codes) > 0
+
+
+@pytest.mark.parametrize(("apart", "left"), [("source", {"013", "014", "015"}), ("speaker", {"015"})])
+def test_held_out_clips_that_share_something_are_left_out_of_validation(
+        world: Workspace, voice: VoiceModel, apart: str, left: set[str]) -> None:
+    """Of the held-out clips 012 to 015, 012 is cut from the recording of 000, and 015 alone is of another speaker."""
+    there = manifest.load(world.dataset("demo-am"))
+    clips = [dataclasses.replace(clip, source="talk.wav" if clip.id in ("000", "012") else "",
+                                 speaker="other" if clip.id == "015" else clip.speaker) for clip in there.clips]
+    name = f"apart-{apart}"
+    (world.datasets / name).mkdir()
+    manifest.save(world.datasets / name, manifest.make_card(name, "am", "changed", clips), clips)
+    data = training_data.load(world, name, voice, apart)
+    assert {item.id for item in data.held_out} == left
+    assert "held out, but shared with a training clip: the source): 012" in " ".join(data.notes)
+
+
+def test_validation_without_a_clip_of_another_speaker_is_refused(world: Workspace, voice: VoiceModel) -> None:
+    with pytest.raises(UserError, match="no held-out clip.* 4 clips left out .held out, but shared") as caught:
+        training_data.load(world, "demo-am", voice, "speaker")
+    assert "--held-out-apart" in caught.value.hint

@@ -1,0 +1,76 @@
+"""The beginning of a run: all of a new one, or of one that goes on from its last whole checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from config.schema import TrainOptions
+from core import adopt, checkpoint, precision, ranking, records, replay, resuming, training_data
+from core.adapters import Adapters, plan
+from core.evaluate import Studio
+from core.journal import Warned
+from core.loading import VoiceModel, load_checkpoint, load_extension
+from core.milestones import Milestones
+from core.patience import Patience
+from core.records import CheckpointRecord
+from core.reporter import Reporter
+from core.trainer import Trainer
+from core.workspace import Workspace
+
+
+def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
+             most_clips: int | None = None) -> Milestones:
+    """Everything of a new run, or of one that goes on; `most_clips` of the data, for a trial."""
+    run, patience = reporter.directory, Patience()
+    checkpoint.clean(run)
+    saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
+    if saved is not None:
+        resuming.check_options(run, saved, options)
+        resuming.check_vocabulary(run, saved, workspace, options.extension)
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
+    else:
+        voice = new_voice(options, workspace, device)
+        if options.adopt_weights:
+            adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
+    data = training_data.load(workspace, options.dataset, voice, options.validate_apart)
+    if most_clips is not None:
+        data = training_data.some(data, most_clips)
+    for note in data.notes:
+        reporter.emit(Warned(note))
+    studio = Studio.of(voice)
+    rehearsed = replay.load(voice, studio.voices).rehearsed if options.scope == "full" else ()
+    if options.scope == "full" and options.replay > 0 and not rehearsed:
+        reporter.emit(Warned("The base model comes with no clips to rehearse: replay is off, expect more drift."))
+    trainer = Trainer(options, voice, data, rehearsed, precision.decide(options.precision, device),
+                      lambda message: reporter.emit(Warned(message)))
+    if options.compile == "on":
+        voice.model.compile()
+    if saved is not None:
+        state = checkpoint.load_state(run, saved)
+        resuming.check_data(run, options, state, data)
+        trainer.restore(state)
+        patience = state.patience
+        if (ranked := ranking.read(run)) != ranked.up_to(saved):
+            ranking.write(run, ranked.up_to(saved))
+    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
+
+
+def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
+    """The untrained extension, with fresh adapters where the scope has them."""
+    voice = load_extension(workspace, options.extension, device)
+    if options.scope == "rows":
+        return voice
+    adapters = Adapters.fresh(voice.model.module, plan(options, voice.model.adapter_targets), options.seed)
+    voice.model.module.to(device)
+    return replace(voice, adapters=adapters, scope=options.scope)
+
+
+def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: VoiceModel) -> CheckpointRecord:
+    folder = workspace.extensions / options.extension
+    there = folder / records.EXTENSION
+    rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
+    return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
+                            options.adapter_rank if voice.adapters else None)
