@@ -138,6 +138,11 @@ def entries(workspace: Workspace) -> tuple[Entry, ...]:
     return tuple(_entry(workspace, name, uses) for name in (*_own(workspace), *shipped.written_by_hand()))
 
 
+def numbers_alone() -> tuple[str, ...]:
+    """Codes of languages whose numbers alone are known, by num2words."""
+    return tuple(name for name in shipped.names() if name not in shipped.written_by_hand())
+
+
 def choices(workspace: Workspace, language: str = "") -> list[str]:
     """Names that can be chosen for a language: own rules, then shipped ones of it; of every language when empty."""
     own = [name for name in _own(workspace) if not language or _language_of(workspace, name) in ("", language)]

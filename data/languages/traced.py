@@ -64,20 +64,26 @@ class Traced:
         """What became of which span, in order; changes of white space alone are left out."""
         assert self.origins is not None, "made without `track`"
         found: list[Change] = []
-        before, after = 0, 0  # where the last character that stayed ends
+        open_span: tuple[int, int, int] | None = None  # of the source, and where it began to be written
+        seen = 0  # of the source
         for place, (start, end, step) in enumerate((*self.origins, (len(self.source), len(self.source), ""))):
-            if step:
-                continue
-            self._add(found, before, start, after, place)
-            before, after = end, place + 1
-        return tuple(found)
+            stays = not step or (self.text[place].isspace() and self.source[start:end].isspace())
+            if open_span and (stays or start >= open_span[1]):
+                found.append(self._change(*open_span, place))
+                open_span = None
+            if start > seen:
+                found.append(self._change(seen, start, place, place))
+            if not stays:
+                first = open_span or (start, end, place)
+                open_span = (first[0], max(first[1], end), first[2])
+            seen = max(seen, end)
+        return tuple(change for change in found if change.before.split() != change.after.split())
 
-    def _add(self, found: list[Change], start: int, end: int, after_start: int, after_end: int) -> None:
+    def _change(self, start: int, end: int, after_start: int, after_end: int) -> Change:
         assert self.origins is not None
-        old, new = self.source[start:end], self.text[after_start:after_end]
-        if old.split() != new.split():
-            steps = dict.fromkeys(step for _, _, step in self.origins[after_start:after_end])
-            found.append(Change(start, end, old, new, tuple(steps) or ("left out",), after_start))
+        before, after = self.source[start:end], self.text[after_start:after_end]
+        steps = dict.fromkeys(step for _, _, step in self.origins[after_start:after_end] if step != "space")
+        return Change(start, end, before, after, tuple(steps) if after.strip() else ("left out",), after_start)
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
         assert self.origins is not None

@@ -1,0 +1,132 @@
+"""Text rules: list and show them, save your own, see texts before and after, and what a folding costs.
+
+    python -m scripts.rules                                    what there is, and what was made with it
+    python -m scripts.rules show am > my-am.yaml               then edit the file
+    python -m scripts.rules save my-am --file my-am.yaml       --fork takes a free name where this one is in use
+    python -m scripts.rules try my-am --dataset amharic-demo   or --text "...", or --texts FILE with one a line
+    python -m scripts.rules cost my-am --dataset amharic-demo
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from config.errors import UserError
+from core import text_rules
+from core.workspace import Workspace
+from scripts.command import DEFAULT_WORKSPACE, USAGE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit code."""
+    given = build_parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        workspace = Workspace.open(given.workspace)
+        outcome = _PARTS[given.part](workspace, given)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        if given.json:
+            print(json.dumps({"status": "refused", "message": error.message, "hint": error.hint}, ensure_ascii=False))
+        return USAGE
+    if given.json:
+        print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.rules", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=[*_PARTS], default="list")
+    parser.add_argument("name", nargs="?", default="am", help="shipped rules, or your own (default: %(default)s)")
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
+    parser.add_argument("--file", metavar="FILE", help="save: YAML rules to keep; - reads standard input")
+    parser.add_argument("--fork", action="store_true", help="save: under a free name when the given one is in use")
+    parser.add_argument("--text", action="append", default=[], help="try, cost: a text; may be repeated")
+    parser.add_argument("--texts", metavar="FILE", help="try, cost: a file of texts, one a line")
+    parser.add_argument("--dataset", help="try, cost: the texts of a prepared dataset")
+    parser.add_argument("--most", type=int, default=20, help="try: at most so many texts (default: %(default)s)")
+    return parser
+
+
+def _list(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    found = text_rules.entries(workspace)
+    for entry in found:
+        print(f"{entry.name:16} {'your own' if entry.own else 'shipped':9} {entry.language:6} {entry.hash[:12]}")
+        for line in (entry.fault, *(f"made with it: {made}" for made in entry.used_by),
+                     *(f"made with another text of this name: {made}" for made in entry.edited)):
+            if line:
+                print(f"{'':16} {line}")
+    print("Numbers alone, by num2words: " + " ".join(text_rules.numbers_alone()))
+    return {"rules": [asdict(entry) for entry in found], "numbers_alone": list(text_rules.numbers_alone())}
+
+
+def _show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    text = text_rules.read(workspace, given.name)
+    if not given.json:
+        sys.stdout.write(text)
+    return {"name": given.name, "text": text}
+
+
+def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    if not given.file:
+        raise UserError("There are no rules to save.", "Give them: --file FILE, or --file - for standard input.")
+    try:
+        text = sys.stdin.read() if given.file == "-" else Path(given.file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{given.file} could not be read: {error}.", "Give a YAML file in UTF-8.") from error
+    saved = (text_rules.fork if given.fork else text_rules.save)(workspace, given.name, text)
+    print(f"{saved.name}: {saved.state} ({saved.hash[:12]}), {saved.path}")
+    return {"name": saved.name, "state": saved.state, "hash": saved.hash, "path": str(saved.path)}
+
+
+def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    lines = text_rules.show(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
+    for line in lines:
+        print(f"- {line.before}\n+ {line.after}")
+        for change in line.changes:
+            print(f"    {change.before!r} -> {change.after!r} ({', '.join(change.rules)})")
+        if line.left_out:
+            print("    left out: " + " ".join(line.left_out))
+    return {"lines": [asdict(line) for line in lines]}
+
+
+def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    costs = text_rules.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
+    for cost in costs:
+        print(f"{cost.name}: {cost.about}\n"
+              f"    {cost.words} distinct words become {cost.words_after}: {cost.fallen_together} fall together\n"
+              f"    {cost.letters} letters become {cost.letters_after}; "
+              f"{cost.occurrences} of {cost.total} words are spelled otherwise")
+        for group in cost.merged:
+            print(f"    {' = '.join(group)}")
+    return {"costs": [{**asdict(cost), "fallen_together": cost.fallen_together} for cost in costs]}
+
+
+def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) -> list[str]:
+    texts = list(given.text)
+    if given.texts:
+        try:
+            texts += Path(given.texts).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{given.texts} could not be read: {error}.", "Give a text file in UTF-8.") from error
+    if given.dataset:
+        texts += text_rules.dataset_texts(workspace, given.dataset, most)
+    if not any(text.strip() for text in texts):
+        raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
+    return [text for text in texts if text.strip()][:most]
+
+
+_PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}
+
+if __name__ == "__main__":
+    sys.exit(main())
