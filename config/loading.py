@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from config.errors import UserError
 from config.schema import VERBS, Options
 
+_SAME_OPTIONS = {"preflight": "train"}  # a verb takes what was written for another
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 
 
@@ -48,8 +49,8 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
     if not isinstance(values, dict):
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
     if values and set(values) <= set(VERBS):
-        values = values.get(verb) or {}
-    if "verb" in values and values["verb"] != verb:
+        values = values.get(verb) or values.get(_SAME_OPTIONS.get(verb, "")) or {}
+    if "verb" in values and values["verb"] not in (verb, _SAME_OPTIONS.get(verb)):
         raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
     options = values.get("options", {}) if "verb" in values else values
     return {str(name): value for name, value in options.items()}

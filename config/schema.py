@@ -187,6 +187,10 @@ class TrainOptions(Options):
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 
+class PreflightOptions(TrainOptions):
+    """Try a training on eight clips in about a minute, before it is started: prepare, two steps, save, reload, speak."""
+
+
 class SamplingOptions(Options):
     """How codes are drawn. What is left empty is what the model speaks best with."""
 
@@ -251,7 +255,7 @@ class PushOptions(Options):
 
 VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
-    "extend": ExtendOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
+    "extend": ExtendOptions, "preflight": PreflightOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
     "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
     "doctor": DoctorOptions,
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core import certificate, certify, checkpoint, compute, fitting, plan, ranking, records
+from core import advice, certificate, certify, checkpoint, compute, fitting, plan, ranking, records, trackers
 from core.fitting import Estimate
 from core.journal import Result, Step, Warned
 from core.milestones import Milestones
@@ -31,7 +31,15 @@ _STEPS_TOLD = 5000  # a longer run tells of every second step, every third ...
 
 def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Train to the last step or the time limit, then certify the best checkpoint."""
+    with trackers.following(reporter, options.tracker, options.model_dump(mode="json")) as tracked:
+        return _train(options, workspace, tracked)
+
+
+def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     milestones, _ = begin(options, workspace, reporter)
+    if milestones.trainer.step == 0:
+        for message in advice.warnings(milestones.trainer, reporter.directory):
+            reporter.emit(Warned(message))
     follow(milestones)
     return _finish(milestones, workspace, reporter)
 

@@ -8,6 +8,7 @@ be used is counted and named, never lost in silence.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +64,7 @@ class TrainingData:
     held_out: tuple[Utterance, ...]
     sentences: tuple[Sentence, ...]
     notes: tuple[str, ...]
+    train_s: float = 0.0  # speech in the training clips
 
     @cached_property
     def content(self) -> str:
@@ -98,7 +100,9 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     sentences = tuple(Sentence(item.text, paths[item.id]) for item in held_out)
-    return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes())
+    seconds = {clip.id: clip.duration_s for clip in dataset.clips}
+    return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
+                        sum(seconds[item.id] for item in train))
 
 
 def sample(target: Utterance, prompt: Utterance, prompt_length: int) -> Sample:
@@ -144,6 +148,7 @@ def utterance(name: str, text: str, language: str, speaker: str, features: Featu
                      features.speaker_embedding.astype(np.float32, copy=False), features.prompt_codes)
 
 
+_SHOWN_CHARACTERS = 12
 _LANGUAGE, _LENGTH = "in another language", "longer than the model takes"
 _ALONE = "the only clip of the speaker, which leaves none to prompt it"
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
@@ -165,6 +170,7 @@ class _Reader:
     def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> None:
         self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
         self._left_out: dict[str, list[str]] = {}
+        self._unknown = Counter[str]()
 
     def utterances(self, clips: Sequence[manifest.Clip]) -> tuple[Utterance, ...]:
         made = [self._utterance(clip) for clip in clips]
@@ -202,8 +208,12 @@ class _Reader:
         """One line a reason, with the first names."""
         return tuple(
             f"{len(ids)} clips left out ({reason}): {', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
-            for reason, ids in self._left_out.items()
+            f"{self._characters() if reason == _CHARACTERS else ''}" for reason, ids in self._left_out.items()
         )
+
+    def _characters(self) -> str:
+        said = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
+        return f" The characters, and how many texts have them: {said}."
 
     def way_out(self) -> str:
         """What would let the clips of the most frequent reason be used."""
@@ -219,9 +229,11 @@ class _Reader:
         try:
             item = utterance(clip.id, clip.text, clip.language, clip.speaker, features, self._front_end)
         except UserError:
-            if not self._front_end.unknown_characters(clip.text, clip.language):
+            unknown = self._front_end.unknown_characters(clip.text, clip.language)
+            if not unknown:
                 raise
             self._leave_out(_CHARACTERS, clip.id)
+            self._unknown.update(unknown)
             return None
         if not _fits(item, self._model):
             limits = f"{self._model.longest_text} text ids or {self._model.longest_speech} codes"

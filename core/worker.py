@@ -37,7 +37,7 @@ Verb = Callable[[Any, Workspace, Reporter], Result]
 
 MODULES: Mapping[str, str] = {
     "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.vocabulary",
-    "extend": "core.extend", "train": "core.train", "synthesize": "core.synthesize",
+    "extend": "core.extend", "train": "core.train", "preflight": "core.preflight", "synthesize": "core.synthesize",
     "compare": "core.compare", "export": "core.export", "push": "core.push",
     "doctor": "core.examine",
 }

@@ -14,7 +14,7 @@ from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span
 
 VERB_TITLES: Mapping[str, str] = {
     "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
-    "extend": "Make room for them", "train": "Practise speaking", "synthesize": "Speak",
+    "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
     "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
     "doctor": "Examine a model",
 }

@@ -1,0 +1,152 @@
+"""Will the training work: its true loop on eight clips in about a minute, before hours are spent on it.
+
+Features are made anew from the recordings, two steps are taken at the full rate, the result
+is saved, read back and spoken with. A part that fails is named, with what to do about it.
+Nothing that the training needs is changed, and only what was spoken is kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from config.schema import PreflightOptions, TrainOptions
+from core import advice, checkpoint, evaluate, train
+from core.journal import Result, SampleMade, Warned
+from core.loading import VoiceModel, load_checkpoint
+from core.milestones import Milestones
+from core.plan import duration
+from core.prefix import new_rows
+from core.reporter import Reporter, check_stop, size_text, stage
+from core.workspace import Workspace
+from data import audio, manifest
+from models.base import Extractor
+
+CLIPS, STEPS = 8, 2
+_SPOKEN = "spoken.wav"
+_ALIKE = 0.9  # share of the codes that come out the same, on another device too
+_SILENT = 1e-4  # peak of full scale
+_FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, AssertionError)
+
+
+def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Try every part of the training that `options` describe; what it took, and what the training will."""
+    began = time.monotonic()
+    with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
+        milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
+    trainer = milestones.trainer
+    said = advice.warnings(trainer, reporter.directory, options)
+    for message in said:
+        reporter.emit(Warned(message))
+    check_stop(reporter)
+    try:
+        with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
+            alike = _prepare(workspace, options, milestones)
+        with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
+            train.follow(milestones)
+        folder = checkpoint.folder_of(reporter.directory, STEPS)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
+            voice = load_checkpoint(workspace, folder, trainer.voice.device)
+            _compare(milestones, voice)
+        with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
+            spoken_s = _speak(milestones, voice, reporter)
+    finally:
+        shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
+    expected = found.seconds_a_step * options.steps
+    return {
+        "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": len(said),
+        "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
+        "memory_bytes": found.needed, "training": f"about {duration(expected)} for {options.steps} steps",
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def trial(options: TrainOptions) -> TrainOptions:
+    """The training itself, but two steps long and at its full rate from the first one on."""
+    values = {name: getattr(options, name) for name in TrainOptions.model_fields}
+    short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "validate_every": 0,
+             "patience": 0, "judged_sentences": min(1, options.judged_sentences), "keep_last": 1, "compile": "off"}
+    return TrainOptions(**{**values, **short})
+
+
+def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones) -> float:
+    """Make the features of the clips anew; the share of the codes that is as in the cache."""
+    voice, wanted = milestones.trainer.voice, {item.id: item for item in milestones.trainer.data.train}
+    dataset = manifest.load(workspace.dataset(options.dataset))
+    extractor: Extractor = voice.family.extractor(voice.base_folder, voice.device)
+    same = total = 0
+    for clip in dataset.clips:
+        if clip.id in wanted:
+            codes = extractor.extract(audio.load(dataset.audio_path(clip), extractor.sample_rate)).speech_codes
+            known = wanted[clip.id].speech_codes
+            total += max(len(codes), len(known))
+            shared = min(len(codes), len(known))
+            same += int(np.count_nonzero(codes[:shared] == known[:shared]))
+    if same < _ALIKE * total:
+        raise UserError(f"The cached features are not those of the recordings: {same} of {total} codes are the same.",
+                        "The recordings were changed since; prepare them again under another name.")
+    return same / max(1, total)
+
+
+def _compare(milestones: Milestones, voice: VoiceModel) -> None:
+    """What was read back is to the bit what was trained."""
+    trained = milestones.trainer.voice
+    own, back = _trained(trained), _trained(voice)
+    for name, value in own.items():
+        if name not in back or not torch.equal(value, back[name]):
+            raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
+                            "Check the disk of the workspace, and try again.")
+    if voice.front_end.fingerprint != trained.front_end.fingerprint:
+        raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
+
+
+def _trained(voice: VoiceModel) -> dict[str, torch.Tensor]:
+    """The new rows and the adapters of `voice`."""
+    rows: dict[str, torch.Tensor] = dict(new_rows(voice.model.module, voice.model.text_tables))
+    found = {**rows, **(voice.adapters.tensors() if voice.adapters else {})}
+    return {name: value.detach().cpu() for name, value in found.items()}
+
+
+def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> float:
+    """Speak a held-out sentence with what was read back; seconds of sound."""
+    data = milestones.trainer.data
+    sampling = replace(voice.family.sampling, seed=milestones.options.seed)
+    _, said = evaluate.judged(milestones.studio, voice, data.language, data.sentences[:1], sampling)
+    if not said:
+        raise UserError("The model cannot read the held-out sentence.",
+                        "Make a tokenizer from this dataset, extend the model with it, and train that extension.")
+    waveform = said[0].waveform
+    if not bool(torch.isfinite(waveform).all()):
+        raise UserError("What was spoken holds samples that are not numbers.", "Try another precision.")
+    if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
+        raise UserError("What was spoken is silent.", "Try another precision, or a lower learning rate.")
+    audio.save(reporter.directory / _SPOKEN, waveform, said[0].sample_rate)
+    error = said[0].verdict.error if said[0].verdict else None
+    reporter.emit(SampleMade(STEPS, data.language, said[0].text, Path(_SPOKEN).as_posix(), error))
+    return len(waveform) / said[0].sample_rate
+
+
+@contextmanager
+def _part(reporter: Reporter, name: str, remedy: str) -> Iterator[None]:
+    """A part of the trial; a fault names it, says what was seen and what to do."""
+    try:
+        with stage(reporter, name):
+            yield
+    except UserError as fault:
+        raise UserError(f"The preflight failed at {name!r}: {fault.message}", fault.hint) from fault
+    except torch.OutOfMemoryError as fault:
+        raise UserError(f"The preflight failed at {name!r}: the memory of the device did not suffice.",
+                        "Choose a smaller batch, close what else uses the device, or leave out the longest clips."
+                        ) from fault
+    except _FAULTS as fault:
+        said = f"{type(fault).__name__}: {fault}".rstrip(": ")
+        raise UserError(f"The preflight failed at {name!r}: {said}", remedy) from fault

@@ -1,0 +1,174 @@
+"""The trial before a training: each part is tried, one that fails says what to do; and warnings before the start."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from config.errors import UserError
+from config.loading import read_preset
+from config.schema import PreflightOptions, TrainOptions
+from core import advice, preflight, train, training_data
+from core.loading import load_extension
+from core.workspace import Workspace
+from data import manifest
+from tests.worlds import Listener, extended_world, train_options, write_dataset
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(made: Workspace, tmp_path: Path) -> Workspace:
+    shutil.copytree(made.path, tmp_path / "workspace")
+    return Workspace.open(tmp_path / "workspace")
+
+
+def options(**changes: object) -> PreflightOptions:
+    return PreflightOptions(**{**train_options(steps=800).model_dump(), **changes})
+
+
+def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
+    listener = Listener(world.runs / "trial")
+    return listener, preflight.run(options(**changes), world, listener)
+
+
+def test_every_part_is_tried_and_only_the_sound_is_kept(world: Workspace) -> None:
+    before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
+    listener, result = tried(world)
+    parts = [event.name for event in listener.of("stage") if event.seconds is not None]
+    assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
+    assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
+    assert "for 800 steps" in str(result["training"])
+    assert [step.learning_rate for step in listener.of("step")][0] == pytest.approx(5e-3)
+    (spoken,) = [event for event in listener.of("sample") if event.path == "spoken.wav"]
+    assert (listener.directory / spoken.path).stat().st_size > 1000
+    assert not (listener.directory / "checkpoints").exists()
+    assert sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*")) == before
+
+
+def test_a_recording_that_is_gone_fails_in_plain_words(world: Workspace) -> None:
+    for path in (world.dataset("demo-am") / "audio").glob("*.wav"):
+        path.unlink()
+    with pytest.raises(UserError, match="The preflight failed at 'prepare': .*.wav") as caught:
+        tried(world)
+    assert caught.value.hint
+
+
+def test_features_of_other_recordings_are_found(world: Workspace) -> None:
+    for path in world.cache.rglob("*.safetensors"):
+        arrays = load_file(path)
+        arrays["speech_codes"] = (arrays["speech_codes"] + 5) % 27
+        save_file(arrays, path)
+    with pytest.raises(UserError, match="failed at 'prepare': The cached features are not those of the recordings: "):
+        tried(world)
+
+
+def test_a_step_without_memory_says_so(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(milestones: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(train, "follow", full)
+    with pytest.raises(UserError, match="failed at 'two steps and save': the memory of the device") as caught:
+        tried(world)
+    assert "smaller batch" in caught.value.hint
+
+
+def test_a_loss_that_is_no_number_says_so(world: Workspace) -> None:
+    for path in world.cache.rglob("*.safetensors"):
+        arrays = load_file(path)
+        arrays["speaker_embedding"][:] = float("nan")
+        save_file(arrays, path)
+    with pytest.raises(UserError, match="The preflight failed at '"):
+        tried(world)
+
+
+def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(*given: object):
+        voice = load_checkpoint(*given)
+        with torch.no_grad():
+            voice.model.module.get_parameter("text_emb.new")[0, 0] += 1
+        return voice
+
+    from core.loading import load_checkpoint
+
+    monkeypatch.setattr(preflight, "load_checkpoint", moved)
+    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not read back .*text_emb is another"):
+        tried(world)
+
+
+def test_silence_is_no_speech(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.tiny.family.TinyVocoder.decode", lambda *given: torch.zeros(16000))
+    with pytest.raises(UserError, match="failed at 'speak': What was spoken is silent"):
+        tried(world)
+
+
+def test_the_trial_takes_what_was_written_for_the_training() -> None:
+    assert read_preset("config/presets/demo.yaml", "preflight") == read_preset("config/presets/demo.yaml", "train")
+    assert set(PreflightOptions.model_fields) == set(TrainOptions.model_fields)
+
+
+def advised(world: Workspace, **changes: object) -> str:
+    trainer = train.begin(train_options(**changes), world, Listener(world.runs / "advice"))[0].trainer
+    return "\n".join(advice.warnings(trainer, world.runs / "advice"))
+
+
+def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: Workspace) -> None:
+    said = advised(world, row_rate=0.5, adapter_rate=1e-4, steps=800)
+    assert "8 s of speech in 12 clips; 10 min is the least" in said
+    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may break" in said
+    assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): it may learn nothing" in said
+    assert "Each of the 12 clips is heard 267 times in 800 steps" in said
+    assert "one speaker" not in said
+    assert "learning rate" not in advised(world, row_rate=1e-2)
+    assert "adapters" not in advised(world, scope="rows", adapter_rate=1e-6)
+
+
+def test_a_single_speaker_and_few_held_out_clips_are_told(world: Workspace) -> None:
+    there = manifest.load(world.dataset("demo-am"))
+    clips = [clip for clip in there.clips if clip.speaker == "s0" and clip.id != "014"]
+    (world.datasets / "one").mkdir()
+    manifest.save(world.datasets / "one", manifest.make_card("one", "am", "changed", clips), clips)
+    said = advised(world, dataset="one")
+    assert "All 6 clips have one speaker, 's0'" in said
+    assert "Only 1 clips are held out" in said
+
+
+def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = train.begin(train_options(), world, Listener(world.runs / "advice"))[0].trainer
+    monkeypatch.setattr(advice.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 100_000))
+    said = "\n".join(advice.warnings(trainer, world.runs / "advice"))
+    one = 12 * sum(value.numel() for value in trainer.trained.named.values())
+    assert f"3 of about {one / 1e3:.1f} kB are there at once, {3 * one / 1e3:.1f} kB, and 100.0 kB are free" in said
+
+
+def test_unknown_characters_are_counted(world: Workspace) -> None:
+    there = manifest.load(world.dataset("demo-am"))
+    import dataclasses
+
+    clips = [dataclasses.replace(clip, text=clip.text + "ፐ") if clip.id in ("000", "001") else clip
+             for clip in there.clips]
+    (world.datasets / "odd").mkdir()
+    manifest.save(world.datasets / "odd", manifest.make_card("odd", "am", "changed", clips), clips)
+    (note,) = training_data.load(world, "odd", load_extension(world, "tiny-am", CPU)).notes
+    assert note.startswith("2 clips left out (characters outside the vocabulary): 000, 001.")
+    assert note.endswith("how many texts have them: 'ፐ' in 2.")
+
+
+def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -> None:
+    write_dataset(world, "more", train=30)
+    data = training_data.load(world, "more", load_extension(world, "tiny-am", CPU))
+    few = training_data.some(data, 8)
+    assert len(few.train) == 8
+    assert few.train[0].order_clip.length == max(item.order_clip.length for item in data.train)
+    speakers = [item.speaker for item in few.train]
+    assert all(speakers.count(speaker) > 1 for speaker in speakers)
+    assert len({item.id for item in few.train}) == 8
