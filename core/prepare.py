@@ -25,6 +25,7 @@ from core import compute
 from core.aside import written_aside
 from core.catalog import family_of
 from core.journal import Plan, Progress, Result, Warned
+from core.lengths import tell_of_long
 from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
@@ -64,11 +65,14 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter)
+        longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
+        long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "left_out": len(checked.report.errors),
         "warnings": len(checked.report.warnings), "features": len(dataset.clips) - failed, "features_failed": failed,
+        "too_long": long,
         "folder": str(dataset.folder),
     }
 

@@ -315,6 +315,10 @@ class Family(Protocol):
         """A file or folder of weights, of whatever model; `UserError` when it is damaged or no weights."""
         ...
 
+    def longest_speech(self, folder: Path) -> int:
+        """Codes of a clip that the language model has positions for, from the headers of its files alone."""
+        ...
+
     def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
 
     def extractor_fingerprint(self, folder: Path) -> str:

@@ -67,6 +67,11 @@ class Chatterbox:
         """Speech tokenizer and voice encoder."""
         return sound.ChatterboxExtractor(*self._sound(folder, device), self.extractor_fingerprint(folder))
 
+    def longest_speech(self, folder: Path) -> int:
+        """See `models.base.Family`; the start takes a position."""
+        path = files.language_model(folder)
+        return t3.config_of(weights.shapes(path), str(path)).speech_positions - 1
+
     def extractor_fingerprint(self, folder: Path) -> str:
         """Of the bytes of the two files that hold it."""
         found = files.find(folder)

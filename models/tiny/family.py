@@ -133,6 +133,10 @@ class Tiny:
         module.requires_grad_(False)
         return LanguageModel(module, config.text_rows, device, PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
 
+    def longest_speech(self, folder: Path) -> int:
+        """See `models.base.Family`; the start takes a position."""
+        return _language_model_config(folder).speech_positions - 1
+
     def language_model_file(self, folder: Path) -> Path:
         """See `models.base.Family`."""
         path = folder / LANGUAGE_MODEL

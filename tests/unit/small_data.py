@@ -97,5 +97,8 @@ class SmallFamily:
     def front_end(self, folder: Path) -> FrontEnd:
         return FrontEnd.load(folder)
 
+    def longest_speech(self, folder: Path) -> int:
+        return 100
+
     def extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
         return self.small_extractor

@@ -1,0 +1,45 @@
+"""Clips longer than the model can hold are counted and named when features are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.lengths import tell_of_long, too_long
+from core.loading import load_base
+from core.workspace import Workspace
+from data import manifest
+from data.features import FeatureCache
+from models.registry import family
+from tests.unit.small_data import Recorder
+from tests.worlds import write_dataset, write_model
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Workspace:
+    workspace = Workspace.open(tmp_path)
+    write_model(workspace.models / "tiny")
+    write_dataset(workspace)
+    return workspace
+
+
+def test_long_clips_are_told_with_their_numbers(world: Workspace) -> None:
+    dataset = manifest.load(world.dataset("demo-am"))
+    cache = FeatureCache(world.cache, family("tiny").extractor_fingerprint(world.model("tiny")))
+    cache.save_pack(dataset.card.fingerprint, [clip.sha256 for clip in dataset.clips])
+    codes = {clip.id: len(cache.load(clip.sha256)["speech_codes"]) for clip in dataset.clips}
+    most = max(codes.values())
+    longest = [name for name, count in codes.items() if count == most]
+    assert [clip.id for clip, _ in too_long(dataset, cache, most - 1)] == longest
+    reporter = Recorder()
+    assert tell_of_long(dataset, cache, most - 1, reporter) == 4
+    assert f"4 of 16 clips are longer than the {most - 1} codes that the model can hold" in reporter.warnings
+    assert f"{longest[0]} ({most} codes, 0.8 s)" in reporter.warnings
+    assert tell_of_long(dataset, cache, most, Recorder()) == 0
+
+
+def test_the_limit_is_read_from_headers_and_is_the_models_own(world: Workspace) -> None:
+    model = load_base(world, "tiny", torch.device("cpu")).model
+    assert family("tiny").longest_speech(world.model("tiny")) == model.longest_speech == 63
