@@ -70,7 +70,7 @@ def some_moment(noise: random.Random) -> Moment:
     kind = noise.random()
     if kind < 0.25:
         return after_seconds(noise.uniform(0.0, 6.0))
-    return while_writing if kind < 0.5 else after_steps(noise.randrange(1, 60))
+    return while_writing if kind < 0.5 else after_steps(noise.randrange(1, 36))
 
 
 def killed(job: Job, moment: Moment) -> bool:
@@ -112,7 +112,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 @pytest.mark.parametrize(("kills", "steps"), [
-    (3, 240), pytest.param(50, 3000, marks=pytest.mark.slow),
+    (3, 120), pytest.param(50, 2000, marks=pytest.mark.slow),
 ])
 def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
         world: Workspace, kills: int, steps: int) -> None:
