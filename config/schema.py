@@ -116,6 +116,8 @@ class PrepareOptions(Options):
     source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
+    add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")
+    most_clips: int = Field(0, ge=0, title="Most clips", description="Take no more than so many clips of the source, the first ones; 0 takes all.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
     held_out_apart: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")

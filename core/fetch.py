@@ -27,7 +27,7 @@ from core.transfer import Fetcher, Meter, Patience, ask
 from core.workspace import Workspace, resolve_inside
 
 PLAN, LOCK = "plan.json", "lock"
-_SPARE_BYTES = 100_000_000  # left for journals and the system
+SPARE_BYTES = 100_000_000  # left for journals and the system
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def partial_folder(target: Path) -> Iterator[Path]:
 def check_disk(folder: Path, needed: int, what: str) -> None:
     """Raise `UserError` with both numbers when `needed` bytes more do not fit on the disk of `folder`."""
     free = shutil.disk_usage(folder).free
-    if needed + _SPARE_BYTES > free:
+    if needed + SPARE_BYTES > free:
         raise UserError(
             f"{what} needs {size_text(needed)} more, and {size_text(free)} are free on the disk of {folder}.",
-            f"Free {size_text(needed + _SPARE_BYTES - free)}, or choose another disk with --workspace.",
+            f"Free {size_text(needed + SPARE_BYTES - free)}, or choose another disk with --workspace.",
         )
 
 

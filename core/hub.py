@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from config.errors import UserError
@@ -80,9 +80,10 @@ class Hub:
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
+    kind: Literal["model", "dataset"] = "model"  # of the repositories that are meant
 
     @classmethod
-    def from_environment(cls) -> Hub:
+    def from_environment(cls, kind: Literal["model", "dataset"] = "model") -> Hub:
         """The hub of `HF_ENDPOINT` (huggingface.co), with the token of `HF_TOKEN` or of `hf auth login`."""
         from huggingface_hub import constants, get_token
 
@@ -92,7 +93,7 @@ class Hub:
             raise UserError(
                 "HF_ENDPOINT is not the address of a hub.", "Unset it, or give one such as https://huggingface.co.",
             )
-        return cls(endpoint, get_token())
+        return cls(endpoint, get_token(), kind)
 
     @property
     def host(self) -> str:
@@ -102,19 +103,20 @@ class Hub:
 
     def list(self, repository: str, revision: str, patience_s: float) -> Listing:
         """Names, sizes and hashes at `revision`. Raises `Interrupted`, or `UserError` for what waiting cannot mend."""
-        from huggingface_hub import HfApi
+        from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
         with self._explained(repository, revision):
             api = HfApi(endpoint=self.endpoint, token=self.token or False)
             try:
-                info = api.model_info(repository, revision=revision, files_metadata=True, timeout=patience_s)
+                info = api.repo_info(repository, revision=revision, repo_type=self.kind, files_metadata=True,
+                                     timeout=patience_s)
             except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
                 raise UserError(
                     f"{self.host} answered something that is no list of files.",
                     "Check HF_ENDPOINT, and whether this network asks for a login in the browser first.",
                 ) from None
         files = {}
-        for item in info.siblings or ():
+        for item in (info.siblings if isinstance(info, DatasetInfo | ModelInfo) else None) or ():
             size = item.lfs.size if item.lfs else item.size
             if size is not None:
                 blob = "" if item.lfs else item.blob_id or ""
@@ -132,7 +134,8 @@ class Hub:
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint)
+        url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
+                         repo_type=None if self.kind == "model" else self.kind)
         headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -144,8 +147,8 @@ class Hub:
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
-            first = _first_of(response) if response.status_code == 206 else 0
-            yield Body(first, _total_of(response), response.iter_bytes())
+            first, total = part_of(response)
+            yield Body(first, total, response.iter_bytes())
 
     @contextmanager
     def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:
@@ -178,7 +181,7 @@ class Hub:
 
         response: Response = error.response  # type: ignore[attr-defined]
         status = response.status_code
-        page = f"{self.host}/{repository}"
+        page = f"{self.host}/{'' if self.kind == 'model' else 'datasets/'}{repository}"
         make_token = _TOKENS.format(hub=f"https://{self.host}")
         if status in _TRANSIENT:
             return Interrupted(f"{self.host} answered {status}", _retry_after(response))
@@ -211,6 +214,16 @@ class Hub:
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
     """The error that ends a row of interruptions."""
     return UserError(f"{what} could not be had: {why}.", hint)
+
+
+def part_of(response: Response) -> tuple[int, int | None]:
+    """The position of an answer's first byte, and the size of the whole file where it is told."""
+    return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
+
+
+def is_passing(status: int) -> bool:
+    """Whether a status may be another one when it is asked again."""
+    return status in _TRANSIENT
 
 
 def _first_of(response: Response) -> int:

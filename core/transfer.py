@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from config.errors import UserError
-from core.hub import Body, Hub, Interrupted, RemoteFile, unreachable
+from core.hub import Body, Interrupted, RemoteFile, unreachable
 from core.journal import Progress, Warned
 from core.model_record import Hasher
 from core.reporter import Reporter, check_stop, size_text
@@ -30,6 +30,15 @@ _RATE_WINDOW_S = 15.0
 _TELL_S, _TELL_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
 _USEFUL = 1 << 20  # bytes; a connection that brought so many was no failure
 _STOPPED = "Stopped. What has come is kept: resume it, or start it again."
+
+
+class Server(Protocol):
+    """Who gives files: `core.hub.Hub`, or another."""
+
+    @property
+    def host(self) -> str: ...
+
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> AbstractContextManager[Body]: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Patience:
 class Meter:
     """Counts the bytes of a whole set, and tells them with rate and time left about twice a second."""
 
-    def __init__(self, reporter: Reporter, total: int, done: int = 0, stopped: str = _STOPPED) -> None:
+    def __init__(self, reporter: Reporter, total: int | None, done: int = 0, stopped: str = _STOPPED) -> None:
         self.reporter, self.total, self.done = reporter, total, done
         self._stopped = stopped
         self._told = 0.0
@@ -77,7 +86,7 @@ class Meter:
             self._recent.popleft()
         (began, first), (ended, last) = self._recent[0], self._recent[-1]
         rate = (last - first) / (ended - began) if ended > began else 0.0
-        left = (self.total - self.done) / rate if rate > 0 else None
+        left = (self.total - self.done) / rate if rate > 0 and self.total is not None else None
         self.reporter.emit(Progress(self.done, self.total, "bytes", name, round(rate), left and round(left, 1)))
 
     def rest(self, seconds: float, name: str) -> None:
@@ -174,7 +183,7 @@ class _Pump:
 class Fetcher:
     """Brings files of the hub to the disk, one at a time."""
 
-    def __init__(self, hub: Hub, meter: Meter, patience: Patience) -> None:
+    def __init__(self, hub: Server, meter: Meter, patience: Patience) -> None:
         self.hub, self.meter, self.patience = hub, meter, patience
 
     def fetch(self, file: RemoteFile, path: Path, begun: Hasher | None = None) -> str:
@@ -202,6 +211,27 @@ class Fetcher:
                     ) from None
                 self.meter.reporter.emit(Warned(f"{file.name} came damaged ({fault}); it is fetched once more."))
         raise AssertionError("two attempts")
+
+    def fetch_once(self, file: RemoteFile, path: Path, room: int) -> None:
+        """A file whose size nobody tells, in one connection, into `path`; no more than `room` bytes."""
+        pump = _Pump(self.hub.open(file, 0, self.patience.stall_s + _POLL_S * 10))
+        size = 0
+        try:
+            items = self._watched(pump, file)
+            next(items)
+            with open(path, "wb") as writing:
+                for block in items:
+                    assert isinstance(block, bytes)
+                    size += len(block)
+                    if size > room:
+                        raise UserError(f"{file.name} is larger than the {size_text(room)} that are free here.",
+                                        "Free space on the workspace's disk.")
+                    writing.write(block)
+                    self.meter.add(len(block), file.name)
+        except Interrupted as fault:
+            raise unreachable(file.name, fault, "The server does not tell its size, so it begins anew.") from None
+        finally:
+            pump.leave()
 
     def _complete(self, file: RemoteFile, path: Path, hasher: Hasher) -> None:
         """Append to `path` until it has its size, over as many connections as it takes."""

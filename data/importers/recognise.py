@@ -70,7 +70,7 @@ def forms_of(folder: Path, language: str) -> Iterator[Form]:
     else:
         yield from _tables_in(folder)
     if (kind := _companion(folder)) is not None:
-        yield Form(kind.title.capitalize() if kind.timed else kind.title[0].upper() + kind.title[1:], folder.name,
+        yield Form(kind.title, folder.name,
                    "texts stand beside recordings of the same name", lambda: companions.read(folder, language))
 
 
@@ -208,7 +208,7 @@ def _pair(path: Path, language: str) -> Form:
             )
         audio, words = beside[0], path
     kind = companions.kind_of(words)
-    return Form(kind.title[0].upper() + kind.title[1:], f"{words.name} with {audio}", "it is what was given",
+    return Form(kind.title, f"{words.name} with {audio}", "it is what was given",
                 lambda: kind.read(words, audio))
 
 

@@ -1,0 +1,72 @@
+"""The sound of films, and of recordings that libsndfile does not read (M4A, AAC, AMR, WMA), taken out by ffmpeg.
+
+ffmpeg is run without a shell, reads only files, and only as the containers in `_CONTAINERS`: a playlist in disguise
+cannot make it open something else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from config.errors import UserError
+
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,asf,aac,amr,flv"
+_POLL_S = 0.1
+_LONGEST_S = 4 * 3600.0
+INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then import again."
+
+
+def ffmpeg() -> str | None:
+    """Where ffmpeg is; None when it is not on this machine."""
+    return shutil.which("ffmpeg")
+
+
+def sound_of(path: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Write the first sound track of `path` into the FLAC file `target`: mono, 16 bits, at its own rate.
+
+    `check` is called while ffmpeg works, and ends it by raising. What ffmpeg cannot read raises `UserError`.
+    """
+    program = ffmpeg()
+    if program is None:
+        raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
+    aside = target.with_name(f".{target.name}")
+    command = [
+        program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
+        "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
+        "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{aside}",
+    ]
+    try:
+        fault = _run(command, check)
+        if fault:
+            raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",
+                            "Check that it plays, and that it has a sound track.")
+        aside.rename(target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _run(command: list[str], check: Callable[[], None]) -> str:
+    """What went wrong, in the program's last line; empty when nothing did."""
+    began = time.monotonic()
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, errors="replace") as process:
+        try:
+            while True:
+                try:
+                    _, said = process.communicate(timeout=_POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    check()
+                    if time.monotonic() - began > _LONGEST_S:
+                        return f"it was not done after {_LONGEST_S / 3600:g} hours"
+        finally:
+            if process.poll() is None:
+                process.kill()
+    if process.returncode == 0:
+        return ""
+    last = (said.strip().splitlines() or [f"status {process.returncode}"])[-1]
+    return "".join(letter for letter in last if letter.isprintable()).replace("file:", "")[:200].rstrip(".")

@@ -1,0 +1,78 @@
+"""Parquet tables of the hub, whose rows hold their recordings: written out as files and JSON lines, a few at a time.
+
+A row's audio is what the hub's `Audio` column is: a struct of `bytes` and `path`. Source of the shape:
+https://huggingface.co/docs/datasets/about_dataset_features
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from config.errors import UserError
+from data.importers.columns import COLUMNS
+from data.importers.kept import Kept
+from data.importers.rows import safe_id, unused
+
+MANIFEST, FOLDER = "manifest.jsonl", "audio"
+_ROWS = 16  # that are held at once
+_MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
+          (b"\xff\xf3", ".mp3"), (b"\xff\xf2", ".mp3"))
+
+
+def write_out(path: Path, folder: Path, split: str, ids: Kept) -> Iterator[int]:
+    """Write the recordings of the table at `path` into `folder`, a line of its `manifest.jsonl` for each.
+
+    Yields the bytes of each row as it is written. `ids` remembers the names that are taken.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            columns = _columns(table.schema_arrow, path)
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+            with open(folder / MANIFEST, "a", encoding="utf-8") as lines:
+                for batch in table.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(columns.values()))):
+                    for record in batch.to_pylist():
+                        values = {name: record[column] for name, column in columns.items()}
+                        yield _row(values, folder, split, ids, lines)
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{path.name} could not be read as a Parquet table: {str(error)[:200]}.",
+                        "It may be cut off: fetch it again.") from error
+
+
+def _columns(schema: Any, path: Path) -> dict[str, str]:
+    """The table's column for each meaning; a recording must be in it, with its bytes, and a text."""
+    names = {name.lower(): name for name in schema.names}
+    found = {}
+    for meaning in ("audio", "text", "id", "speaker"):
+        column = next((names[name] for name in COLUMNS[meaning] if name in names), None)
+        if column is not None:
+            found[meaning] = column
+    holds = str(schema.field(found["audio"]).type) if "audio" in found else ""
+    if "text" not in found or "bytes" not in holds:
+        raise UserError(
+            f"{path.name} has the columns {', '.join(schema.names[:20])}; recordings within the table and a text are "
+            "wanted.",
+            f"Lisan takes an audio column of bytes and a text called {', '.join(COLUMNS['text'][:4])} or the like.",
+        )
+    return found
+
+
+def _row(record: dict[str, Any], folder: Path, split: str, ids: Kept, lines: Any) -> int:
+    held = record["audio"] or {}
+    content = held.get("bytes") or b""
+    given = Path(str(held.get("path") or record.get("id") or "clip"))
+    name = ""
+    if content:
+        suffix = next((suffix for magic, suffix in _MAGIC if content.startswith(magic)), given.suffix.lower()[:8])
+        stem = unused(safe_id(given.stem), "", ids)
+        name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
+        (folder / name).write_bytes(content)
+    line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),
+            "split": split}
+    lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return len(content)
