@@ -113,7 +113,7 @@ def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: tor
     if rank is not None:
         words = f"the difference has rank {rank}, as a merged LoRA leaves it"
         return Change("low rank", words, rank=rank, **facts)  # type: ignore[arg-type]
-    words = f"trained: moved by {facts['change']:.2%} of its length"
+    words = f"trained: moved by {facts['change']:.2%} of its length" if old.any() else "trained: it was zero before"
     return Change("trained", words, **facts)  # type: ignore[arg-type]
 
 

@@ -15,6 +15,7 @@ OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"
 _LOST = ("broken", "misshapen", "missing", "transposed")
 _SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "replaced": 4, "permuted": 5, "trained": 6,
              "low rank": 7, "shrunk": 8, "extra": 9, "rounded": 10, "new": 11, "equal": 12}
+_MEASURED = ("shrunk", "trained", "low rank")  # of the others, the length of the difference says nothing
 _STILL = 0.8  # share of codes whose likeliest must be the same for "mostly"
 
 
@@ -95,7 +96,7 @@ def _headline(languages: Languages, findings: Sequence[Finding], tokenizer: Toke
     where = {one.part for one in findings if one.state in damaged and one.part not in (NEW_ROWS, UNUSED)}
     if not where:
         return "The base languages cannot work: the tokenizer gives their pieces the ids of others."
-    return f"The base languages cannot work as they did: {_listed(sorted(where))} {_are(where)} damaged."
+    return f"The base languages cannot work as they did: the {_listed(sorted(where))} {_are(where)} damaged."
 
 
 def _are(parts: set[str]) -> str:
@@ -109,7 +110,7 @@ def _rows_words(findings: Sequence[Finding]) -> list[str]:
     for one in findings:
         if one.part == OLD_ROWS:
             moved = ""
-            if one.touched and one.rows_moved:
+            if one.state in _MEASURED:
                 moved = f"; {one.rows_moved} of {one.rows} moved, by {one.median:.2%} of their length at the median " \
                         f"and {one.largest:.2%} at most"
             words.append(f"Old rows of {one.name}: {one.words}{moved}.")
@@ -120,12 +121,17 @@ def _rest_words(findings: Sequence[Finding]) -> list[str]:
     """A sentence for each other part of the model."""
     words = []
     rest = [one for one in findings if one.part not in (OLD_ROWS, NEW_ROWS)]
-    for part in dict.fromkeys(one.part for one in rest if one.state != "extra"):
-        own = [one for one in rest if one.part == part]
+    whole = [part for part in dict.fromkeys(one.part for one in rest)
+             if all(one.state == "equal" for one in rest if one.part == part)]
+    if whole:
+        count = sum(one.part in whole for one in rest)
+        words.append(f"Equal to the bit: {_listed(whole)} ({count} tensors).")
+    for part in dict.fromkeys(one.part for one in rest if one.state != "extra" and one.part not in whole):
+        own = [one for one in rest if one.part == part and one.state != "extra"]
         counted = Counter(one.state for one in own)
         said = [f"{count} {state}" for state, count in sorted(counted.items(), key=lambda item: _SEVERITY[item[0]])]
         line = f"{part.capitalize()}: {', '.join(said)} of {len(own)} tensors"
-        touched = [one.change for one in own if one.touched and one.change]
+        touched = [one.change for one in own if one.state in _MEASURED]
         if touched:
             line += f"; those that changed moved by {median(touched):.2%} of their length at the median"
         ranks = [one.rank for one in own if one.rank is not None]

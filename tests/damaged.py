@@ -45,16 +45,18 @@ def extended(base: Tensors) -> Tensors:
     return {name: torch.cat([value, rows[name]]) if name in rows else value.clone() for name, value in base.items()}
 
 
-def pieces(workspace: Workspace) -> dict[str, int]:
+def pieces(workspace: Workspace, file: str = "tiny/tokenizer.json") -> dict[str, int]:
     """The base's pieces with their ids."""
-    return vocabulary((workspace.models / "tiny" / "tokenizer.json").read_bytes(), "tokenizer.json")
+    return vocabulary((workspace.models / file).read_bytes(), file)
 
 
-def tokenizer(workspace: Workspace, path: Path, change: Callable[[dict[str, int]], dict[str, int]] = dict) -> Path:
+def tokenizer(workspace: Workspace, path: Path, change: Callable[[dict[str, int]], dict[str, int]] = dict,
+              file: str = "tiny/tokenizer.json") -> Path:
     """A merged tokenizer file: the base's pieces, the new ones behind them, then `change`."""
-    content = json.loads((workspace.models / "tiny" / "tokenizer.json").read_bytes())
-    ids = pieces(workspace)
-    ids = change({**ids, **{piece: len(ids) + place for place, piece in enumerate(NEW)}})
+    content = json.loads((workspace.models / file).read_bytes())
+    ids = pieces(workspace, file)
+    first = 1 + max(ids.values())
+    ids = change({**ids, **{piece: first + place for place, piece in enumerate(NEW)}})
     special = {token["content"] for token in content["added_tokens"]} | {"[am]"}
     form = content["added_tokens"][0]
     content["added_tokens"] = [{**form, "content": piece, "id": ids[piece]} for piece in special if piece in ids]

@@ -26,6 +26,8 @@ _LANGUAGES = {"kept": "work exactly as before", "rounded": "work as before but f
               "changed": "must be heard", "lost": "cannot work as they did"}
 _STATE_TONES = {"equal": "good", "new": "busy", "rounded": "good", "extra": "wait", "trained": "wait", "shrunk": "wait",
                 "low rank": "wait"}
+_LAYERS = 3  # fewer make no curve
+_MEASURED = ("shrunk", "low rank", "trained")  # of the others, the length of the difference says nothing
 _LAYER = re.compile(r"\.(\d+)\.")
 _COLOURS = {"attention": "var(--series-1)", "the rest": "var(--series-2)"}
 
@@ -34,14 +36,17 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     steps.lead("Doctor", "A model was finetuned elsewhere, and an old language sounds wrong, or you want to know "
                "before you use it. Give it and the base it was made from: every tensor is compared, and you read what "
-               "moved, whether its tokenizer fits, and whether the old languages can still work. The files stay as they are.")
+               "moved, whether its tokenizer fits, and whether the old languages can still work. The files stay "
+               "as they are.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             _lay_out_question(page)
         with gr.Column(scale=3, min_width=300):
-            answer = gr.HTML(elem_id="diagnosis")
-            page.live.panel(answer, lambda view: _answer(view), "doctor")
+            verdict = gr.HTML(elem_id="diagnosis")
+            page.live.panel(verdict, lambda view: _answer(_newest(view)), "doctor")
             _lay_out_restoring(page)
+    details = gr.HTML(elem_id="diagnosis-details")
+    page.live.panel(details, lambda view: _details(_newest(view)), "doctor")
 
 
 def _lay_out_question(page: Page) -> None:
@@ -134,15 +139,20 @@ def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[o
     return [page.begun(page.start("doctor", options))]
 
 
-def _answer(view: View) -> Html:
-    state = _newest(view)
+def _answer(state: JobState | None) -> Html:
+    """How it goes, then the verdict."""
     if state is None:
         return present.empty("The verdict appears here: what moved, tensor by tensor, the worst first.")
     found = diagnosis_of(state)
     card = present.job_card(state)
     if found is None:
         return card
-    return join((card if state.status != "finished" else NOTHING, _restored(state.result), diagnosis_view(found)))
+    return join((card if state.status != "finished" else NOTHING, _restored(state.result), verdict_view(found)))
+
+
+def _details(state: JobState | None) -> Html:
+    found = diagnosis_of(state)
+    return details_view(found) if found else NOTHING
 
 
 def _restored(result: Mapping[str, object] | None) -> Html:
@@ -152,8 +162,8 @@ def _restored(result: Mapping[str, object] | None) -> Html:
                           f"{result['old_rows']} of the base. Hear it on Listen; its proof is on Certificate.", "good")
 
 
-def diagnosis_view(found: Diagnosis) -> Html:
-    """Verdict, sentences, how far each layer moved, and the tensors, the worst first."""
+def verdict_view(found: Diagnosis) -> Html:
+    """The verdict, and what was compared."""
     verdict = found.verdict
     banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
     about = present.facts([
@@ -161,12 +171,17 @@ def diagnosis_view(found: Diagnosis) -> Html:
         ("Stored as", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
         ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[verdict.base_languages]),
     ])
-    said = element("ul", *(element("li", sentence) for sentence in verdict.sentences), class_="findings")
-    return join((banner, about, element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
+    return join((banner, about))
+
+
+def details_view(found: Diagnosis) -> Html:
+    """Sentences, how far each layer moved, and the tensors, the worst first."""
+    said = element("ul", *(element("li", sentence) for sentence in found.verdict.sentences), class_="findings")
+    return join((element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
 
 
 def _plot(findings: Sequence[Finding]) -> Html:
-    """How far the matrices of each layer moved; nothing where none did."""
+    """How far the matrices of each layer moved; nothing where none did, or there are too few."""
     moves: dict[str, dict[int, list[float]]] = {}
     for one in findings:
         place = _LAYER.search(one.name)
@@ -175,20 +190,35 @@ def _plot(findings: Sequence[Finding]) -> Html:
             moves.setdefault(kind, {}).setdefault(int(place[1]), []).append(one.change)
     series = [Series(kind, [(float(layer), median(found)) for layer, found in sorted(moves[kind].items())],
                      _COLOURS[kind], "dots") for kind in _COLOURS if kind in moves]
-    if not series:
+    if not series or max(len(one.points) for one in series) < _LAYERS:
         return NOTHING
     return div("charts", chart("How far each layer moved, of its length", series, x_name="layer", y_percent=True,
                                y_low=0.0))
 
 
 def _table(findings: Sequence[Finding]) -> Html:
+    """Those that changed, then in a fold those that did not."""
+    changed = [one for one in findings if one.state != "equal"]
+    equal = [one for one in findings if one.state == "equal"]
+    shown, rest = changed[:_SHOWN], changed[_SHOWN:]
+    return join((
+        element("h3", "Tensors, the worst first"),
+        _sheet(shown) if shown else paragraph("No tensor changed.", class_="small"),
+        element("details", element("summary", f"{len(rest)} more that changed"), _sheet(rest)) if rest else NOTHING,
+        element("details", element("summary", f"{len(equal)} that are equal to the bit"), _sheet(equal))
+        if equal else NOTHING,
+    ))
+
+
+def _sheet(findings: Sequence[Finding]) -> Html:
     head = ("Tensor", "Part", "State", "Moved by", "Rows moved", "What")
-    rows = [(element("code", one.name), one.part, span(f"badge {_STATE_TONES.get(one.state, 'bad')}", one.state),
-             f"{one.change:.2%}" if one.touched and one.change else "", _rows(one), one.words) for one in findings]
-    first = present.table_of(head, rows[:_SHOWN])
-    rest = (element("details", element("summary", f"The other {len(rows) - _SHOWN}"),
-                    present.table_of(head, rows[_SHOWN:])) if len(rows) > _SHOWN else NOTHING)
-    return join((element("h3", "Tensors, the worst first"), first, rest))
+    return present.table_of(head, [_row(one) for one in findings])
+
+
+def _row(one: Finding) -> tuple[object, ...]:
+    badge = span(f"badge {_STATE_TONES.get(one.state, 'bad')}", one.state)
+    moved = f"{one.change:.2%}" if one.state in _MEASURED else ""
+    return element("code", one.name), span("part", one.part), badge, moved, _rows(one), one.words
 
 
 def _rows(one: Finding) -> str:

@@ -1,0 +1,76 @@
+"""The Doctor tab shows a diagnosis as it was written: the verdict, the worst first, an offer only where it holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from core import diagnosis
+from core.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.verdict import base_languages, can_restore, judge, worst_first
+from ui import doctor
+
+DAMAGED = (
+    Finding("text_emb.weight", "old rows", "shrunk", "shrunk to 0.99", (57, 32), "float32", 0.01, 46, 46, 0.01, 0.01),
+    Finding("text_emb.weight", "new rows", "new", "their length is 1.00 times", (11, 32), "float32", rows=11),
+    *(Finding(f"tfmr.layers.{place}.self_attn.q_proj.weight", "layers", "equal", "equal to the bit", (32, 32))
+      for place in range(4)),
+)
+FIT = TokenizerFit("/x/tokenizer.json", 57, 57, 46, 0, (), 0, (), 0, 0, (), 0, 11, 0)
+
+
+def made(findings: tuple[Finding, ...], fit: TokenizerFit | None = None, heard: Heard | None = None) -> Diagnosis:
+    return Diagnosis("tiny", "/there/<it>.safetensors", "tiny", "", ("float32",), worst_first(findings), fit, heard,
+                     judge(findings, fit, heard))
+
+
+@pytest.mark.parametrize("heard", [None, Heard(4, 0, 0.25, 1.5, ("en", "fr"))])
+def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: Heard | None) -> None:
+    found = made(DAMAGED, replace(FIT, moved=(("a", 3, 5),), moved_count=1), heard)
+    diagnosis.write(tmp_path, found)
+    assert diagnosis.read(tmp_path) == found
+
+
+def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
+    (tmp_path / diagnosis.FILE).write_text('{"findings": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match="could not be read"):
+        diagnosis.read(tmp_path)
+
+
+def test_the_page_says_the_verdict_and_the_worst_first() -> None:
+    found = made(DAMAGED, FIT)
+    shown = doctor.verdict_view(found) + doctor.details_view(found)
+    assert found.verdict.headline in shown
+    assert "&lt;it&gt;" in shown
+    assert shown.index("shrunk") < shown.index("4 that are equal to the bit")
+    assert "How far each layer moved" not in shown
+
+
+def test_layers_that_moved_are_drawn() -> None:
+    moved = tuple(replace(one, state="trained", change=0.01 * place) for place, one in enumerate(DAMAGED, 1))
+    shown = doctor.details_view(made(moved))
+    assert "How far each layer moved" in shown
+    assert shown.count('class="dot"') == 4
+
+
+def test_only_rows_alone_are_offered_to_be_restored() -> None:
+    assert can_restore(DAMAGED, FIT) == (True, "")
+    trained = replace(DAMAGED[-1], state="trained")
+    assert not can_restore((*DAMAGED, trained), FIT)[0]
+    assert not can_restore(DAMAGED[:1], FIT)[0]  # nothing to keep
+    assert not can_restore(DAMAGED, replace(FIT, moved_count=2))[0]
+    assert can_restore(DAMAGED[1:], FIT) == (False, "")  # nothing is damaged
+
+
+def test_a_tensor_that_nobody_reads_decides_nothing() -> None:
+    gone = Finding("tfmr.embed_tokens.weight", "unused", "missing", "the checkpoint has none")
+    assert base_languages((*DAMAGED[1:], gone), None) == "kept"
+    assert base_languages((*DAMAGED[1:], replace(gone, part="layers")), None) == "lost"
+
+
+def test_few_codes_that_stayed_are_called_few() -> None:
+    said = made(DAMAGED, None, Heard(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
+    assert any("25% of codes (few)" in one for one in said)
