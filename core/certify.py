@@ -174,9 +174,10 @@ def _material(workspace: Workspace, case: _Case, language: str) -> tuple[VoiceMo
     if extension.rows_hash != case.record.rows_hash:
         raise UserError("the extension was made anew since")
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]
-    clips = [clip for clip in clips if clip.text not in case.record.judged] or clips
     untrained = load_extension(workspace, case.record.extension, case.base.device)
-    return untrained, _some([Sentence(clip.text, dataset.audio_path(clip)) for clip in clips])
+    said = untrained.front_end.written_out
+    sentences = [Sentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
+    return untrained, _some([one for one in sentences if one.text not in case.record.judged] or sentences)
 
 
 def _some(sentences: list[Sentence]) -> list[Sentence]:

@@ -126,13 +126,14 @@ class Comparison:
         stem = f"{index:03d}-{side}"
         clip = clips.speak(self._speakers[side], reading.text, reading.language, self._options.sampling, self._reporter,
                            side=side, index=index, piece_stem=f"{stem}-part", stem=stem)
-        return Spoken(reading, clip, originals.verdict(self._judge, clip.waveform, clip.sample_rate, text, language))
+        said = self.finetuned.front_end.written_out(text, language)
+        return Spoken(reading, clip, originals.verdict(self._judge, clip.waveform, clip.sample_rate, said, language))
 
     def _read(self, language: str, text: str) -> dict[str, Reading]:
         """How each side reads a text; raises `UserError` for what the finetuned model cannot speak."""
         self._speakers[FINETUNED].pieces(text, language)
         found = {FINETUNED: Reading(text, language)}
-        base = reading(self.base, text, language)
+        base = reading(self.base, self.finetuned.front_end.written_out(text, language), language)
         return {BASE: base, **found} if base else found
 
     def _announce(self) -> None:

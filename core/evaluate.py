@@ -90,7 +90,7 @@ class Studio:
                 spoken = voice.model.generate([voice.front_end.encode(text, language) for text in part],
                                               [self.voices[name] for name in chosen], sampling)
             for text, name, item in zip(part, chosen, spoken, strict=True):
-                said.append(self._hear(text, language, name, item.codes))
+                said.append(self._hear(voice.front_end.written_out(text, language), language, name, item.codes))
                 tell(Progress(len(said), len(texts), unit, _SPOKEN))
         return said
 

@@ -27,7 +27,8 @@ def recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[S
     dataset = _dataset(workspace, model)
     if dataset is None or dataset.card.language != language:
         return []
-    return [Sentence(clip.text, dataset.audio_path(clip)) for clip in dataset.split(manifest.HELD_OUT)]
+    said = model.front_end.written_out  # a judge hears words, no digits
+    return [Sentence(said(clip.text, language), dataset.audio_path(clip)) for clip in dataset.split(manifest.HELD_OUT)]
 
 
 def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:

@@ -99,7 +99,8 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
         raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.{why}",
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    sentences = tuple(Sentence(item.text, paths[item.id]) for item in held_out)
+    written_out = voice.front_end.written_out  # a judge hears words, no digits
+    sentences = tuple(Sentence(written_out(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train))

@@ -9,9 +9,10 @@ import torch
 
 from core import evaluate
 from core.evaluate import Studio
-from core.loading import VoiceModel, load_base
+from core.loading import VoiceModel, extended, load_base
 from core.training_data import Sentence
 from core.workspace import Workspace
+from data.rules import checked
 from models.base import Sampling, Verdict
 from tests.worlds import ENGLISH, write_model
 
@@ -63,3 +64,16 @@ def test_an_original_is_judged_as_it_is(base: VoiceModel) -> None:
     score = evaluate.judged_originals(Studio.of(base), "en", [*sentences, Sentence("no recording", None)])
     assert score.sentences == len(sentences) == 4
     assert all(isinstance(item.original, Path) for item in sentences)
+
+
+def test_a_judge_is_given_the_words_that_are_spoken(tmp_path: Path) -> None:
+    """Digits are heard as words: an error against the digits would be none of the voice's."""
+    workspace = Workspace.open(tmp_path)
+    write_model(workspace.models / "tiny")
+    base = load_base(workspace, "tiny", torch.device("cpu"))
+    rules = checked("words: {x: ሰላም}\nalphabet: [ሀ-ፚ]", "test")
+    tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
+    voice = extended(base, base.front_end.extended("am", "ethiopic", list("ሰላም"), [], rules),
+                     {name: torch.zeros(4, table.shape[1]) for name, table in tables.items()})
+    said = Studio.of(voice).speak(voice, "am", ["x"], Sampling())
+    assert [item.text for item in said] == ["ሰላም"]
