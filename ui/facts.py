@@ -18,10 +18,12 @@ _TITLES: Mapping[str, str] = {
     "best_step": "Best step", "best_value": "Best value", "chosen_by": "Best by", "train_seconds": "Trained for",
     "seconds": "Took", "duration_s": "Length", "real_time_factor": "Seconds a second of speech", "megabytes": "Size",
     "bytes": "Size", "bytes_fetched": "Fetched", "minutes": "Length", "level_db": "Level", "error": "Misheard",
+    "ready": "Ready to train", "features_alike": "Codes as in the cache", "checkpoint": "Size of a checkpoint",
+    "spoken_s": "Spoken", "memory_bytes": "Memory", "training": "The training will take", "too_long": "Clips too long",
     "error_on_originals": "Misheard in recordings", "heard": "Heard", "cut": "Cut off",
 }
 _WHEN = {"before": "before", "after": "after", "original": "in recordings"}
-_SHARES = ("unknown_rate_before", "unknown_rate")
+_SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
 
 
 def fact(name: str, value: object) -> tuple[str, str]:
@@ -56,10 +58,11 @@ def _words(name: str, value: object) -> str:
         return str(value)
     if name.startswith("error") or name in _SHARES:
         return f"{value:.1%}"
-    if name in ("bytes", "bytes_fetched"):
+    if name in ("bytes", "bytes_fetched", "memory_bytes"):
         return f"{value / 1e6:,.1f} MB"
     unit = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "train_seconds": "s",
-            "level_db": "dB"}.get(name, "")
+            "level_db": "dB",
+            "spoken_s": "s"}.get(name, "")
     return f"{_number(value)} {unit}".rstrip()
 
 

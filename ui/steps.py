@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import gradio as gr
 
+from config.loading import parse_options
 from config.schema import VERBS, Options
 from core.job_state import JobState
 from ui import present, suggest
@@ -26,15 +27,19 @@ def lead(title: str, *words: str) -> gr.HTML:
 
 
 def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Offered],
-              suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None) -> Form:
+              suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None,
+              trial: tuple[str, str] | None = None) -> Form:
     """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
 
     `suggested` follows what else is chosen, until a person types something else. `chooser` is made to show the job
-    that the button starts.
+    that the button starts. `trial` is a verb of the same options, tried beforehand by a button of its own.
     """
     tab = _TAB_OF[verb]
     form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
-    start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}")
+    with gr.Row(elem_classes="controls"):
+        start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
+        if trial:
+            attempt = gr.Button(trial[1], size="lg", elem_id=f"run-{trial[0]}", min_width=140)
     notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{verb}")
@@ -46,6 +51,8 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
         page.live.watch(f"{verb}.{name}", widget)
     page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
     page.on(start.click, _starter(page, form, verb, chooser), form.widgets, [notice, *([chooser] if chooser else [])])
+    if trial:
+        page.on(attempt.click, _trier(page, form, verb, trial[0]), form.widgets, [notice])
     return form
 
 
@@ -71,6 +78,14 @@ def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> 
         suggest.missing(verb, form.names, values)
         job = page.start(verb, form.options(values))
         return [page.begun(job), *([page.show(job.id)] if chooser else [])]
+
+    return run
+
+
+def _trier(page: Page, form: Form, verb: str, tried: str) -> Callable[..., Sequence[object]]:
+    def run(*values: Value) -> Sequence[object]:
+        suggest.missing(verb, form.names, values)
+        return [page.begun(page.start(tried, parse_options(VERBS[tried], form.options(values).model_dump())))]
 
     return run
 

@@ -10,7 +10,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core import jobs, kept, offers
 from core.job_state import JobState
-from ui import present, steps, suggest, training
+from ui import checkpoints, present, steps, suggest, training
 from ui.form import Value
 from ui.live import View
 from ui.markup import Html, join
@@ -44,11 +44,14 @@ def build(page: Page) -> None:
             choices={"extension": lambda view: page.workspace.list_extensions(),
                      "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
             suggested={name: _value(page, name, own) for name, own in suggest.training_fields().items()},
-            chooser=run,
+            chooser=run, trial=("preflight", "Check first (a minute)"),
         )
+        trial = gr.HTML(elem_id="preflight")
+    checkpoints.build(page, chosen)
     live.watch("run", run)
     live.panel(notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
     live.panel(new_run, lambda view: gr.update(open=view.newest("train") is None), "train")
+    live.panel(trial, preflight_view, "train")
     for component, render in ((run, run_choices), (status, status_view), (curves, curves_view),
                               (samples, samples_view), (log, log_view)):
         live.panel(component, render, "train")
@@ -100,6 +103,14 @@ def curves_view(view: View) -> Html:
 def samples_view(view: View) -> Html:
     state = chosen(view)
     return training.samples(state) if state is not None and state.steps else join(())
+
+
+def preflight_view(view: View) -> Html:
+    """The newest trial of a training, until it is an old story: a run was started after it."""
+    state, run = view.newest("preflight"), view.newest("train")
+    if state is None or (run is not None and run.job.created > state.job.created):
+        return join(())
+    return join((present.job_card(state), present.result_facts(state.result)))
 
 
 def log_view(view: View) -> Html:

@@ -1,0 +1,83 @@
+"""The trial before a training, and the checkpoints that are kept by name, as the Train tab shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from config.schema import PreflightOptions
+from core import job as job_files
+from core import kept
+from core.journal import Finished, Queued, Stage, Started, Warned
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.browser.conftest import NARROW, WIDE, Take
+from tests.serving import App, served
+
+pytestmark = pytest.mark.browser
+RUN = "amharic"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
+    workspace = Workspace.open(tmp_path_factory.mktemp("before"))
+    run = scenes.chain(workspace, steps=400, finished=True)[-1]
+    for step in kept.steps(run.directory) or (200, 400):
+        folder = run.directory / "checkpoints" / f"step-{step:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rows.safetensors").write_bytes(bytes(1_500_000))
+    trial = job_files.create(workspace, "preflight", PreflightOptions(), name="trial")
+    scenes.append(
+        trial, Queued(), Started(1, 1), Stage("speak", 2.0),
+        Warned("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has worked, an "
+               "hour or more is better."),
+        Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
+                  "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
+                  "seconds": 48.1}))
+    with served(workspace.path) as served_app:
+        yield served_app, run.directory
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Callable[..., Page], take: Take,
+                                           size: tuple[int, int], scheme: str) -> None:
+    page = open_page(f"{app[0].url}?tab=train", size, scheme)
+    expand(page)
+    expect(page.locator("#preflight")).to_contain_text("about 3.4 h for 4000 steps")
+    expect(page.locator("#preflight")).to_contain_text("There is little to learn from")
+    expect(page.locator("#run-preflight")).to_be_visible()
+    expect(page.locator("#run-checkpoints")).to_contain_text("1.5 MB")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    take(page, f"before-training-{size[0]}-{scheme}")
+
+
+def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open_page: Callable[..., Page]) -> None:
+    url, run = app[0].url, app[1]
+    page = open_page(f"{url}?tab=train")
+    expand(page)
+    page.locator("#keep-step input").click()
+    page.get_by_role("option", name="200", exact=True).click()
+    page.locator("#keep-name textarea, #keep-name input").first.fill("good")
+    page.locator("#keep").click()
+    expect(page.locator("#run-checkpoints")).to_contain_text("“good”")
+    assert kept.names(run) == {"good": 200}
+    page.locator("#kept-name input").click()
+    page.get_by_role("option", name="good", exact=True).click()
+    page.locator("#release").click()
+    expect(page.locator("#run-checkpoints")).not_to_contain_text("“good”")
+    assert kept.names(run) == {}
+    page.locator("#keep-name textarea, #keep-name input").first.fill("")
+    page.locator("#keep").click()
+    expect(page.locator("#run-kept").get_by_text("A checkpoint and a name are wanted")).to_be_visible()
+
+
+def expand(page: Page) -> None:
+    """Open both folds."""
+    for fold in ("#run-kept", "#new-run"):
+        button = page.locator(f"{fold} button.label-wrap").first
+        if "open" not in (button.get_attribute("class") or ""):
+            button.click()
