@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from config.languages import NAMES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ELSEWHERE = ("http://", "https://", "hub:")
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}")  # of BCP 47, without its rarer parts
 
 
@@ -44,8 +45,12 @@ def _source(value: str) -> str:
     """Absolute, because a worker runs in another folder than who asked; `demo` ships with the app."""
     value = value.strip()
     if not value:
-        raise ValueError("it is empty; give `demo`, or a folder or table of text and audio")
-    return value if value == "demo" else str(Path(value).expanduser().absolute())
+        raise ValueError("it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`")
+    if value.startswith("hf://datasets/"):
+        value = "hub:" + value.removeprefix("hf://datasets/")
+    if value == "demo" or value.lower().startswith(_ELSEWHERE):
+        return value
+    return str(Path(value).expanduser().absolute())
 
 
 LanguageCode = Annotated[str, AfterValidator(_language)]
@@ -113,7 +118,7 @@ class DoctorOptions(Options):
 class PrepareOptions(Options):
     """Import a dataset, check it, split it, and cache its features."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="`demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
+    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="What you have: a folder, a table, subtitles or labels with their recording or film, or an archive, by its path or URL; `hub:OWNER/NAME` for a dataset of the hub; `demo` ships with the app. What it is is recognised.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")

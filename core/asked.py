@@ -115,9 +115,10 @@ def _voice_model(workspace: Workspace, reference: str) -> _Need:
 
 
 def _check_source(source: str) -> None:
-    if source != "demo" and not Path(source).exists():
+    elsewhere = source.lower().startswith(("http://", "https://", "hub:"))
+    if source != "demo" and not elsewhere and not Path(source).exists():
         raise UserError(f"There is no source {source}.",
-                        "Give `demo`, or a folder or table (CSV, TSV, JSONL) of text and audio.")
+                        "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
 
 
 def _check_files(options: DoctorOptions) -> None:

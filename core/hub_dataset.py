@@ -27,6 +27,7 @@ from data.importers.parquet import write_out
 PREFIX = "hub:"
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
 _TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".json", ".jsonl", ".scp")
+_ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+?))?(?:/([\w.-]+))?(?:/[\w.-]+)?/?")
 _SPLIT = re.compile(r"(train|test|validation|valid|dev|eval)", re.IGNORECASE)
 
 
@@ -52,7 +53,7 @@ class Address:
             if re.search(r"/(resolve|blob|raw)/", rest):
                 return None
             rest = re.sub(r"/(viewer|tree/main)(?=/|$)", "", rest)
-        match = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?(?:/([\w.-]+))?(?:/[\w.-]+)?/?", rest.strip())
+        match = _ADDRESS.fullmatch(rest.strip())
         if match is None:
             raise UserError(f"{source!r} names no dataset of the hub.",
                             "Write hub:OWNER/NAME, or hub:OWNER/NAME/CONFIG.")

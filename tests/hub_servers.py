@@ -13,9 +13,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.hub_state import Asked, Blob, Faults, HubState, Repository
 
-LARGE = (".safetensors", ".pt", ".ogg", ".wav")
+LARGE = (".safetensors", ".pt", ".ogg", ".wav", ".parquet")
 SIGNATURE = "signed-for-you"
 _REPO = r"(?P<repo>[^/]+/[^/]+)"
+_KIND = r"(?P<kind>model|dataset)"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -149,10 +150,10 @@ class HubHandler(_Handler):
         if path == "/api/whoami-v2":
             may = self.hub.tokens.get(self._token())
             self.answer(200, {"type": "user", "name": "me"}) if may else self.refuse(401, "", "Invalid credentials")
-        elif match := re.fullmatch(rf"/api/models/{_REPO}(/revision/(?P<revision>.+))?", path):
-            self._info(match["repo"], match["revision"] or "main")
-        elif match := re.fullmatch(rf"/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<name>.+)", path):
-            self._resolve(match["repo"], match["revision"], match["name"])
+        elif match := re.fullmatch(rf"/api/{_KIND}s/{_REPO}(/revision/(?P<revision>.+))?", path):
+            self._info(match["repo"], match["revision"] or "main", match["kind"])
+        elif match := re.fullmatch(rf"/({_KIND}s/)?{_REPO}/resolve/(?P<revision>[^/]+)/(?P<name>.+)", path):
+            self._resolve(match["repo"], match["revision"], match["name"], match["kind"] or "model")
         else:
             self.refuse(404)
 
@@ -181,19 +182,19 @@ class HubHandler(_Handler):
     def _token(self) -> str:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
 
-    def _may_read(self, name: str) -> Repository | None:
+    def _may_read(self, name: str, kind: str) -> Repository | None:
         """The repository, or None when a refusal was sent. As on the true hub, private and absent look the same."""
         repository, token = self.hub.repositories.get(name), self._token()
         may = self.hub.tokens.get(token)
         if token and may is None:
             self.refuse(401, "", "Invalid credentials in Authorization header")
             return None
-        if repository is None or (repository.private and not may):
+        if repository is None or repository.kind != kind or (repository.private and not may):
             self.refuse(404 if may else 401, "RepoNotFound", "Repository not found")
             return None
         return repository
 
-    def _info(self, name: str, revision: str) -> None:
+    def _info(self, name: str, revision: str, kind: str) -> None:
         faults = self.hub.faults.get("list", Faults())
         if faults.status and self.hub.spend(faults, "refusals"):
             self.answer(faults.status, {"error": "no"})
@@ -204,10 +205,10 @@ class HubHandler(_Handler):
         if faults.content is not None:
             self.file("list", Blob(faults.content))
             return
-        repository = self._may_read(name)
+        repository = self._may_read(name, kind)
         if repository is None:
             return
-        commit = repository.main if revision == "main" else revision
+        commit = repository.main if revision == "main" else repository.refs.get(revision, revision)
         if commit not in repository.commits:
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
             return
@@ -219,8 +220,8 @@ class HubHandler(_Handler):
             siblings.append(item)
         self.answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
 
-    def _resolve(self, name: str, revision: str, path: str) -> None:
-        repository = self._may_read(name)
+    def _resolve(self, name: str, revision: str, path: str, kind: str) -> None:
+        repository = self._may_read(name, kind)
         if repository is None:
             return
         if repository.gated and self.hub.tokens.get(self._token()) in (None, "gated"):

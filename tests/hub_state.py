@@ -70,8 +70,10 @@ class Repository:
 
     private: bool = False
     gated: bool = False
+    kind: str = "model"  # or "dataset"
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
     main: str = ""
+    refs: dict[str, str] = field(default_factory=dict)  # commits by other names
 
     def commit(self, files: Mapping[str, Blob]) -> str:
         names = "".join(f"{name} {blob.sha1}\n" for name, blob in sorted(files.items()))
@@ -105,9 +107,10 @@ class HubState:
         self.closing = threading.Event()
         self._guard = threading.Lock()
 
-    def add(self, name: str, files: Mapping[str, bytes | Path], *, private: bool = False, gated: bool = False) -> str:
+    def add(self, name: str, files: Mapping[str, bytes | Path], *, private: bool = False, gated: bool = False,
+            kind: str = "model") -> str:
         """A repository with one more commit, and its hash."""
-        repository = self.repositories.setdefault(name, Repository(private, gated))
+        repository = self.repositories.setdefault(name, Repository(private, gated, kind))
         return repository.commit({path: Blob(source) for path, source in files.items()})
 
     def fault(self, file: str, **how: object) -> Faults:

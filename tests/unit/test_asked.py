@@ -74,10 +74,12 @@ def test_what_is_there_is_not_waited_for(workspace: Workspace) -> None:
 
 def test_an_empty_source_is_refused_and_a_relative_one_is_made_absolute() -> None:
     for empty in ("", "  "):
-        with pytest.raises(UserError, match="source: it is empty; give `demo`, or a folder"):
+        with pytest.raises(UserError, match="source: it is empty; give `demo`, a folder"):
             parse_options(PrepareOptions, {"source": empty})
     assert parse_options(PrepareOptions, {"source": "my data"}).source == str(Path("my data").absolute())
-    assert parse_options(PrepareOptions, {"source": "demo"}).source == "demo"
+    for kept in ("demo", "https://example.org/a.zip", "hub:me/speech"):
+        assert parse_options(PrepareOptions, {"source": f" {kept}"}).source == kept
+    assert parse_options(PrepareOptions, {"source": "hf://datasets/me/speech"}).source == "hub:me/speech"
 
 
 @pytest.mark.parametrize(("given", "code"), [("EN", "en"), (" am ", "am"), ("pt_BR", "pt-br"), ("zh-Hant", "zh-hant")])
