@@ -6,6 +6,9 @@ while it lives; what an operation needs inside is not.
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +47,15 @@ def peak(device: torch.device, work: Callable[[], object]) -> int:
     with _Living() as living:
         work()
     return living.most
+
+
+def give_back() -> None:
+    """Hand memory that nothing uses any more back to the system, which an allocator else keeps for the next time."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):  # of glibc
+        library.malloc_trim(0)
 
 
 class _Living(TorchDispatchMode):

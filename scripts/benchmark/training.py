@@ -9,7 +9,6 @@ row says.
 
 from __future__ import annotations
 
-import gc
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +52,7 @@ def measure(bench: Bench) -> Found:
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
         rows += _scope(bench, scope)
-        gc.collect()
+        memory.give_back()
     if bench.reference is not None:
         bench.say("Training: beside a full finetune of the package")
         rows += _beside_package(bench)

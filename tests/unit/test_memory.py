@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,18 @@ def test_an_unknown_system_has_an_unknown_rest(tmp_path: Path, monkeypatch: pyte
 
 def test_sizes_are_said_in_units_people_use() -> None:
     assert [memory.gib(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB", "0.2 GiB", "90 MiB"]
+
+
+def test_memory_of_what_is_gone_is_handed_back() -> None:
+    """Small tensors fill the heap, which the allocator keeps until it is asked."""
+    kept = [torch.zeros(8192) for _ in range(4000)]  # 32 KiB each: below the size that is mapped by itself
+    held = _resident()
+    last = kept.pop()  # at the end of the heap, where it holds up what is before it
+    del kept
+    memory.give_back()
+    assert held - _resident() > 80 * 2**20
+    assert last.numel() == 8192
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
