@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ui.markup import Html, div, element, escape, span
 
@@ -60,17 +60,20 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
 
 
 def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, y_percent: bool = False,
-          x_name: str = "step", y_low: float | None = None) -> Html:
-    """A titled chart with a legend; says so when there is nothing to draw yet."""
-    drawn = [one for one in series if one.points]
+          x_name: str = "step", y_low: float | None = None, y_log: bool = False) -> Html:
+    """A titled chart with a legend; says so when there is nothing to draw yet.
+
+    `y_log`: equal ratios are equal heights; what is not above zero cannot be drawn and is left out.
+    """
+    drawn = [one for one in (map(_logarithmic, series) if y_log else series) if one.points]
     legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name)
                              for one in drawn if one.style != "faint"))
     caption = div("chart-head", element("h4", title), legend)
     if not drawn:
         return div("chart", caption, div("plot empty", "Nothing measured yet."))
-    box = _box(drawn, x_most, y_low)
+    box = _box(drawn, x_most, None if y_log else y_low, y_log)
     lines = Html("".join(_line(one, box) for one in drawn))
-    grid = Html("".join(_rule(y, box) for y in ticks(box.low, box.high)))
+    grid = Html("".join(_rule(y, box) for y in box.marks()))
     drawing = element("svg", grid, lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
                       role="img", aria_label=title)
     return div("chart", caption, div("plot", drawing, _dots(drawn, box), _y_labels(box, y_percent)),
@@ -85,6 +88,20 @@ class _Box:
     right: float
     low: float
     high: float
+    log: bool = False  # heights are logarithms to the base of ten
+
+    def marks(self) -> list[float]:
+        """Heights of the rules."""
+        if not self.log:
+            return ticks(self.low, self.high)
+        found = log_ticks(self.low, self.high)
+        if len(found) > 1:
+            return found
+        return [math.log10(value) for value in ticks(10.0**self.low, 10.0**self.high) if value > 0]
+
+    def value(self, height: float) -> float:
+        """What is measured at a height."""
+        return 10.0**height if self.log else height
 
     def across(self, x: float) -> float:
         """0 at the left edge, 1 at the right."""
@@ -95,18 +112,33 @@ class _Box:
         return min(1.0, max(0.0, 1.0 - (y - self.low) / (self.high - self.low)))
 
 
-def _box(series: Sequence[Series], x_most: float | None, y_low: float | None) -> _Box:
+def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Logarithms within [low, high] of 1, 2 and 5 times powers of ten, or of the powers alone where these are many."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [height for power in powers for factor in factors
+                 if low <= (height := power + math.log10(factor)) <= high]
+        if len(found) <= most:
+            return found
+    return found[::math.ceil(len(found) / most)]
+
+
+def _logarithmic(series: Series) -> Series:
+    return replace(series, points=[(x, math.log10(y)) for x, y in series.points if math.isfinite(y) and y > 0])
+
+
+def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, log: bool = False) -> _Box:
     xs = [x for one in series for x, _ in one.points]
     ys = sorted(y for one in series for _, y in one.points if math.isfinite(y))
     if not ys:
-        return _Box(0.0, max(xs), 0.0, 1.0)
+        return _Box(0.0, max(xs), 0.0, 1.0, log)
     low, high = ys[0], ys[-1]
-    if len(ys) > 20:  # the first losses would flatten all that follows
+    if len(ys) > 20 and not log:  # the first losses would flatten all that follows
         high = min(high, ys[int(0.97 * (len(ys) - 1))] * 1.15)
     low = low if y_low is None else min(low, y_low)
     margin = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
     bottom = low if y_low is not None and low == y_low else low - margin
-    return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin)
+    return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin, log)
 
 
 def _line(series: Series, box: _Box) -> Html:
@@ -128,15 +160,15 @@ def _dots(series: Sequence[Series], box: _Box) -> Html:
     """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
     return Html("".join(
         span("dot", style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}",
-             title=f"{one.name}: {y:.3g} at {x:g}")
+             title=f"{one.name}: {box.value(y):.3g} at {x:g}")
         for one in series if one.style == "dots" for x, y in one.points
     ))
 
 
 def _y_labels(box: _Box, percent: bool) -> Html:
     return Html("".join(
-        span("y-label", f"{y:.0%}" if percent else f"{y:g}", style=f"top:{box.down(y):.2%}")
-        for y in ticks(box.low, box.high)
+        span("y-label", f"{box.value(y):.0%}" if percent else f"{box.value(y):.4g}", style=f"top:{box.down(y):.2%}")
+        for y in box.marks()
     ))
 
 

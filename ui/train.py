@@ -10,7 +10,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core import jobs, kept, offers
 from core.job_state import JobState
-from ui import checkpoints, present, steps, suggest, training
+from ui import checkpoints, present, runs, steps, suggest, training
 from ui.form import Value
 from ui.live import View
 from ui.markup import Html, join
@@ -35,6 +35,7 @@ def build(page: Page) -> None:
     status = gr.HTML(elem_id="run-status")
     curves = gr.HTML(elem_id="run-curves")
     samples = gr.HTML(elem_id="run-samples")
+    runs.build(page)
     with gr.Accordion("Log", open=False, elem_classes="fold"):
         log = gr.HTML(elem_id="run-log")
     with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as new_run:

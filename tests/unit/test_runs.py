@@ -1,0 +1,102 @@
+"""Runs on one chart: every run has its line, logarithms keep ratios, and what was set differently is told."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from config.schema import TrainOptions
+from core.job import create
+from core.job_state import Fold, JobState
+from core.journal import Evaluated, Step
+from core.workspace import Workspace
+from ui import curves, runs
+from ui.live import View
+
+
+def trained(workspace: Workspace, name: str, *, steps: int = 5, **options: object) -> JobState:
+    """A run that made `steps` and was validated at the last."""
+    job = create(workspace, "train", TrainOptions(**options), name=name)  # type: ignore[arg-type]
+    fold = Fold(job)
+    for step in range(1, steps + 1):
+        fold.add(Step(step, 10, 4.0 / step, 2.0 / step, 1e-3 * step, 0.5, 900.0, 6.0 * step))
+    if steps:
+        numbers = {"speech_loss": 1.5, "text_loss": 0.7, "accuracy": 0.4, "clips": 4}
+        fold.add(Evaluated(steps, 1.5, {"am": 0.3}, languages={"am": numbers, "en": numbers}))
+    return fold.state()
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> list[JobState]:
+    workspace = Workspace.open(tmp_path)
+    return [trained(workspace, "one", row_rate=1e-3), trained(workspace, "two", row_rate=5e-3)]
+
+
+def titles(html: str) -> list[str]:
+    return [part.partition("</h4>")[0] for part in html.split("<h4>")[1:]]
+
+
+def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
+    html = runs.comparison(states, False, False)
+    for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
+                  "Misheard, Amharic", "Learning rate", "Gradient norm", "Tokens a second"):
+        assert title in titles(html)
+    speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
+    assert speech.count("<polyline") == 2
+    assert "--series-1" in speech
+    assert "--series-2" in speech
+
+
+def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobState]) -> None:
+    told = runs.comparison(states, False, False).partition("What was set differently")[2]
+    assert "Row rate" in told
+    assert "0.005" in told
+    assert "Weight decay" not in told
+
+
+def test_along_minutes_a_point_stands_at_its_time(states: list[JobState]) -> None:
+    [line, _] = runs._step_lines(states, lambda step: step.speech_loss, False, True)
+    assert line.points[-1] == (0.5, pytest.approx(0.8))
+
+
+def test_the_newest_are_shown_until_some_are_chosen(states: list[JobState], tmp_path: Path) -> None:
+    idle = trained(Workspace(tmp_path), "idle", steps=0)
+    everything = (idle, *states)
+    assert runs.chosen(View("train", {"runs": "[]"}, everything)) == states
+    assert runs.chosen(View("train", {"runs": "['two']"}, everything)) == [states[1]]
+
+
+def test_no_run_yet_is_said() -> None:
+    assert "have made a step" in runs.comparison([], False, False)
+
+
+def test_on_a_logarithmic_axis_equal_ratios_are_equal_heights() -> None:
+    drawn = curves.chart("Loss", [curves.Series("a", [(1, 1.0), (2, 10.0), (3, 100.0)])], y_log=True)
+    heights = [float(point.split(",")[1]) for point in drawn.partition('points="')[2].partition('"')[0].split()]
+    assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.02)
+    assert ">10<" in drawn
+
+
+def test_a_narrow_logarithmic_axis_has_round_numbers_too() -> None:
+    drawn = curves.chart("Loss", [curves.Series("a", [(1, 2.3), (2, 2.4), (3, 2.6)])], y_log=True)
+    labels = [float(part.partition("<")[0]) for part in drawn.split('class="y-label"')[1:]
+              for part in [part.partition(">")[2]]]
+    assert len(labels) > 2
+    assert all(round(label, 1) == label for label in labels)
+
+
+def test_what_has_no_logarithm_is_left_out() -> None:
+    drawn = curves.chart("Loss", [curves.Series("a", [(1, 0.0), (2, math.nan), (3, 2.0), (4, 1.0)])], y_log=True)
+    assert drawn.count(",") >= 2
+    assert len(drawn.partition('points="')[2].partition('"')[0].split()) == 2
+    assert "Nothing measured yet" in curves.chart("Loss", [curves.Series("a", [(1, 0.0)])], y_log=True)
+
+
+@pytest.mark.parametrize(("low", "high", "values"), [
+    (0.0, 1.0, [1, 2, 5, 10]), (-1.0, 1.0, [0.1, 0.3, 1, 3, 10]), (-3.0, 0.0, [0.001, 0.01, 0.1, 1]),
+    (-9.0, 3.0, [1e-9, 1e-6, 1e-3, 1, 1e3]), (0.35, 0.45, []),
+])
+def test_ticks_of_a_logarithmic_axis_are_round(low: float, high: float, values: list[float]) -> None:
+    assert [10**height for height in curves.log_ticks(low, high)] == pytest.approx(values)
