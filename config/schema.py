@@ -139,7 +139,7 @@ class TokenizerOptions(Options):
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates, abbreviations and foreign words out as they are spoken: a language's code for those that ship (`am`, `ti`, `om`, or one that num2words knows), or the name of your own; nothing leaves the text as it stands.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken: `am`, `om`, `ti`, the code of a language that num2words knows, or your own; nothing leaves the text as it stands.")
 
 
 class ExtendOptions(Options):

@@ -19,7 +19,7 @@ from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
 from data.languages.traced import Change
 from data.languages.written_out import Writer
-from data.manifest import read_json_lines
+from data.manifest import Dataset, read_json_lines
 
 LARGEST_FILE = 512 * 1024  # bytes of rules
 _COPIES = (
@@ -102,6 +102,16 @@ def content_hash(rules: TextRules) -> str:
 def label(writer: Writer | None) -> str:
     """Name and hash of a front-end's rules, for a report; empty when it has none."""
     return f"{writer.rules.name or 'unnamed'} ({content_hash(writer.rules)[:12]})" if writer else ""
+
+
+def ships(name: str) -> bool:
+    """Whether rules of this name come with the app."""
+    return shipped.exists(name)
+
+
+def checked(text: str) -> TextRules:
+    """Rules that a person is writing; `UserError` names what is wrong."""
+    return shipped.checked(text, "the editor")
 
 
 def read(workspace: Workspace, name: str) -> str:
@@ -220,6 +230,16 @@ def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[F
     writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
     words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
     return [_cost(name, fold.about, fold.table(), words, most) for name, fold in rules.folds.items()]
+
+
+def missed(dataset: Dataset, chosen: str) -> str:
+    """What to say when no rules were chosen, some ship for the language, and the texts have digits; else nothing."""
+    language = dataset.card.language
+    texts = [clip.text for clip in dataset.clips if any(map(str.isnumeric, clip.text))]
+    if chosen or not texts or not shipped.exists(language):
+        return ""
+    return (f"{len(texts)} texts have digits, which become tokens of their own, such as in {texts[0][:60]!r}. The text "
+            f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
 
 
 def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:

@@ -60,7 +60,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     with stage(reporter, "check"):
         report = measure(base, extended, dataset, learned, *probe_sentences(model_folder))
     _check(report)
-    _show(report, base, reporter)
+    _show(report, base, dataset, reporter)
     state = "checked" if options.part == "report" else _save(extended, report, target)
     return {
         "tokenizer": options.tokenizer, "state": state, "language": report.language,
@@ -129,7 +129,7 @@ def _check(report: TokenizerReport) -> None:
         )
 
 
-def _show(report: TokenizerReport, base: FrontEnd, reporter: Reporter) -> None:
+def _show(report: TokenizerReport, base: FrontEnd, dataset: Dataset, reporter: Reporter) -> None:
     if report.characters_held_out_only:
         reporter.emit(Warned(
             f"{len(report.characters_held_out_only)} characters occur in held-out text alone, so their rows will not "
@@ -139,6 +139,8 @@ def _show(report: TokenizerReport, base: FrontEnd, reporter: Reporter) -> None:
         reporter.emit(Warned(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked for."))
     if report.unproven:
         reporter.emit(Warned(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
+    if hint := text_rules.missed(dataset, report.rules):
+        reporter.emit(Warned(hint))
     for code in report.unprepared:
         reporter.emit(Warned(f"{code} was proven without what its text needs. {base.unready(code)}"))
     proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)

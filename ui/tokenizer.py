@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import gradio as gr
 
 from core.job_state import JobState
-from ui import present, records, steps, suggest
+from ui import present, records, rules, steps, suggest
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
@@ -19,16 +19,19 @@ def build(page: Page) -> None:
                "added behind the ones it knows. The old ones keep their numbers, and the report proves it.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            steps.step_form(page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges"),
-                            choices={"model": lambda view: page.workspace.list_models(),
-                                     "dataset": lambda view: page.workspace.list_datasets()},
-                            suggested={"tokenizer": (lambda view: _name(page, view),
-                                                     lambda: suggest.made_up_names(page.workspace))})
+            form = steps.step_form(
+                page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
+                choices={"model": lambda view: page.workspace.list_models(),
+                         "dataset": lambda view: page.workspace.list_datasets(),
+                         "rules": lambda view: rules.offered(page, view.chosen["tokenizer.dataset"])},
+                suggested={"tokenizer": (lambda view: _name(page, view),
+                                         lambda: suggest.made_up_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
             page.live.panel(last, steps.last_job("tokenizer", "The report appears here: tokens added, letters covered, "
                                                  "and the proof that the old languages read as before.",
                                                  lambda state: report(page, state)), "tokenizer")
+    rules.build(page, form.widget("rules"))
 
 
 def _name(page: Page, view: View) -> str:
@@ -40,7 +43,13 @@ def report(page: Page, state: JobState) -> Html:
     folder = page.workspace.tokenizers / str(state.job.settings.get("tokenizer", ""))
     numbers = records.tokenizer_numbers(folder)
     counts = numbers_view(numbers) if numbers else present.result_facts(state.result)
-    return join((counts, proof_view(records.proof(folder))))
+    return join((counts, rules_view(records.read_json(folder / "report.json")), proof_view(records.proof(folder))))
+
+
+def rules_view(report: Mapping[str, object]) -> Html:
+    """Which text rules a tokenizer has, and how many texts they wrote out."""
+    name, changed = report.get("rules"), report.get("texts_written_out")
+    return paragraph(f"Text rules: {name}; {changed} texts are written out.", class_="small") if name else NOTHING
 
 
 def numbers_view(numbers: Mapping[str, float]) -> Html:

@@ -1,0 +1,221 @@
+"""Text rules on the Tokenizer tab: choose, change and save them, and see one's own text before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import gradio as gr
+
+from config.errors import UserError
+from config.text_rules import TextRules
+from core import rules_text, text_rules
+from core.text_rules import FoldCost, Line
+from ui import present, records
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph
+from ui.page import Page
+
+TAB = "tokenizer"
+SAMPLE = {
+    "am": "ዶ/ር አበበ በ1967 ዓ.ም. ከት/ቤቱ 50% አገኘ።\nስብሰባው ከ2:30 ሰዓት ጀምሮ $2.50 ያስከፍላል፤ USA እና Google ተጠቅሰዋል።",
+    "ti": "ዶ/ር ኣበበ ብ1967 ዓ.ም 50% ረኺቡ።",
+    "om": "Obb. Tolaan bara 1967 keessa 50% argate. Sa'aatii 2:30 irratti ETB 500 kaffale.",
+}
+_SHOWN, _MEASURED = 12, 5000  # texts before and after; texts that a cost is measured on
+_OWN = "Your own text"
+
+
+def build(page: Page, chosen: gr.components.Component) -> None:
+    """Lay out the part of the tab; `chosen` is the form's field of rules, which a save sets."""
+    gr.HTML(div("lead", element("h3", "Text rules"), paragraph(
+        "How numbers, dates, abbreviations and foreign words are said. The voice learns what is said, so the text is "
+        "written out in the same way when it is prepared, trained and spoken. A tokenizer keeps its own copy.")))
+    with gr.Row(elem_classes="two"):
+        with gr.Column(scale=2, min_width=300):
+            _lay_out_rules(page, chosen)
+        with gr.Column(scale=3, min_width=300):
+            _lay_out_texts(page)
+
+
+def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
+    start = text_rules.read(page.workspace, "am")
+    name = gr.Dropdown(_all_names(page), value="am", label="Rules", allow_custom_value=True, elem_id="rules-name",
+                       info="Those that ship, and your own. Changes are saved under a name of your own.")
+    with gr.Row(elem_classes="grid"):
+        latin = gr.Dropdown(["keep", "letters", "sound", "auto"], value="auto", label="Words in Latin letters",
+                            filterable=False, elem_id="rules-latin",
+                            info="auto: USA by the names of its letters, London by its sound.")
+        folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True, label="Spellings made one",
+                            elem_id="rules-folds", info="None keeps the spelling. What it costs is measured below.")
+    with gr.Row(elem_classes="grid"):
+        table = gr.Dropdown(list(rules_text.TABLES), value="abbreviations", label="Add to", filterable=False,
+                            elem_id="rules-table")
+        written = gr.Textbox(label="Written", max_lines=1, elem_id="rules-written")
+        said = gr.Textbox(label="Said", max_lines=1, elem_id="rules-said")
+    add = gr.Button("Add the entry", size="md", elem_id="rules-add")
+    with gr.Accordion("All rules", open=False, elem_classes="fold"):
+        text = gr.Textbox(start, label="Rules (YAML)", lines=16, max_lines=28, elem_id="rules-text",
+                          elem_classes="code")
+    save_as = gr.Textbox(text_rules.free_name(page.workspace, "am"), label="Save as", max_lines=1,
+                         elem_id="rules-save-as")
+    save = gr.Button("Save the rules", variant="primary", size="md", elem_id="rules-save")
+    notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
+    known = gr.HTML(elem_id="rules-known")
+    page.live.watch("rules.text", text)
+    page.live.panel(known, lambda view: known_view(text_rules.entries(page.workspace)), TAB)
+    page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
+    page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, said],
+            [notice, text, written, said])
+    page.on(latin.input, lambda value, now: [NOTHING, rules_text.with_latin(str(now), str(value))],
+            [latin, text], [notice, text])
+    page.on(folds.input, lambda value, now: [NOTHING, rules_text.with_folds(str(now), _names(value))],
+            [folds, text], [notice, text])
+    page.on(text.blur, lambda: [gr.skip()], [], [notice])
+    page.on(save.click, lambda wanted, now: _save(page, str(wanted), str(now)), [save_as, text],
+            [notice, name, save_as, chosen])
+
+
+def _lay_out_texts(page: Page) -> None:
+    own = gr.Textbox(SAMPLE["am"], label=_OWN, info="One a line.", lines=3, max_lines=8, elem_id="rules-own")
+    dataset = gr.Dropdown([_OWN], value=_OWN, label="Show", filterable=False, elem_id="rules-dataset",
+                          info="Your own text, or the texts of a dataset that the rules may change.")
+    shown = gr.HTML(elem_id="rules-shown")
+    measure = gr.Button("What would making spellings one cost?", size="md", elem_id="rules-measure")
+    cost = gr.HTML(elem_id="rules-cost")
+    page.live.watch("rules.own", own)
+    page.live.watch("rules.dataset", dataset)
+    page.live.panel(dataset, lambda view: _offer(page, view), TAB)
+    page.live.panel(shown, lambda view: _shown(page, view), TAB)
+    page.on(own.input, lambda: [gr.skip()], [], [cost])
+    page.on(dataset.input, lambda: [gr.skip()], [], [cost])
+    page.on(measure.click, lambda *values: [_costs(page, *map(str, values))],
+            [page.live.watched["rules.text"], own, dataset], [cost])
+
+
+def _open(page: Page, name: str) -> Sequence[object]:
+    text = text_rules.read(page.workspace, name)
+    rules = _checked(text)
+    own = name if not text_rules.ships(name) else text_rules.free_name(page.workspace, name)
+    return [NOTHING, text, own, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
+
+
+def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
+    made = rules_text.with_entry(text, table, written, said)
+    _checked(made)
+    return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
+
+
+def _save(page: Page, name: str, text: str) -> Sequence[object]:
+    saved = text_rules.save(page.workspace, name.strip(), text)
+    what = "is there already" if saved.state == "already there" else "is saved"
+    told = present.notice(f"{saved.name} {what}, and chosen for the next tokenizer.", "good")
+    names = _all_names(page)
+    return [told, gr.update(choices=names, value=saved.name), saved.name,
+            gr.update(choices=["", *names], value=saved.name)]
+
+
+def _names(value: object) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def _all_names(page: Page) -> list[str]:
+    return text_rules.choices(page.workspace)
+
+
+def offered(page: Page, dataset: str) -> list[str]:
+    """What the form offers for the texts of `dataset`; nothing first."""
+    language = records.dataset(page.workspace, dataset).language if dataset in page.workspace.list_datasets() else ""
+    return ["", *(text_rules.choices(page.workspace, language) if language else _all_names(page))]
+
+
+def _offer(page: Page, view: View) -> object:
+    names = [_OWN, *page.workspace.list_datasets()]
+    now = view.chosen["rules.dataset"]
+    return gr.update(choices=names, value=now if now in names else _OWN)
+
+
+@lru_cache(maxsize=32)
+def _checked(text: str) -> TextRules:
+    return text_rules.checked(text)
+
+
+def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
+    if dataset and dataset != _OWN:
+        return text_rules.dataset_texts(page.workspace, dataset, most)
+    return [line for line in own.splitlines() if line.strip()][:most]
+
+
+def _shown(page: Page, view: View) -> Html:
+    rules = _checked(view.chosen["rules.text"])
+    texts = _texts(page, view.chosen["rules.own"], view.chosen["rules.dataset"], _SHOWN)
+    return shown_view(text_rules.show(rules, texts))
+
+
+def shown_view(lines: Sequence[Line]) -> Html:
+    """Each text before and after, with what changed marked in both; hovering tells which rule it was."""
+    if not lines:
+        return present.empty("Write a text above to see what the rules make of it.")
+    changed = sum(bool(line.changes) for line in lines)
+    count = paragraph(f"{changed} of {len(lines)} texts change.", class_="small")
+    return join((count, *(_line(line) for line in lines)))
+
+
+def _line(line: Line) -> Html:
+    before, after = [], []
+    old = new = 0
+    for change in line.changes:
+        told = ", ".join(change.rules)
+        before += [line.before[old:change.start], _mark("old", change.before, told)]
+        after += [line.after[new:change.after_start], _mark("new", change.after, told)]
+        old, new = change.end, change.after_start + len(change.after)
+    before.append(line.before[old:])
+    after.append(line.after[new:])
+    lost = paragraph(f"Left out: {' '.join(line.left_out)}", class_="small") if line.left_out else NOTHING
+    return div("turned", div("before", *before), div("after", *after), lost)
+
+
+def _mark(kind: str, text: str, told: str) -> Html:
+    return element("mark", escape(text), class_=kind, title=told) if text.strip() else escape(text)
+
+
+def known_view(entries: Sequence[text_rules.Entry]) -> Html:
+    """A person's own rules: what was made with them, and whether they were edited since."""
+    own = [entry for entry in entries if entry.own]
+    if not own:
+        return NOTHING
+    rows = [(entry.name, entry.language or "any", _state(entry)) for entry in own]
+    return join((element("h3", "Your own rules"), present.table_of(("Rules", "Language", "State"), rows)))
+
+
+def _state(entry: text_rules.Entry) -> str:
+    if entry.fault:
+        return entry.fault
+    if entry.edited:
+        return f"Edited since {', '.join(entry.edited)}, which keeps its own copy. A new tokenizer takes the edit."
+    return f"In use: {', '.join(entry.used_by)}" if entry.used_by else "Not in use"
+
+
+def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
+    texts = _texts(page, own, dataset, _MEASURED)
+    if not texts:
+        raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
+    costs = text_rules.fold_costs(_checked(text), texts)
+    return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
+
+
+def costs_view(costs: Sequence[FoldCost], count: int) -> Html:
+    """What each folding would do to the texts."""
+    parts = [paragraph(f"Measured on {count} text{'s' if count != 1 else ''}.", class_="small")]
+    for cost in costs:
+        facts = present.facts([
+            ("Distinct words", f"{cost.words} become {cost.words_after}"),
+            ("Fall together", cost.fallen_together),
+            ("Letters to learn", f"{cost.letters} become {cost.letters_after}"),
+            ("Spelled otherwise", present.percent(cost.occurrences / cost.total if cost.total else 0.0)),
+        ])
+        same = "; ".join(" = ".join(group) for group in cost.merged)
+        parts += [element("h3", cost.name), paragraph(cost.about, class_="small"), facts]
+        if same:
+            parts.append(paragraph(f"Words that become one: {same}", class_="small"))
+    return join(parts)
