@@ -67,6 +67,7 @@ NameOrNothing = Annotated[str, AfterValidator(_safe_name_or_nothing)]
 
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
+FullChanges = Literal["everything", "layers", "heads", "adapters"]
 Initialisation = Literal["mean", "neighbours", "romanised"]
 SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -157,15 +158,29 @@ class TrainOptions(Options):
 
     extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.")
-    scope: Scope = Field("gated", title="Scope", description="`rows`: only the new rows. `gated`: new rows, and adapters that act on the new language alone. `full`: adapters that act on every language; the drift is measured.")
+    scope: Scope = Field("gated", title="Scope", description="`rows`: only the new rows. `gated`: new rows, and adapters that act on the new language alone. `full`: the base itself but for its old rows, with replay of its languages; the drift is measured.")
     steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Optimizer steps.")
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this long; 0 is no limit.")
     batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips in one forward pass.")
     accumulation: int = Field(1, ge=1, le=256, title="Accumulation", description="Forward passes in one step.")
     row_rate: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new rows.")
     adapter_rate: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.")
-    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows are not decayed.")
-    warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the cosine.")
+    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows and what came with the base are not decayed.")
+    full_changes: FullChanges = Field("everything", title="Changed in full", description="What of the base scope `full` trains beside the new rows; the old rows never. `everything`; `layers`: the layers and the heads; `heads`: the last norm and the speech head; `adapters`: no tensor of the base, but adapters that act on every language.")
+    layer_rate: float = Field(5e-5, gt=0.0, le=1.0, title="Learning rate, layers", description="Peak learning rate of the base's layers and embeddings; scope `full` only.")
+    head_rate: float = Field(1e-4, gt=0.0, le=1.0, title="Learning rate, heads", description="Peak learning rate of the base's last norm and speech head; scope `full` only.")
+    layer_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer decay", description="Each layer of the base learns at this share of the rate of the layer above it, embeddings least; 1 is the same for all. Scope `full` only.")
+    distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation", description="Weight of the divergence from the unchanged base on replayed clips; scope `full` only.")
+    l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="Pull to the base", description="Strength with which every changed number of the base is pulled back to where it was (L2-SP); scope `full` only.")
+    ewc: float = Field(0.0, ge=0.0, le=1000.0, title="Pull by importance", description="The same, weighed by how much the base languages depend on each number (EWC); it is estimated on replayed clips. Scope `full` only.")
+    fisher_clips: int = Field(32, ge=1, le=10_000, title="Clips for importance", description="Replayed clips that the importance is estimated on.")
+    drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Rise of the loss of a base language, in nats a code since before the first step, that is too much; scope `full` only.")
+    drift_action: Literal["warn", "stop"] = Field("warn", title="Past the drift bound", description="`warn` and go on, or `stop` the run.")
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", title="Schedule", description="How the learning rates fall after the warmup.")
+    rate_floor: float = Field(0.03, ge=0.0, le=1.0, title="Rate floor", description="Share of the peak rates that is left at the last step.")
+    warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the schedule.")
+    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` keeps the optimizer's moments in 8 bits: a quarter of their memory; CUDA and the package bitsandbytes.")
+    ema: float = Field(0.0, ge=0.0, lt=1.0, title="Averaging", description="Decay of a moving average of what is trained, such as 0.999, which is then what is measured, saved and exported; 0 is none.")
     clip: float = Field(1.0, gt=0.0, le=1000.0, title="Gradient clipping", description="Largest norm of all gradients together.")
     adapter: AdapterKind = Field("lora", title="Adapters", description="Kind of the low-rank adapters. `lora`; `dora` also learns the length of each row of the weights; `adalora` shares one budget of ranks out over the layers while it trains.")
     adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank of the adapters in the attention layers; with `adalora` the mean rank at the end. 0 is none there.")
@@ -178,6 +193,8 @@ class TrainOptions(Options):
     text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text beside that on speech.")
     attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention", description="Weight of a loss that asks the model's aligned heads to read the text at an even pace; families without such heads skip it.")
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay", description="Share of base-language clips in each batch; scope `full` only.")
+    replay_datasets: str = Field("", title="Datasets to replay", description="Prepared datasets in languages of the base, with commas between them; empty takes the clips that come with the model, or else what the base model itself speaks.")
+    replay_texts: str = Field("", title="Texts to replay", description="A text file of what the base model speaks for that: a language code, a tab and a sentence a line; empty takes the sentences that come with the app.")
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="What is frozen and computed; what is trained is always float32. `auto` is bfloat16 where the hardware has it, float16 with a scaled loss on the cards before (compute capability 7), else float32.")
     activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Compute a layer's activations again in the backward pass: less memory, the same result, about a third more time. `auto` does it when memory asks for it.")
     compile: Literal["off", "on"] = Field("off", title="Compile", description="Let torch compile the layers: some minutes at the start, then faster steps on CUDA.")

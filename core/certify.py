@@ -7,7 +7,7 @@ saved. Probes are teacher-forced samples of every base language, never trained o
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,16 +78,32 @@ def _tensor_checks(case: _Case) -> list[Check]:
     seen = hash_tensors({name: after[name] for name in tables if name in after})
     rows = case.base.front_end.prefix_size
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
-    whole, whole_after = hash_tensors(before), hash_tensors(after)
+    changed = set(case.finetuned.changed) & set(before)
+    whole, whole_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
+                          for tensors in (before, after))
     return [
         Check("prefix_rows", _verdict(wanted == seen), wanted, seen,
               f"The {rows} old rows of {' and '.join(case.base.model.text_tables)} are those of the base file."),
-        Check("frozen_tensors", _verdict(whole == whole_after), f"{len(before)} tensors, {whole}",
+        Check("frozen_tensors", _verdict(whole == whole_after), f"{len(before) - len(changed)} tensors, {whole}",
               f"{equal} equal, {whole_after}",
-              "Every tensor of the base model is what it was."),
+              "Every tensor of the base model is what it was." if not changed else
+              "Every tensor of the base model that was not to be trained is what it was."),
+        *([_changes(before, after, changed)] if changed else []),
         Check("frozen_in_training", _verdict(case.record.frozen_hash == case.base.base_hash), case.base.base_hash,
               case.record.frozen_hash, "The same, in the trainer's memory when it saved this checkpoint."),
     ]
+
+
+def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], changed: set[str]) -> Check:
+    """How far a run in `full` took the base."""
+    moved = {name: (after[name].float() - before[name].float()) for name in changed}
+    size = sum(value.numel() for value in moved.values())
+    values = sum(int((value != 0).sum()) for value in moved.values())
+    norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
+             for parts in (moved.values(), [before[name] for name in changed])]
+    return Check("changed_tensors", "measured", "", f"{len(changed)} of {len(before)} tensors; {values:,} of "
+                 f"{size:,} numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
+                 "What the training changed of the base model itself.")
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ from core.fitting import Setting
 from core.kept import steps as steps
 from core.loading import VoiceModel
 from core.patience import Patience
-from core.prefix import new_rows
+from core.prefix import is_of_base, new_rows
 from core.records import CheckpointRecord
 from core.reporter import size_text
 from data.batches import Position
@@ -154,6 +154,10 @@ def _write_model(folder: Path, voice: VoiceModel) -> None:
     voice.front_end.save(folder / records.FRONT_END)
     if voice.adapters:
         voice.adapters.save(folder / records.ADAPTER)
+    changed = {name: value for name, value in voice.model.module.named_parameters()
+               if value.requires_grad and is_of_base(name)}
+    if changed:
+        tensor_files.write(folder / records.CHANGED, changed)
 
 
 def _numbers(state: TrainerState) -> dict[str, object]:

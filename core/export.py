@@ -26,7 +26,7 @@ from core.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_r
 from core.journal import Plan, Progress, Result, Warned
 from core.loading import VoiceModel, load
 from core.model_card import CardFacts
-from core.prefix import base_tensors, new_rows
+from core.prefix import base_tensors, hash_tensors, new_rows
 from core.records import CheckpointRecord
 from core.reporter import Reporter, Tell, check_stop, stage, telling
 from core.speak import Speaker, joined
@@ -118,7 +118,8 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
         if (error := originals.judge_error(workspace, model, judge, language)) is not None:
             errors[language] = error
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
-                        originals.longest_texts(workspace, model), errors)
+                        originals.longest_texts(workspace, model), errors,
+                        hash_tensors(base_tensors(model.model.module)) if model.changed else "")
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:

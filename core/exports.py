@@ -53,14 +53,15 @@ def assemble(folder: Path, device: torch.device) -> loading.VoiceModel:
     model = family.speech_model(folder, device)
     rows = _cut_tables(model, front_end, folder)
     base_hash = hash_tensors(model.module.state_dict())
-    if base_hash != record.origin.base_hash or front_end.fingerprint != record.origin.fingerprint:
+    wanted = record.weights_hash or record.origin.base_hash
+    if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
         raise UserError(
             f"{folder} does not hold the model that {RECORD} names: base {base_hash[:12]} there, "
-            f"{record.origin.base_hash[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
+            f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
             f"{record.origin.fingerprint[:12]} wanted.", AGAIN,
         )
-    plain = loading.VoiceModel(f"export:{record.name}", family, record.origin.model, folder, base_hash, model,
-                               front_end, device, scope=record.scope)  # type: ignore[arg-type]
+    plain = loading.VoiceModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash,
+                               model, front_end, device, scope=record.scope)  # type: ignore[arg-type]
     voice = loading.extended(plain, front_end, rows)
     adapters = None
     if (folder / records.ADAPTER).is_dir():

@@ -28,6 +28,7 @@ class ExportRecord:
     origin: Origin
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
     judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
+    weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
 
 
 def write_record(folder: Path, record: ExportRecord) -> None:

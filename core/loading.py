@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -41,6 +41,8 @@ class VoiceModel:
     device: torch.device
     adapters: Adapters | None = None
     scope: Scope | None = None
+    changed: tuple[str, ...] = ()  # tensors of the base that were trained
+    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of these, where they were asked for
 
     def speaking(self, language: str) -> AbstractContextManager[None]:
         """Context in which the adapters are set as texts of `language` need them."""
@@ -105,8 +107,8 @@ def load_extension(workspace: Workspace, name: str, device: torch.device) -> Voi
     return replace(voice, ref=f"extension:{name}", scope="rows")
 
 
-def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device) -> VoiceModel:
-    """The model saved in a checkpoint's folder."""
+def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> VoiceModel:
+    """The model saved in a checkpoint's folder; on request with the base's values of what was trained of it."""
     if (fault := records.damage(folder)) is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
@@ -118,7 +120,8 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device) ->
         adapters = Adapters.load(voice.model.module, folder / records.ADAPTER)
         voice.model.module.to(device).eval()
     scope: Scope = record.scope  # type: ignore[assignment]
-    return replace(voice, ref=f"run:{record.run}@{record.step}", adapters=adapters, scope=scope)
+    voice = replace(voice, ref=f"run:{record.run}@{record.step}", adapters=adapters, scope=scope)
+    return _with_changes(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
 
 
 def extended(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
@@ -162,6 +165,20 @@ def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = 
         raise UserError(f"{folder / records.ROWS} is not what was written: {seen[:12]} there, {rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
     return voice
+
+
+@torch.no_grad()
+def _with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
+    """Put the tensors of the base that a run in `full` trained in the place of the base's."""
+    changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
+    own = dict(voice.model.module.named_parameters())
+    if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
+        raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
+                        f"such as {wrong[0]}.", "Take another checkpoint.")
+    kept = {name: own[name].detach().clone() for name in changed} if keep_base else {}
+    for name, value in changed.items():
+        own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
+    return replace(voice, changed=tuple(changed), base_values=kept)
 
 
 def _other_checkpoint(folder: Path) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import checkpoint, evaluate, ranking, validation
+from core import checkpoint, drift, evaluate, ranking, validation
 from core.evaluate import Spoken, Studio
 from core.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
 from core.patience import Patience
@@ -72,7 +72,8 @@ class Milestones:
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor have a name are deleted."""
         state = replace(self.trainer.state(), content=self.trainer.data.content, patience=self.patience)
-        checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, state)
+        with self.trainer.averaged():
+            checkpoint.save(self.run, self._record(), self.trainer.voice, self.trainer.options, state)
         ranking.prune(self.run, self.options.keep_last, ranking.read(self.run).best)
 
     def announce(self) -> None:
@@ -96,7 +97,9 @@ class Milestones:
         `due`: the present step is one at which a checkpoint is measured.
         """
         step, known = self.trainer.step, ranking.read(self.run).values
-        if step in known:
+        if step == 0 and self.options.scope == "full":  # what the base languages are held against later
+            self.reporter.emit(_evaluated(step, self.trainer.data.language, self._measured(), None))
+        elif step in known:
             self.patience = self.patience.after(step, known[step])
         elif step and due:
             self.evaluate()
@@ -110,7 +113,8 @@ class Milestones:
 
     def validate(self) -> None:
         """Measure the losses of the present step, which is not saved unless it is the best by loss, or the last."""
-        measured, step = self._measured(), self.trainer.step
+        with self.trainer.averaged():
+            measured, step = self._measured(), self.trainer.step
         loss = measured[self.trainer.data.language].speech_loss
         self.reporter.emit(_evaluated(step, self.trainer.data.language, measured, None))
         if self.measure != _LOSS:
@@ -126,7 +130,7 @@ class Milestones:
         Training goes on with the random numbers it would have had: what speaking draws is its own.
         """
         device = self.trainer.voice.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self.trainer.averaged():
             self._measure_and_rank()
 
     def _measure_and_rank(self) -> None:
@@ -141,9 +145,16 @@ class Milestones:
     def _measured(self) -> dict[str, Measured]:
         trainer = self.trainer
         if not self._samples:
-            self._samples = validation.samples(trainer.voice, trainer.data, self.studio)
+            self._samples = validation.samples(trainer.voice, trainer.data, trainer.probing)
         size = trainer.setting.size(self.options.batch_size)
-        return validation.measure(trainer.voice, self._samples, size, trainer.precision)
+        measured = validation.measure(trainer.voice, self._samples, size, trainer.precision)
+        base = {language: one.speech_loss for language, one in measured.items()
+                if not trainer.voice.front_end.is_new(language)}
+        if trainer.step == 0:
+            trainer.base_losses = base
+        elif said := drift.told(trainer.base_losses, base, self.options, trainer.step):
+            self.reporter.emit(Warned(said))
+        return measured
 
     def _rank(self, value: float) -> None:
         """Put the present step, which is saved, among the others; those no longer needed are deleted."""

@@ -13,8 +13,8 @@ _SCOPES = {
     "rows": "Only the new rows were trained; the base languages take exactly the path they took before.",
     "gated": "New rows were trained, and adapters that act on texts of the new language alone; "
              "the base languages take exactly the path they took before.",
-    "full": "New rows were trained, and adapters that act on every language; the certificate says how far "
-            "the base languages moved.",
+    "full": "New rows were trained, and what acts on every language: the base's own weights, or adapters; the "
+            "certificate says how far the base languages moved.",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core import adopt, checkpoint, precision, ranking, records, replay, resuming, training_data
+from core import adopt, checkpoint, precision, ranking, records, rehearsal, resuming, scopes, training_data
 from core.adapters import Adapters, plan
 from core.evaluate import Studio
 from core.journal import Warned
@@ -30,7 +30,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     if saved is not None:
         resuming.check_options(run, saved, options)
         resuming.check_vocabulary(run, saved, workspace, options.extension)
-        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device)
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=True)
     else:
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
@@ -41,11 +41,11 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     for note in data.notes:
         reporter.emit(Warned(note))
     studio = Studio.of(voice)
-    rehearsed = replay.load(voice, studio.voices).rehearsed if options.scope == "full" else ()
-    if options.scope == "full" and options.replay > 0 and not rehearsed:
-        reporter.emit(Warned("The base model comes with no clips to rehearse: replay is off, expect more drift."))
-    trainer = Trainer(options, voice, data, rehearsed, precision.decide(options.precision, device),
+    replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
+                                lambda message: reporter.emit(Warned(message)))
+    trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
                       lambda message: reporter.emit(Warned(message)))
+    trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
     if saved is not None:
@@ -61,8 +61,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
 def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
     """The untrained extension, with fresh adapters where the scope has them."""
     voice = load_extension(workspace, options.extension, device)
-    if options.scope == "rows":
-        return voice
+    if not scopes.has_adapters(options):
+        return replace(voice, scope=options.scope)
     adapters = Adapters.fresh(voice.model.module, plan(options, voice.model.adapter_targets), options.seed)
     voice.model.module.to(device)
     return replace(voice, adapters=adapters, scope=options.scope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core import memory
+from core import memory, scopes
 from core.fitting import Estimate
 from core.journal import Plan
 from core.trainer import Trainer
@@ -14,15 +14,19 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
     total = counts.new_rows + counts.old_rows
     frozen = _amount(counts.base_parameters)
     beside = f"adapters of {_amount(counts.adapter_parameters)} beside" if counts.adapter_parameters else "0 of"
+    if counts.changed_parameters:
+        beside = f"{_amount(counts.changed_parameters)} parameters of the base beside"
     return Plan(
         (f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
          f"{beside} {frozen} frozen parameters.",
          f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
          f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation} clips; "
          f"{trainer.precision}.",
+         *(f"Trained: {line}." for line in scopes.table(trainer.groups)),
          *_expected(trainer, found)),
         {"new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
          "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
+         "changed_parameters": counts.changed_parameters,
          "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out),
          "memory_bytes": found.needed or 0, "seconds": round(found.seconds_a_step * (options.steps - trainer.step))},
     )

@@ -44,15 +44,18 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
         if language in voice.front_end.base_languages:
             speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
             clips.append(utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
-    if not clips:
-        return Replay((), _over_own_voice(voice, voices))
+    return parted(clips) if clips else Replay((), _over_own_voice(voice, voices))
+
+
+def parted(clips: Sequence[Utterance]) -> Replay:
+    """Every second clip of a language to probe with, the others to rehearse."""
     probing: list[Utterance] = []
     rehearsed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
         own = [item for item in clips if item.language == language]
         probing += own[::2]
         rehearsed += own[1::2]
-    return Replay(_with_company(rehearsed), tuple(probing))
+    return Replay(with_company(rehearsed), tuple(probing))
 
 
 def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
@@ -82,6 +85,7 @@ def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -
     return max(voices, key=lambda name: float(speaker_embedding @ voices[name].speaker_embedding), default="")
 
 
-def _with_company(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
+def with_company(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
+    """Those whose speaker has another clip, which prompts them."""
     speakers = [item.speaker for item in clips]
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import torch
 
+from config.errors import UserError
 from config.schema import TrainOptions
 from core import advice, certificate, certify, checkpoint, compute, fitting, plan, ranking, records, trackers
 from core.fitting import Estimate
 from core.journal import Result, Step, Warned
 from core.milestones import Milestones
 from core.opening import open_run
-from core.optimization import StepLosses
+from core.optimization import Diverged, StepLosses
 from core.reporter import Reporter, check_stop, stage, telling
 from core.trainer import Trainer
 from core.workspace import Workspace
@@ -65,7 +66,7 @@ def follow(milestones: Milestones) -> None:
     trainer, reporter, options = milestones.trainer, milestones.reporter, milestones.options
     milestones.catch_up(_due(trainer))
     while not _done(trainer) and not milestones.exhausted():
-        losses = trainer.take_step()
+        losses = _step(trainer, reporter)
         _tell(trainer, losses, reporter)
         if _due(trainer):
             milestones.save()
@@ -81,6 +82,17 @@ def follow(milestones: Milestones) -> None:
     elif trainer.step < options.steps:
         reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
                              f"{trainer.step} of {options.steps}, before the learning rate had run down."))
+
+
+def _step(trainer: Trainer, reporter: Reporter) -> StepLosses:
+    """A step of the trainer; where it cannot go on, what is left to go on from."""
+    try:
+        return trainer.take_step()
+    except Diverged as fault:
+        found = checkpoint.steps(reporter.directory)
+        left = (f"The run stopped on its last good checkpoint, of step {found[-1]}: resume goes on from there."
+                if found else "No checkpoint was saved yet.")
+        raise UserError(f"{fault.message} {left}", fault.hint) from fault.__cause__
 
 
 def _given_up(milestones: Milestones) -> str:

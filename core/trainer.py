@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import checkpoint, optimization, training_data
+from core import checkpoint, optimization, scopes, training_data
+from core.anchors import Anchors
+from core.averaging import Average
 from core.checkpoint import TrainerState
+from core.company import STATE, STEP, Company
 from core.fitting import Setting
 from core.loading import VoiceModel
 from core.optimization import NotFinite, StepLosses, Work
@@ -26,9 +30,10 @@ from core.prefix import base_tensors, hash_tensors
 from core.rank_allocation import RankAllocation
 from core.training_data import TrainingData, Utterance
 from data.batches import Draw, Order, Position
-from models.base import Sample
+from models.base import LossOptions, Sample
 
-_ALLOCATION = "allocation/"
+_ALLOCATION, _TRAINED, _AVERAGED, _BASE_LOSS = "allocation/", "trained/", "averaged", "base_loss/"
+_MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Counts:
     old_rows: int
     row_parameters: int
     adapter_parameters: int
-    base_parameters: int
+    base_parameters: int  # that stay as they are
+    changed_parameters: int = 0  # of the base, in `full`
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Batch:
 
     samples: list[Sample]
     clips: list[str]
+    rehearsed: bool = False
 
 
 class Trainer:
@@ -57,24 +64,40 @@ class Trainer:
     """
 
     def __init__(self, options: TrainOptions, voice: VoiceModel, data: TrainingData, rehearsed: tuple[Utterance, ...],
-                 precision: Precision, warn: Callable[[str], None] = lambda message: None) -> None:
-        self.options, self.voice, self.data, self.precision = options, voice, data, precision
+                 precision: Precision, warn: Callable[[str], None] = lambda message: None,
+                 company: Company | None = None) -> None:
+        self.options, self.voice, self.data, self.precision, self.company = options, voice, data, precision, company
+        rank, size = (company.rank, company.size) if company else (0, 1)
+        batch_size = options.batch_size * size  # of all processes together
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         if voice.adapters:
             voice.adapters.switch(True)  # parameters are open to training only while the adapters act
-        self.trained = optimization.trainables(voice)
+        self.trained = scopes.trainables(voice, options)
+        self.groups = scopes.groups(self.trained, options, voice.model)
+        self._names = [name for group in self.groups for name in group.parameters]
         precision.cast(voice.model.module, self.trained.named)
-        self._frozen = hash_tensors(base_tensors(voice.model.module))
-        self._work = Work(voice, self.trained, options, precision, optimization.optimizer(self.trained, options),
-                          precision.scaler())
+        self._frozen = hash_tensors(self._frozen_tensors())
+        self._average = Average(self.trained.named, options.ema) if options.ema else None
+        anchored = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
+        self._work = Work(voice, self.trained, options, precision,
+                          optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
+                          Anchors(self.trained.base, voice.base_values) if anchored else None, company)
         self._generator = torch.Generator().manual_seed(options.seed)
-        torch.manual_seed(options.seed)  # adapter dropout draws from torch's own generators
-        replayed = round(options.replay * options.batch_size) if rehearsed and options.scope == "full" else 0
-        replayed = min(replayed, options.batch_size - 1)
+        torch.manual_seed(options.seed + rank)  # adapter dropout draws from torch's own generators
+        replayed = round(options.replay * batch_size) if rehearsed and options.scope == "full" else 0
+        replayed = min(replayed, batch_size - 1)
         self._rehearsed = rehearsed
-        self._order = Order([item.order_clip for item in data.train], options.batch_size - replayed, options.seed)
+        self._order = Order([item.order_clip for item in data.train], batch_size - replayed, options.seed)
+        if self._order.smallest < size:
+            raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {size} processes.",
+                            "Ask for larger batches, fewer processes, or add recordings.")
         self._replay = Order([item.order_clip for item in rehearsed], replayed, options.seed) if replayed else None
         self._warn = warn
+        self.skipped = 0  # batches whose loss was no number
+        self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
+        self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
+        if options.ewc and self._work.anchors:
+            self._estimate_importance(self._work.anchors)
         self.setting = Setting()
         self.use(Setting(recompute=options.activation_checkpointing == "on"))
 
@@ -92,13 +115,23 @@ class Trainer:
         everything = sum(value.numel() for value in module.state_dict().values())
         return Counts(len(rows), len(module.get_buffer(f"{tables[0]}.weight")),
                       sum(value.numel() for value in self.trained.rows.values()),
-                      sum(value.numel() for value in self.trained.adapters.values()), everything - trained)
+                      sum(value.numel() for value in self.trained.adapters.values()), everything - trained,
+                      sum(value.numel() for value in self.trained.base.values()))
 
     @property
     def frozen_hash(self) -> str:
         """The base's hash while all that is frozen is to the bit what it was after casting, else another one."""
-        seen = hash_tensors(base_tensors(self.voice.model.module))
+        seen = hash_tensors(self._frozen_tensors())
         return self.voice.base_hash if seen == self._frozen else seen
+
+    def _frozen_tensors(self) -> dict[str, torch.Tensor]:
+        """The base's tensors that this run does not train."""
+        return {name: value for name, value in base_tensors(self.voice.model.module).items()
+                if name not in self.trained.base}
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Context in which the model is what is measured, saved and spoken with: the average, where there is one."""
+        return self._average.in_place() if self._average else nullcontext()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -111,29 +144,50 @@ class Trainer:
         return 0 if self.optimizer.state else 2 * sum(value.nbytes for value in self.trained.named.values())
 
     def take_step(self) -> StepLosses:
-        """One optimizer step. A loss that is no number changes nothing and raises `UserError` naming step and clips."""
+        """One optimizer step; batches whose loss is no number are skipped, and `Diverged` is raised after a few."""
         began = time.monotonic()
+        if self.company and self.company.rank == 0:
+            self.company.tell(STEP)
         self.voice.model.module.train()
-        drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
-        seeds = torch.randint(2**62, (sum(len(batch.samples) for batch in drawn),), generator=self._generator).tolist()
         self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
-        randomness = self._randomness()
-        with self._learning():
-            while (losses := self._gradients(drawn, seeds)) is None:
-                self._restore_randomness(randomness)
-            optimization.apply(self._work, self.step + 1)
+        losses = self._learn()
+        if self._average:
+            self._average.follow()
         self.voice.model.module.eval()
         self.step += 1
         self.step_seconds = time.monotonic() - began
         self.seconds += self.step_seconds
         return losses
 
+    def _learn(self) -> StepLosses:
+        """Draw until there is a batch that can be learnt from, and move along its gradients."""
+        times = 0
+        while True:
+            drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
+            count = sum(len(batch.samples) for batch in drawn)
+            seeds = torch.randint(2**62, (count,), generator=self._generator).tolist()
+            randomness = self._randomness()
+            try:
+                with self._learning():
+                    while (losses := self._gradients(drawn, seeds)) is None:
+                        self._restore_randomness(randomness)
+                    optimization.apply(self._work, self.step + 1)
+                return losses
+            except NotFinite as fault:
+                times += 1
+                self.skipped += 1
+                clips = [name for batch in drawn for name in batch.clips]
+                if times == _MOST_SKIPPED:
+                    raise fault.explained(self.step + 1, clips, times) from fault
+                self._warn(f"A batch of step {self.step + 1} was skipped: {fault}. Its clips: {', '.join(clips)}. "
+                           f"Skipped so far: {self.skipped}.")
+
     def draw(self) -> list[Batch]:
         """The next batch; `full` adds one of clips to rehearse, apart, because their lengths are others."""
-        drawn = [(self._order, self.data.train)]
+        drawn = [self._batch(self._order.next(), self.data.train)]
         if self._replay:
-            drawn.append((self._replay, self._rehearsed))
-        return [self._batch(order.next(), clips) for order, clips in drawn]
+            drawn.append(replace(self._batch(self._replay.next(), self._rehearsed), rehearsed=True))
+        return drawn
 
     def by_length(self) -> list[Draw]:
         """The training clips from the shortest to the longest, each as its own prompt; for trials."""
@@ -143,14 +197,24 @@ class Trainer:
     def attempt(self, draws: Sequence[Draw]) -> None:
         """A forward and backward pass over these clips that leaves no trace."""
         samples = self._batch(draws, self.data.train).samples
-        work = replace(self._work, scaler=self.precision.scaler())
+        work = replace(self._work, scaler=self.precision.scaler(), company=None)
         with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
 
     def state(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves."""
-        tensors = checkpoint.optimizer_tensors(self.optimizer, list(self.trained.named))
+        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names)
         tensors |= self._randomness()
+        if self.company:
+            if self.company.rank == 0:
+                self.company.tell(STATE)
+            tensors |= self.company.gathered(self._randomness())
+        tensors["skipped"] = torch.tensor(self.skipped)
+        tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
+                    for language, loss in self.base_losses.items()}
+        if self._average:  # the model's own files hold the average
+            tensors[_AVERAGED] = torch.tensor(self._average.steps)
+            tensors |= {_TRAINED + name: value.detach().clone() for name, value in self.trained.named.items()}
         if self._work.scaler.is_enabled():
             values = self._work.scaler.state_dict()
             tensors["scaler"] = torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
@@ -163,11 +227,16 @@ class Trainer:
     def restore(self, state: TrainerState) -> None:
         """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""
         self.step, self.seconds = state.step, state.seconds
-        checkpoint.restore_optimizer(self.optimizer, list(self.trained.named), state.tensors)
+        checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
+        self.skipped = int(state.tensors["skipped"]) if "skipped" in state.tensors else 0
+        self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
+                            if name.startswith(_BASE_LOSS)}
+        if self._average and _AVERAGED in state.tensors:
+            self._restore_average(self._average, state.tensors)
         self._order.move_to(state.order)
         if self._replay:
             self._replay.move_to(state.replay)
-        self._restore_randomness(state.tensors)
+        self._restore_randomness({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
         if self._work.scaler.is_enabled() and "scaler" in state.tensors:
             scale, tracker = state.tensors["scaler"].tolist()
             values = {**self._work.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
@@ -176,6 +245,29 @@ class Trainer:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
         self.use(state.setting)
+
+    @torch.no_grad()
+    def _restore_average(self, average: Average, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the averages from the model, and the trained values from `tensors`."""
+        average.steps = int(tensors[_AVERAGED])
+        for name, value in self.trained.named.items():
+            average.values[name].copy_(value)
+            value.copy_(tensors[_TRAINED + name])
+
+    def _estimate_importance(self, anchors: Anchors) -> None:
+        """How much the base languages depend on each number of the base, from clips to rehearse."""
+        if not self._rehearsed:
+            raise UserError("The importance of the base's numbers (ewc) is estimated on clips to rehearse; there are "
+                            "none.", "Set ewc to 0, or rehearse clips: see the options of replay.")
+
+        def loss(item: Utterance) -> torch.Tensor:
+            sample = training_data.sample(item, item, self.voice.model.prompt_length)
+            with self.precision.autocast():
+                losses = self.voice.model.losses([sample], LossOptions())
+            return losses.speech_sum / losses.speech_count
+
+        chosen = self._rehearsed[:self.options.fisher_clips]
+        anchors.estimate([partial(loss, item) for item in chosen])
 
     @property
     def _allocation(self) -> RankAllocation | None:
@@ -188,20 +280,35 @@ class Trainer:
     def _gradients(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> StepLosses | None:
         """The gradients of a step; None when it has to be tried again, in a setting that was changed."""
         try:
-            return optimization.gradients(self._work, self._passes(drawn), seeds)
+            own, own_seeds = self._share(drawn, seeds)
+            passes = self._passes(own)
+            return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
+                                          [rehearsed for _, rehearsed in passes])
         except NotFinite as fault:
             if not optimization.lower_scale(self._work, fault):
-                raise fault.explained(self.step + 1, [name for batch in drawn for name in batch.clips]) from fault
+                raise
             return None
         except torch.OutOfMemoryError:
             pass  # what the failed pass held is freed when its frames are gone, after this clause
         self._shrink()
         return None
 
-    def _passes(self, drawn: Sequence[Batch]) -> list[list[Sample]]:
-        """The samples of the batches, in their order, cut as the setting says."""
+    def _share(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> tuple[Sequence[Batch], Sequence[int]]:
+        """What of each batch this process learns, with the seeds of those samples."""
+        if self.company is None:
+            return drawn, seeds
+        own, own_seeds, waiting = [], list[int](), list(seeds)
+        for batch in drawn:
+            part, waiting = waiting[:len(batch.samples)], waiting[len(batch.samples):]
+            own.append(replace(batch, samples=self.company.share(batch.samples)))
+            own_seeds += self.company.share(part)
+        return own, own_seeds
+
+    def _passes(self, drawn: Sequence[Batch]) -> list[tuple[list[Sample], bool]]:
+        """The samples of the batches, in their order, cut as the setting says, and whether they are rehearsed."""
         size = self.setting.size(self.options.batch_size)
-        return [batch.samples[start:start + size] for batch in drawn for start in range(0, len(batch.samples), size)]
+        return [(batch.samples[start:start + size], batch.rehearsed)
+                for batch in drawn for start in range(0, len(batch.samples), size)]
 
     def _shrink(self) -> None:
         """After a step ran out of memory: halve the passes, and once they are single clips recompute activations."""
@@ -212,7 +319,7 @@ class Trainer:
         smaller = before.halved(batch_size)
         if smaller is None and not before.recompute and self.options.activation_checkpointing == "auto":
             smaller = replace(before, recompute=True)
-        if smaller is None:
+        if smaller is None or self.company:  # the others wait for this process
             raise UserError(
                 f"The memory of the device did not suffice for a single clip at step {self.step + 1}.",
                 "Close what else uses the device, leave out the longest clips, or train where there is more memory.",

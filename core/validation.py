@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 import torch
 
 from core import replay, training_data
-from core.evaluate import Studio
 from core.loading import VoiceModel
 from core.precision import Precision
-from core.training_data import TrainingData
+from core.training_data import TrainingData, Utterance
 from models.base import LossOptions, Sample
 
 
@@ -33,12 +32,12 @@ class Measured:
         return asdict(self)
 
 
-def samples(voice: VoiceModel, data: TrainingData, studio: Studio) -> dict[str, list[Sample]]:
-    """What is measured, by language, the new one first."""
+def samples(voice: VoiceModel, data: TrainingData, probing: Sequence[Utterance]) -> dict[str, list[Sample]]:
+    """What is measured, by language, the new one first; `probing` are clips of base languages."""
     length = voice.model.prompt_length
     found = {data.language: training_data.measured(data.held_out, data.train, length)}
-    if voice.scope == "full" and voice.family.replay(voice.base_folder):
-        for item in replay.probes(replay.load(voice, studio.voices).probing, length):
+    if voice.scope == "full":
+        for item in replay.probes(probing, length):
             found.setdefault(item.language, []).append(item.sample)
     return found
 

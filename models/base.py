@@ -67,6 +67,16 @@ class Losses:
     speech_count: int
     attention_sum: torch.Tensor | None = None  # over the speech tokens; None where it was not asked for
     speech_hits: torch.Tensor | None = None  # speech tokens that were the likeliest; None where it was not asked for
+    text_divergence: torch.Tensor | None = None  # Kullback-Leibler from a teacher; None where there was none
+    speech_divergence: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Logits at the text (N, V) and speech (M, K) tokens that losses are over; what one model teaches another."""
+
+    text: torch.Tensor
+    speech: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -209,10 +219,24 @@ class SpeechModel(Protocol):
     usual_text: int  # of a sentence as it was trained on, where nothing better is known
     longest_speech: int  # codes there are positions for, without start and stop
 
-    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
+    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
+               teacher: Predictions | None = None) -> Losses:
         """Next-token losses; a sample's share does not depend on its neighbours.
 
-        What is hidden of a sample follows from its seed; without seeds, from torch's own generator.
+        What is hidden of a sample follows from its seed; without seeds, from torch's own generator. A teacher's
+        predictions are of the same samples, options and seeds; it may know fewer text ids, the first ones.
+        """
+        ...
+
+    def predictions(self, samples: Sequence[Sample], options: LossOptions,
+                    seeds: Sequence[int] | None = None) -> Predictions:
+        """What the model as it is now predicts where `losses` would be over, without gradients."""
+        ...
+
+    def place(self, name: str) -> tuple[str, int]:
+        """Part that a parameter of `module` belongs to (`embeddings`, `layers`, `heads`, or `unused`), and its depth.
+
+        Heads are at depth 0, the last layer is at 1, and embeddings are below the first.
         """
         ...
 

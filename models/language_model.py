@@ -10,7 +10,18 @@ import torch
 
 from config.errors import UserError
 from models import teacher_forcing
-from models.base import Anatomy, Generated, Losses, LossOptions, PreparedVoice, Probe, Sample, Sampling, Voice
+from models.base import (
+    Anatomy,
+    Generated,
+    Losses,
+    LossOptions,
+    Predictions,
+    PreparedVoice,
+    Probe,
+    Sample,
+    Sampling,
+    Voice,
+)
 from models.captured import CapturedStepper
 from models.compact import compact
 from models.generate import Stepper, buffers, generate, prepare, stream
@@ -56,10 +67,26 @@ class LanguageModel:
         """See `models.base.SpeechModel`; the start takes a position."""
         return self.module.config.speech_positions - 1
 
-    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
+    def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
+               teacher: Predictions | None = None) -> Losses:
         """See `models.base.SpeechModel`."""
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
-        return teacher_forcing.losses(self.module, batch, options)
+        return teacher_forcing.losses(self.module, batch, options, teacher)
+
+    def predictions(self, samples: Sequence[Sample], options: LossOptions,
+                    seeds: Sequence[int] | None = None) -> Predictions:
+        """See `models.base.SpeechModel`."""
+        batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
+        return teacher_forcing.predictions(self.module, batch, self.prefix_size)
+
+    def place(self, name: str) -> tuple[str, int]:
+        """See `models.base.SpeechModel`; the tables that some published weights carry unread are `unused`."""
+        layers = len(self.module.tfmr.layers)
+        if name.startswith("tfmr.layers."):
+            return "layers", layers - int(name.split(".")[2])
+        if name.startswith(("tfmr.norm.", "speech_head.")):
+            return "heads", 0
+        return ("unused" if name.startswith("tfmr.") else "embeddings"), layers + 1
 
     def recompute(self, on: bool) -> None:
         """See `models.base.SpeechModel`."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from models.base import Losses, LossOptions, Probe, Sample
+from models.base import Losses, LossOptions, Predictions, Probe, Sample
 from models.guided_attention import GuidedAttention
 from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
 
@@ -151,8 +151,11 @@ def stream(model: SpeechLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, t
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
-def losses(model: SpeechLM, batch: Batch, options: LossOptions) -> Losses:
-    """Sums of next-token cross-entropy over real text and speech tokens (the stop included)."""
+def losses(model: SpeechLM, batch: Batch, options: LossOptions, teacher: Predictions | None = None) -> Losses:
+    """Sums of next-token cross-entropy over real text and speech tokens (the stop included).
+
+    A teacher of fewer text ids is taken to give the others no chance.
+    """
     rows, text_at, codes_at = stream(model, batch)
     heads = model.config.aligned_heads if options.attention else ()
     with GuidedAttention(model.tfmr, heads) as guide:
@@ -165,8 +168,23 @@ def losses(model: SpeechLM, batch: Batch, options: LossOptions) -> Losses:
     return Losses(
         F.cross_entropy(text_logits.float(), targets.text_ids, reduction="sum"), len(targets.text_ids),
         F.cross_entropy(speech_logits.float(), targets.speech_ids, reduction="sum"), len(targets.speech_ids), attention,
-        hits,
+        hits, *(() if teacher is None else (_divergence(teacher.text, text_logits),
+                                            _divergence(teacher.speech, speech_logits))),
     )
+
+
+def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Sum of the Kullback-Leibler divergences, in nats, of `logits` (N, V) from a teacher's (N, V or fewer)."""
+    known = logits.float().log_softmax(-1)[:, :teacher.shape[1]]
+    return F.kl_div(known, teacher.float().log_softmax(-1), reduction="sum", log_target=True)
+
+
+@torch.no_grad()
+def predictions(model: SpeechLM, batch: Batch, text_ids: int) -> Predictions:
+    """The logits that `losses` are of, for the first `text_ids` of the text."""
+    hidden, targets = model.tfmr(stream(model, batch)[0]).flatten(0, 1), batch.targets
+    return Predictions(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
+                       model.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
 def _even_reading(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,8 @@ from tests.contract.conftest import World
 
 OPTIONAL = {"he", "ja", "ru", "zh"}  # their text needs packages that may not be installed
 HALVES = (torch.float32, torch.bfloat16, torch.float16)
-HARD = {"weight_decay": 0.1, "clip": 0.5, "accumulation": 2, "adapter_dropout": 0.1, "steps": 6, "row_rate": 0.1}
+HARD = {"weight_decay": 0.1, "clip": 0.5, "accumulation": 2, "adapter_dropout": 0.1, "steps": 6, "row_rate": 0.1,
+        "full_changes": "adapters"}  # what of the base `full` can train: test_full.py
 
 
 def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:

@@ -1,0 +1,212 @@
+"""Scope `full`: all but the prefix really trains, what was trained is what is kept, and the base can be held on to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import certify, checkpoint, drift, opening, scopes, train, training_data
+from core.anchors import Anchors
+from core.journal import Evaluated
+from core.loading import load_checkpoint
+from core.precision import Precision
+from core.prefix import base_tensors
+from core.reporter import StopRequested
+from core.trainer import Trainer
+from core.training_data import Utterance
+from models.base import LossOptions
+from tests.contract.conftest import CPU, World
+from tests.worlds import Listener, train_options
+
+FULL = {"scope": "full", "steps": 6, "warmup": 0, "batch_size": 3, "text_dropout": 0.0, "adapter_dropout": 0.0}
+
+
+def rehearsing(world: World, dtype: torch.dtype = torch.float32, **changes: object) -> Trainer:
+    """A trainer with clips to rehearse, also where the family has none: those of the dataset under a base language."""
+    options = train_options(**{**FULL, **changes})
+    voice = opening.new_voice(options, world.workspace, CPU)
+    data = training_data.load(world.workspace, options.dataset, voice)
+    return Trainer(options, voice, data, clips(world), Precision("cpu", dtype, "for the test"))
+
+
+def clips(world: World) -> tuple[Utterance, ...]:
+    voice = world.base()
+    ids = voice.front_end.encode("the cat", "en")
+    data = training_data.load(world.workspace, "demo-am", world.extension())
+    return tuple(replace(item, language="en", text="the cat", text_ids=ids) for item in data.train)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("changes", ["everything", "layers", "heads"])
+def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes: str, dtype: torch.dtype) -> None:
+    trainer = rehearsing(world, dtype, full_changes=changes, replay=0.34)
+    module = trainer.voice.model.module
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    for _ in range(3):
+        trainer.take_step()
+    after = module.state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(trainer.trained.named)
+    parts = {trainer.voice.model.place(name)[0] for name in trainer.trained.base}
+    assert parts == {"everything": {"embeddings", "layers", "heads"}, "layers": {"layers", "heads"},
+                     "heads": {"heads"}}[changes]
+    for table in trainer.voice.model.text_tables:
+        assert f"{table}.weight" not in moved
+    everything = set(base_tensors(module)) - {f"{table}.weight" for table in trainer.voice.model.text_tables}
+    if changes == "everything":
+        assert everything - moved <= {"tfmr.embed_tokens.weight"}  # read by nobody
+    assert all(after[name].dtype == torch.float32 for name in moved)
+    assert trainer.frozen_hash == trainer.voice.base_hash
+    assert trainer.counts.changed_parameters == sum(value.numel() for value in trainer.trained.base.values())
+
+
+def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World) -> None:
+    trainer = rehearsing(world, layer_rate=1e-3, head_rate=2e-3, layer_decay=0.5, row_rate=1e-2, weight_decay=0.3)
+    rates = {group.name: group.rate for group in trainer.groups}
+    assert rates == {"rows": 1e-2, "heads": 2e-3, "layer 1 from the top": 1e-3, "layer 2 from the top": 5e-4,
+                     "embeddings": 2.5e-4}
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0}
+    trainer.take_step()
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == list(rates.values())
+    counted = [value for group in trainer.groups for value in group.parameters.values()]
+    assert sorted(map(id, counted)) == sorted(map(id, trainer.trained.named.values()))
+    table = scopes.table(trainer.groups)
+    assert table[0] == f"rows: {trainer.counts.row_parameters:,} parameters in 2 tensors, rate 0.01, no weight decay"
+    assert len(table) == 5
+    assert len(scopes.table(rehearsing(world).groups)) == 4  # layers of one rate are one line
+
+
+def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:
+    def divergence(**changes: object) -> float:
+        trainer = rehearsing(world, layer_rate=1e-2, head_rate=1e-2, replay=0.34, **changes)
+        for _ in range(8):
+            trainer.take_step()
+        samples = [training_data.sample(item, item, 8) for item in clips(world)[:4]]
+        teacher = world.base().model.predictions(samples, LossOptions())
+        with torch.no_grad():
+            found = trainer.voice.model.losses(samples, LossOptions(), teacher=teacher).speech_divergence
+        assert found is not None
+        return float(found)
+
+    assert divergence(distillation=100.0) < 0.8 * divergence()
+
+
+def test_the_teacher_is_the_base_to_the_bit_whatever_was_learnt(world: World) -> None:
+    for changes in ("everything", "adapters"):
+        trainer = rehearsing(world, full_changes=changes, distillation=1.0, l2_sp=0.1 * (changes == "everything"))
+        samples = [training_data.sample(item, item, 8) for item in clips(world)[:2]]
+        wanted = world.base().model.predictions(samples, LossOptions())
+        for _ in range(3):
+            trainer.take_step()
+        with trainer._work.teaching():
+            seen = trainer.voice.model.predictions(samples, LossOptions())
+        assert torch.equal(wanted.text, seen.text)
+        assert torch.equal(wanted.speech, seen.speech)
+        assert not torch.equal(trainer.voice.model.predictions(samples, LossOptions()).speech, wanted.speech)
+
+
+def test_no_divergence_from_oneself(world: World) -> None:
+    model = world.base().model
+    samples = [training_data.sample(item, item, 8) for item in clips(world)[:2]]
+    found = model.losses(samples, LossOptions(), teacher=model.predictions(samples, LossOptions()))
+    assert found.speech_divergence is not None
+    assert abs(float(found.speech_divergence)) < 1e-3
+
+
+def test_pulls_have_the_gradient_of_their_penalty() -> None:
+    start = torch.tensor([1.0, 2.0, -1.0])
+    value = torch.nn.Parameter(torch.tensor([1.5, 2.0, -3.0]))
+    anchors = Anchors({"w": value}, {"w": start})
+    anchors.importance = {"w": torch.tensor([1.0, 2.0, 3.0])}
+    own = torch.tensor([0.1, 0.2, 0.3])
+    value.grad = own.clone()
+    anchors.pull(0.5, 2.0)
+    free = value.detach().clone().requires_grad_(True)
+    penalty = 0.25 * (free - start).square().sum() + (anchors.importance["w"] * (free - start).square()).sum()
+    wanted, = torch.autograd.grad(penalty, free)
+    torch.testing.assert_close(value.grad, own + wanted)
+    assert anchors.distance() == pytest.approx(math.sqrt(4.25 / 6.0))
+    with anchors.in_place():
+        assert torch.equal(value.data, start)
+    assert value[0] == 1.5
+
+
+@pytest.mark.parametrize("pull", ["l2_sp", "ewc"])
+def test_a_pull_keeps_the_base_nearer(world: World, pull: str) -> None:
+    def gone(**changes: object) -> float:
+        trainer = rehearsing(world, layer_rate=1e-3, head_rate=1e-3, clip=1e3, **changes)
+        base = dict(world.base().model.module.named_parameters())
+        for _ in range(6):
+            trainer.take_step()
+        return sum((value - base[name]).square().sum().item() for name, value in trainer.trained.base.items())
+
+    assert gone(**{pull: 100.0}) < 0.9 * gone()
+
+
+def test_importance_is_the_mean_squared_gradient_of_the_base(world: World) -> None:
+    trainer = rehearsing(world, full_changes="heads", ewc=1.0, fisher_clips=3)
+    anchors = trainer._work.anchors
+    assert anchors is not None
+    squares: dict[str, torch.Tensor] = {}
+    for item in clips(world)[:3]:
+        found = trainer.voice.model.losses([training_data.sample(item, item, trainer.voice.model.prompt_length)],
+                                           LossOptions())
+        named = trainer.trained.base
+        for name, value in zip(named, torch.autograd.grad(found.speech_sum / found.speech_count, list(named.values())),
+                               strict=True):
+            squares[name] = squares.get(name, 0) + value.square()
+    mean = sum(value.sum() for value in squares.values()) / sum(value.numel() for value in squares.values())
+    for name, value in squares.items():
+        torch.testing.assert_close(anchors.importance[name], value / mean, rtol=1e-3, atol=1e-5)
+
+
+def test_importance_without_clips_is_refused(world: World) -> None:
+    options = train_options(**FULL, ewc=1.0)
+    voice = opening.new_voice(options, world.workspace, CPU)
+    data = training_data.load(world.workspace, options.dataset, voice)
+    with pytest.raises(UserError, match="clips to rehearse; there are none"):
+        Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"))
+
+
+def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
+    options = train_options(**{**FULL, "steps": 5, "checkpoint_every": 3, "l2_sp": 0.1, "distillation": 0.5,
+                               "ema": 0.9, "layer_decay": 0.8, "layer_rate": 1e-2})
+    whole, parts = (Listener(world.workspace.runs / f"full-{name}") for name in ("whole", "parts"))
+    train.run(options, world.workspace, whole)
+    parts.stop_after = 2
+    with pytest.raises(StopRequested):
+        train.run(options, world.workspace, parts)
+    train.run(options, world.workspace, Listener(parts.directory))
+    one, other = (load_checkpoint(world.workspace, checkpoint.folder_of(made.directory, 5), CPU, keep_base=True)
+                  for made in (whole, parts))
+    first, second = one.model.module.state_dict(), other.model.module.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    base = world.base().model.module.state_dict()
+    assert all(torch.equal(one.base_values[name], base[name]) for name in one.changed)
+    assert not torch.equal(first["tfmr.norm.weight"], base["tfmr.norm.weight"])
+    states = [checkpoint.load_state(made.directory, 5).tensors for made in (whole, parts)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "cuda" not in name)
+    made = certify.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), CPU, sentences=1)
+    assert made.failed() == ()
+    assert made.check("changed_tensors").verdict == "measured"
+    begun: list[Evaluated] = whole.of("evaluated")
+    if world.case.name == "tiny":
+        assert begun[0].step == 0
+        assert set(begun[0].languages) == {"am", "en", "fr"}
+
+
+def test_drift_past_the_bound_is_told_or_stops() -> None:
+    warning = train_options(scope="full", drift_bound=0.2)
+    before = {"en": 2.0, "fr": 2.5}
+    assert drift.told(before, {"en": 2.19, "fr": 1.0}, warning, 7) == ""
+    said = drift.told(before, {"en": 2.3, "fr": 2.4}, warning, 7)
+    assert said.startswith("At step 7 the base languages are predicted worse than before the training, by more than "
+                           "0.2 nats a code: en 2.000 to 2.300 (+0.300).")
+    with pytest.raises(UserError, match=r"en 2.000 to 2.300") as caught:
+        drift.told(before, {"en": 2.3}, train_options(scope="full", drift_bound=0.2, drift_action="stop"), 7)
+    assert "run:ID@STEP" in caught.value.hint
+    assert drift.told({}, {"en": 9.0}, warning, 7) == ""

@@ -1,0 +1,166 @@
+"""Rates by step, the optimizer that is asked for, batches that cannot be learnt from, and the moving average."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from config.errors import UserError
+from core import checkpoint, opening, optimization, train, training_data
+from core.averaging import Average
+from core.optimization import Diverged, NotFinite, StepLosses
+from core.precision import Precision
+from core.scopes import Group
+from core.trainer import Trainer
+from core.workspace import Workspace
+from tests.worlds import Listener, extended_world, train_options
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world"))
+
+
+def made(world: Workspace, warnings: list[str] | None = None, **changes: object) -> Trainer:
+    options = train_options(**changes)
+    voice = opening.new_voice(options, world, CPU)
+    data = training_data.load(world, options.dataset, voice)
+    tell = (lambda message: None) if warnings is None else warnings.append
+    return Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"), tell)
+
+
+@pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1),
+                                                          ("constant", 1.0, 1.0)])
+def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: float, last: float) -> None:
+    options = train_options(schedule=schedule, steps=104, warmup=4, rate_floor=0.1)
+    factors = [optimization.rate_factor(step, options) for step in range(105)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors[54] == pytest.approx(middle)
+    assert factors[104] == pytest.approx(last)
+    assert all(one >= other - 1e-12 for one, other in zip(factors[4:], factors[5:], strict=False))
+
+
+def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
+    cosine, linear = (optimization.rate_factor(25, train_options(schedule=name, steps=100, warmup=0))
+                      for name in ("cosine", "linear"))
+    assert cosine > linear + 0.05
+
+
+def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = train_options(optimizer="adamw8bit")
+    groups = [Group("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
+    with pytest.raises(UserError, match="runs on CUDA; this run is on cpu") as caught:
+        optimization.optimizer(groups, options, CPU)
+    assert caught.value.hint == "Choose the optimizer `adamw`."
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(UserError, match="needs the package bitsandbytes") as caught:
+        optimization.optimizer(groups, options, torch.device("cuda"))
+    assert "pip install bitsandbytes" in caught.value.hint
+    package = ModuleType("bitsandbytes.optim")
+    package.AdamW8bit = torch.optim.AdamW  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", package)
+    found = optimization.optimizer(groups, options, torch.device("cuda"))
+    assert [group["peak"] for group in found.param_groups] == [0.1]
+
+
+def failing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
+    """Let these gradients of the run, counted from 0, be no numbers."""
+    true, count = optimization.gradients, iter(range(1000))
+
+    def gradients(*given: object) -> StepLosses:
+        if next(count) in calls:
+            raise NotFinite(StepLosses(float("nan"), 1.0, 1.0, 10))
+        return true(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(optimization, "gradients", gradients)
+
+
+def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    trainer = made(world, warnings)
+    failing(trainer, monkeypatch, {1, 2, 4})
+    for _ in range(3):
+        assert torch.isfinite(torch.tensor(trainer.take_step().speech))
+    assert (trainer.step, trainer.skipped) == (3, 3)
+    assert len(warnings) == 3
+    assert "A batch of step 2 was skipped: speech loss nan" in warnings[0]
+    assert "Skipped so far: 3" in warnings[2]
+    again = made(world)
+    again.restore(trainer.state())
+    assert again.skipped == 3
+
+
+def test_a_skipped_batch_leaves_no_trace(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = made(world)
+    trainer.take_step()
+    before = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    moments = [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
+    failing(trainer, monkeypatch, {0, 1, 2})
+    with pytest.raises(Diverged, match="broke at step 2: .* So it was 3 times in a row"):
+        trainer.take_step()
+    assert trainer.step == 1
+    assert all(torch.equal(value, trainer.trained.named[name]) for name, value in before.items())
+    after = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    assert all(torch.equal(one, other) for one, other in zip(moments, after, strict=True))
+
+
+def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = made(world)
+    failing(trainer, monkeypatch, {5, 6, 7, 8, 9})  # two passes that only measure time, then three steps
+    monkeypatch.setattr("core.fitting._time", lambda trainer: 1.0)
+    listener = Listener(world.runs / "breaks")
+    options = train_options(checkpoint_every=2, judged_sentences=0, steps=30)
+    with pytest.raises(UserError, match=r"The run stopped on its last good checkpoint, of step 2: resume") as caught:
+        train.run(options, world, listener)
+    assert "lower learning rates" in caught.value.hint
+    assert checkpoint.steps(listener.directory)[-1] == 2
+
+
+def test_an_average_follows_and_changes_places() -> None:
+    value = nn.Parameter(torch.tensor([0.0]))
+    average = Average({"w": value}, 0.9)
+    wanted = 0.0
+    for step in range(1, 200):
+        with torch.no_grad():
+            value.fill_(float(step))
+        average.follow()
+        decay = min(0.9, step / (step + 9))
+        wanted = decay * wanted + (1 - decay) * step
+    assert average.values["w"].item() == pytest.approx(wanted, rel=1e-5)
+    assert 185 < wanted < 195  # about ten steps behind
+    with average.in_place():
+        assert value.item() == pytest.approx(wanted, rel=1e-5)
+    assert value.item() == 199.0
+
+
+def test_the_average_is_of_what_is_trained_alone_and_is_what_is_saved(world: Workspace, tmp_path: Path) -> None:
+    trainer = made(world, ema=0.5, scope="gated")
+    for _ in range(4):
+        trainer.take_step()
+    average = trainer._average
+    assert average is not None
+    assert set(average.values) == set(trainer.trained.named)
+    trained = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    averages = {name: value.clone() for name, value in average.values.items()}
+    assert not torch.equal(trained["text_emb.new"], averages["text_emb.new"])
+    state = trainer.state()
+    with trainer.averaged():
+        assert all(torch.equal(value, averages[name]) for name, value in trainer.trained.named.items())
+    again = made(world, ema=0.5, scope="gated")
+    with torch.no_grad():
+        for name, value in again.trained.named.items():
+            value.copy_(averages[name])  # as they stand in the model's files
+    again.restore(state)
+    assert all(torch.equal(value, trained[name]) for name, value in again.trained.named.items())
+    for one in (trainer, again):
+        one.take_step()
+    assert again._average is not None
+    assert all(torch.equal(value, average.values[name]) for name, value in again._average.values.items())
