@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from core import precision
+from core import memory, precision
 from scripts.benchmark.extent import Extent
 from scripts.benchmark.reference import Reference
 
@@ -33,8 +32,6 @@ class Bench:
 
     def tidy(self) -> None:
         """Give back what a part held, here and in the package."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        memory.give_back()
         if self.reference is not None:
             self.reference.ask("drop")
