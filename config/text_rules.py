@@ -8,28 +8,12 @@ the steps: it goes up when the same rules would give another text.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from config.errors import UserError
-from config.loading import plain_fault
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 VERSION = 1
 _MOST_ENTRIES, _LONGEST = 2000, 200  # of one table; characters of one entry
-
-
-class _NoDoubles(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error, so that no rule is lost in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        doubled = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if doubled is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{doubled!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def _table(value: dict[str, str]) -> dict[str, str]:
@@ -299,29 +283,3 @@ class TextRules(Part):
     def to_json(self) -> bytes:
         """As it is saved beside a tokenizer: what differs from the defaults, so that later options change no file."""
         return (self.model_dump_json(exclude_defaults=True, indent=1) + "\n").encode("utf-8")
-
-
-def parse(content: str | bytes, where: str) -> TextRules:
-    """Rules from YAML or JSON; `UserError` names every fault with its place in `where`."""
-    try:
-        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        values = yaml.load(text, _NoDoubles)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        place = getattr(error, "problem_mark", None)
-        line = f", line {place.line + 1}" if place else ""
-        said = getattr(error, "problem", None) or str(error)
-        raise UserError(f"The rules in {where}{line} could not be read: {said}.",
-                        "Mend the line; text with : # or quotes in it stands between double quotes.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
-    try:
-        return TextRules.model_validate(values)
-    except ValidationError as error:
-        faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
-        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Mend these values.") from error
-
-
-def _fault(place: Iterable[int | str], message: str, given: object) -> str:
-    name = ".".join(str(part) for part in place)
-    said = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
-    return f"{name}: {said}".removesuffix(" (given: '...')").removeprefix(": ")

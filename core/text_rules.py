@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from config.text_rules import TextRules, parse
+from config.rules_file import parse
+from config.text_rules import TextRules
 from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
-from data.languages.traced import Change
 from data.languages.written_out import Writer
-from data.manifest import Dataset, read_json_lines
+from data.manifest import Dataset
 
 LARGEST_FILE = 512 * 1024  # bytes of rules
 _COPIES = (
@@ -63,35 +62,6 @@ class Saved:
     hash: str
     path: Path
     state: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """A text before and after."""
-
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    left_out: dict[str, int]
-
-
-@dataclass(frozen=True)
-class FoldCost:
-    """What a folding does to some texts: distinct words and letters before and after, and words that fall together."""
-
-    name: str
-    about: str
-    words: int
-    words_after: int
-    letters: int
-    letters_after: int
-    occurrences: int  # of words whose spelling changes
-    total: int  # words in all
-    merged: tuple[tuple[str, ...], ...]  # the largest groups of words that become one
-
-    @property
-    def fallen_together(self) -> int:
-        return self.words - self.words_after
 
 
 def content_hash(rules: TextRules) -> str:
@@ -215,23 +185,6 @@ def find_uses(workspace: Workspace) -> tuple[Use, ...]:
     return tuple(found)
 
 
-def show(rules: TextRules, texts: Iterable[str]) -> list[Line]:
-    """Each text before and after, with the spans that changed."""
-    writer = shipped.writer_of(rules)
-    lines = []
-    for text in texts:
-        done = writer.shown(text)
-        lines.append(Line(text, done.traced.text, done.traced.changes(), done.left_out))
-    return lines
-
-
-def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
-    """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
-    writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
-    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
-    return [_cost(name, fold.about, fold.table(), words, most) for name, fold in rules.folds.items()]
-
-
 def missed(dataset: Dataset, chosen: str) -> str:
     """What to say when no rules were chosen, some ship for the language, and the texts have digits; else nothing."""
     language = dataset.card.language
@@ -240,30 +193,6 @@ def missed(dataset: Dataset, chosen: str) -> str:
         return ""
     return (f"{len(texts)} texts have digits, which become tokens of their own, such as in {texts[0][:60]!r}. The text "
             f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
-
-
-def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
-    """Texts of a dataset as they were imported; those with digits, signs or Latin letters among Ethiopic first."""
-    rows = read_json_lines(workspace.dataset(name) / "manifest.jsonl")
-    texts = [str(row.get("text", "")) for _, row in rows]
-    return texts if most is None else sorted(texts, key=_plainness)[:most]
-
-
-def _plainness(text: str) -> int:
-    return -len(re.findall(r"\d|[/%$€£@&+]|[A-Za-z]{2,}|\w\.\w", text))
-
-
-def _cost(name: str, about: str, table: dict[int, str], words: list[str], most: int) -> FoldCost:
-    groups: dict[str, set[str]] = {}
-    for word in words:
-        groups.setdefault(word.translate(table), set()).add(word)
-    together = [tuple(sorted(group)) for group in groups.values() if len(group) > 1]
-    merged = sorted(together, key=lambda group: -len(group))
-    letters = set("".join(words))
-    return FoldCost(
-        name, about, len(set(words)), len(groups), len(letters), len({table.get(ord(one), one) for one in letters}),
-        sum(word.translate(table) != word for word in words), len(words), tuple(merged[:most]),
-    )
 
 
 def _entry(workspace: Workspace, name: str, uses: tuple[Use, ...]) -> Entry:

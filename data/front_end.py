@@ -24,7 +24,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from config.errors import UserError
-from config.text_rules import TextRules, parse
+from config.rules_file import parse
+from config.text_rules import TextRules
 from data import normalise as normalisers
 from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
 from data.entries import (

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from config.errors import UserError
-from config.text_rules import TextRules, parse
+from config.rules_file import parse
+from config.text_rules import TextRules
 from data.languages.number_words import library_languages, library_version
 from data.languages.written_out import Writer, check_tables, writer
 

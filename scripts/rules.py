@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
-from core import text_rules
+from core import rules_preview, text_rules
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, USAGE
 
@@ -90,7 +90,7 @@ def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    lines = text_rules.show(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
+    lines = rules_preview.show(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
     for line in lines:
         print(f"- {line.before}\n+ {line.after}")
         for change in line.changes:
@@ -101,7 +101,7 @@ def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    costs = text_rules.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
+    costs = rules_preview.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
     for cost in costs:
         print(f"{cost.name}: {cost.about}\n"
               f"    {cost.words} distinct words become {cost.words_after}: {cost.fallen_together} fall together\n"
@@ -120,7 +120,7 @@ def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) ->
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{given.texts} could not be read: {error}.", "Give a text file in UTF-8.") from error
     if given.dataset:
-        texts += text_rules.dataset_texts(workspace, given.dataset, most)
+        texts += rules_preview.dataset_texts(workspace, given.dataset, most)
     if not any(text.strip() for text in texts):
         raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
     return [text for text in texts if text.strip()][:most]

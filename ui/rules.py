@@ -9,8 +9,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.text_rules import TextRules
-from core import rules_text, text_rules
-from core.text_rules import FoldCost, Line
+from core import rules_preview, rules_text, text_rules
+from core.rules_preview import FoldCost, Line
 from ui import present, records
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph
@@ -142,14 +142,14 @@ def _checked(text: str) -> TextRules:
 
 def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
     if dataset and dataset != _OWN:
-        return text_rules.dataset_texts(page.workspace, dataset, most)
+        return rules_preview.dataset_texts(page.workspace, dataset, most)
     return [line for line in own.splitlines() if line.strip()][:most]
 
 
 def _shown(page: Page, view: View) -> Html:
     rules = _checked(view.chosen["rules.text"])
     texts = _texts(page, view.chosen["rules.own"], view.chosen["rules.dataset"], _SHOWN)
-    return shown_view(text_rules.show(rules, texts))
+    return shown_view(rules_preview.show(rules, texts))
 
 
 def shown_view(lines: Sequence[Line]) -> Html:
@@ -200,7 +200,7 @@ def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
     texts = _texts(page, own, dataset, _MEASURED)
     if not texts:
         raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
-    costs = text_rules.fold_costs(_checked(text), texts)
+    costs = rules_preview.fold_costs(_checked(text), texts)
     return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
 
 

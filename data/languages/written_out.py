@@ -15,7 +15,8 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 from config.errors import UserError
-from config.text_rules import Table, TextRules, parse
+from config.rules_file import parse
+from config.text_rules import Table, TextRules
 from data.languages import patterns
 from data.languages.latin import say_latin, sound_of
 from data.languages.number_words import speller

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from config.errors import UserError
-from config.text_rules import parse
-from core import text_rules
+from config.rules_file import parse
+from core import rules_preview, text_rules
+from core.rules_preview import FoldCost
 from core.rules_text import TABLES, with_entry, with_folds, with_latin
-from core.text_rules import FoldCost
 from core.workspace import Workspace
 from ui import rules as page
 
@@ -50,7 +50,7 @@ def test_choices_are_set_where_they_stand(choice: str) -> None:
 
 
 def test_changed_spans_are_marked_and_text_is_escaped() -> None:
-    shown = page.shown_view(text_rules.show(parse(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
+    shown = page.shown_view(rules_preview.show(parse(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
     assert '<mark class="old" title="percent">50%</mark>' in shown
     assert '<mark class="new" title="percent">ሃምሳ በመቶ</mark>' in shown
     assert "1 of 2 texts change" in shown

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from chatterbox_text import multilingual
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,14 +18,17 @@ from test_text_rules import ANY_TEXT
 from test_vocabulary import write
 
 from config.errors import UserError
-from config.schema import TokenizerOptions
-from core import text_rules, vocabulary
+from config.schema import ExtendOptions, TokenizerOptions
+from core import extend, rules_preview, text_rules, vocabulary
+from core.loading import load_extension
 from core.tokenizer_report import TokenizerReport
 from core.workspace import Workspace
 from data import rules as shipped
 from data.front_end import FrontEnd
 from data.reading import pieces_of
+from models import registry
 from scripts import rules as script
+from tests.worlds import write_model
 
 AMHARIC = ("በ1967 ዓ.ም. ተወለደ።", "ዶ/ር አበበ 50% አገኘ፧", "ከUSA በ2:30 ሰዓት መጣ!", "ሰላም ለሁሉም ሰው", "ት/ቤቱ ፳ ሰዎች አሉት")
 ETHIOPIC = [chr(code) for code in range(0x1200, 0x135B)]
@@ -159,6 +164,21 @@ def test_an_edit_of_rules_in_use_is_refused_or_forked(made: Workspace) -> None:
         make(made, "mine-2")
 
 
+def test_an_edit_of_what_was_made_is_refused_when_it_is_loaded(ready: Workspace) -> None:
+    shutil.rmtree(ready.models / "tiny")
+    write_model(ready.models / "tiny")
+    options = TokenizerOptions(model="tiny", dataset="amharic", tokenizer="new", rules="am")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(vocabulary, "family", registry.family)
+        vocabulary.run(options, ready, Recorder())
+    extend.run(ExtendOptions(model="tiny", tokenizer="new", extension="new"), ready, Recorder())
+    path = ready.extension("new") / "front_end" / "rules-am.json"
+    assert load_extension(ready, "new", torch.device("cpu")).front_end.normalise("50%", "am") == "ሃምሳ በመቶ"
+    path.write_text(path.read_text("utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
+    with pytest.raises(UserError, match="not the one that its rows were made for"):
+        load_extension(ready, "new", torch.device("cpu"))
+
+
 def test_an_edit_in_the_file_itself_is_seen(made: Workspace) -> None:
     path = made.rules / "mine.yaml"
     path.write_text(path.read_text("utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
@@ -188,7 +208,7 @@ def test_rules_of_another_language_are_refused(workspace: Workspace) -> None:
 
 def test_cost_of_a_folding_counts_words_that_fall_together(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", shipped.text_of("am"))
-    costs = {cost.name: cost for cost in text_rules.fold_costs(
+    costs = {cost.name: cost for cost in rules_preview.fold_costs(
         text_rules.load(workspace, "mine"), ["ሰላም ሠላም ኃይል", "ሰላም ሐይል ቍጥር 5"])}
     assert (costs["homophones"].words, costs["homophones"].fallen_together) == (6, 2)
     assert costs["homophones"].merged == (("ሠላም", "ሰላም"), ("ሐይል", "ኃይል"))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from num2words import num2words
 
 from config.errors import UserError
-from config.text_rules import Grammar, TextRules, parse
+from config.rules_file import parse
+from config.text_rules import Grammar, TextRules
 from data import rules
 from data.languages.numerals import geez_value
 from data.languages.written_out import Writer
