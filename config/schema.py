@@ -162,6 +162,7 @@ class TrainOptions(Options):
     steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Optimizer steps.")
     max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this long; 0 is no limit.")
     batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips in one forward pass.")
+    processes: int = Field(1, ge=1, le=64, title="Processes", description="Processes of this machine that share each step, one a GPU; each takes batches of this size, so that two with 8 clips do what one does with 16. Over several machines, start it with torchrun and leave this at 1.")
     accumulation: int = Field(1, ge=1, le=256, title="Accumulation", description="Forward passes in one step.")
     row_rate: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new rows.")
     adapter_rate: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.")

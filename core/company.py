@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -91,7 +91,7 @@ class Company:
         return {f"rank-{rank}/{name}": value for rank, own in enumerate(held or []) if rank
                 for name, value in own.items()}
 
-    def own(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def own(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Of what `gathered` gave, that of this process."""
         mark = f"rank-{self.rank}/"
         return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}

@@ -6,6 +6,7 @@ run measures a checkpoint that was saved and not yet measured.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -103,8 +104,11 @@ class Milestones:
             self.patience = self.patience.after(step, known[step])
         elif step and due:
             self.evaluate()
-        elif step and self.validation_due() and self.patience.step < step:
-            self.validate()
+        elif step and self.validation_due():
+            if self.patience.step < step:
+                self.validate()
+            elif self.patience.best_step == step:  # it was saved for its value, and killed before it was ranked
+                self._rank(self.patience.best)
 
     def validation_due(self) -> bool:
         """Whether the present step is measured without samples."""
@@ -129,9 +133,13 @@ class Milestones:
 
         Training goes on with the random numbers it would have had: what speaking draws is its own.
         """
-        device = self.trainer.voice.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self.trainer.averaged():
+        with self._own_randomness(), self.trainer.averaged():
             self._measure_and_rank()
+
+    def _own_randomness(self) -> AbstractContextManager[None]:
+        """Context that leaves the random numbers of training as they are; even to load a model draws some."""
+        device = self.trainer.voice.device
+        return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
     def _measure_and_rank(self) -> None:
         step, language = self.trainer.step, self.trainer.data.language
@@ -144,10 +152,11 @@ class Milestones:
 
     def _measured(self) -> dict[str, Measured]:
         trainer = self.trainer
-        if not self._samples:
-            self._samples = validation.samples(trainer.voice, trainer.data, trainer.probing)
-        size = trainer.setting.size(self.options.batch_size)
-        measured = validation.measure(trainer.voice, self._samples, size, trainer.precision)
+        with self._own_randomness():
+            if not self._samples:
+                self._samples = validation.samples(trainer.voice, trainer.data, trainer.probing)
+            size = trainer.setting.size(self.options.batch_size)
+            measured = validation.measure(trainer.voice, self._samples, size, trainer.precision)
         base = {language: one.speech_loss for language, one in measured.items()
                 if not trainer.voice.front_end.is_new(language)}
         if trainer.step == 0:

@@ -10,6 +10,7 @@ import torch
 from config.schema import TrainOptions
 from core import adopt, checkpoint, precision, ranking, records, rehearsal, resuming, scopes, training_data
 from core.adapters import Adapters, plan
+from core.company import Company
 from core.evaluate import Studio
 from core.journal import Warned
 from core.loading import VoiceModel, load_checkpoint, load_extension
@@ -22,8 +23,11 @@ from core.workspace import Workspace
 
 
 def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-             most_clips: int | None = None) -> Milestones:
-    """Everything of a new run, or of one that goes on; `most_clips` of the data, for a trial."""
+             most_clips: int | None = None, company: Company | None = None) -> Milestones:
+    """Everything of a new run, or of one that goes on; `most_clips` of the data, for a trial.
+
+    `company`: the processes that share the steps; the others open the run when it is open here.
+    """
     run, patience = reporter.directory, Patience()
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
@@ -44,7 +48,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
                                 lambda message: reporter.emit(Warned(message)))
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
-                      lambda message: reporter.emit(Warned(message)))
+                      lambda message: reporter.emit(Warned(message)), company)
     trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
@@ -55,6 +59,10 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         patience = state.patience
         if (ranked := ranking.read(run)) != ranked.up_to(saved):
             ranking.write(run, ranked.up_to(saved))
+    if company:
+        if company.rank == 0:
+            company.agree((run.name, options.model_dump(mode="json")))
+        company.join(voice.model, may_skip=options.scope == "full")
     return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
 
 

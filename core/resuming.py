@@ -30,7 +30,8 @@ _ORDER = "the order of the clips follows from it"
 _SCHEDULE = "the learning rate at each step follows from it, and would jump"
 _GROUPS = "the optimizer's parameter groups would be others"
 _REASONS: Mapping[str, str] = {
-    "batch_size": _ORDER, "accumulation": _ORDER, "seed": _ORDER, "replay": _ORDER, "dataset": _ORDER,
+    "batch_size": _ORDER, "accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
+    "replay": _ORDER, "dataset": _ORDER,
     "steps": _SCHEDULE, "warmup": _SCHEDULE, "scope": _GROUPS, "weight_decay": _GROUPS,
     "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
 }

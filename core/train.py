@@ -17,6 +17,7 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import advice, certificate, certify, checkpoint, compute, fitting, plan, ranking, records, trackers
+from core.company import Company, gathering
 from core.fitting import Estimate
 from core.journal import Result, Step, Warned
 from core.milestones import Milestones
@@ -37,20 +38,21 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 
 def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    milestones, _ = begin(options, workspace, reporter)
-    if milestones.trainer.step == 0:
-        for message in advice.warnings(milestones.trainer, reporter.directory):
-            reporter.emit(Warned(message))
-    follow(milestones)
+    with gathering(options.processes, compute.prepare(options.device), workspace) as company:
+        milestones, _ = begin(options, workspace, reporter, company=company)
+        if milestones.trainer.step == 0:
+            for message in advice.warnings(milestones.trainer, reporter.directory):
+                reporter.emit(Warned(message))
+        follow(milestones)
     return _finish(milestones, workspace, reporter)
 
 
 def begin(options: TrainOptions, workspace: Workspace, reporter: Reporter,
-          most_clips: int | None = None) -> tuple[Milestones, Estimate]:
+          most_clips: int | None = None, company: Company | None = None) -> tuple[Milestones, Estimate]:
     """Load everything, find what fits, and say what will be done; `most_clips` of the data, for a trial."""
     device = compute.prepare(options.device)
     with stage(reporter, "load"):
-        milestones = open_run(options, workspace, reporter, device, most_clips)
+        milestones = open_run(options, workspace, reporter, device, most_clips, company)
     trainer = milestones.trainer
     _write_environment(reporter.directory, device, str(trainer.precision))
     with stage(reporter, "probe"):

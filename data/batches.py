@@ -55,6 +55,11 @@ class Order:
         """Batches of the present epoch."""
         return len(self._batches)
 
+    @property
+    def smallest(self) -> int:
+        """Clips in the smallest batch; epochs are divided alike."""
+        return min(map(len, self._batches))
+
     def move_to(self, position: Position) -> None:
         """Stand at `position`."""
         self.position = position

@@ -1,8 +1,23 @@
-"""Train the extended model on a dataset, or go on with a run (`--resume ID`)."""
+"""Train the extended model on a dataset, or go on with a run (`--resume ID`).
 
+Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.train ...`; the workspace is shared.
+"""
+
+import argparse
+import os
 import sys
 
-from scripts.command import main
+from scripts.command import DEFAULT_WORKSPACE, main
+
+
+def follow() -> int:
+    """What torchrun's processes but the first do: what that one says."""
+    from core import follower
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE)
+    return follower.main([parser.parse_known_args()[0].workspace])
+
 
 if __name__ == "__main__":
-    sys.exit(main("train", resumable=True))
+    sys.exit(follow() if int(os.environ.get("RANK", "0")) > 0 else main("train", resumable=True))

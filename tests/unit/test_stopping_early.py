@@ -133,3 +133,26 @@ def test_base_languages_are_measured_in_full_alone(world: Workspace) -> None:
         (event,) = listener.of("evaluated")
         assert sorted(event.languages) == languages
         assert all(0 < one["speech_loss"] < 10 for one in event.languages.values())
+
+
+def test_validating_leaves_the_chance_of_training_alone(world: Workspace) -> None:
+    """The first validation of a process loads what draws random numbers; in a resumed run it comes at another step."""
+    changes = {"judged_sentences": 0, "checkpoint_every": 8, "choose_by": "speech_loss"}
+    often, seldom = Listener(world.runs / "often"), Listener(world.runs / "seldom")
+    train.run(train_options(scope="full", validate_every=3, **changes), world, often)
+    train.run(train_options(scope="full", validate_every=0, **changes), world, seldom)
+    assert [step.speech_loss for step in often.of("step")] == [step.speech_loss for step in seldom.of("step")]
+
+
+def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: object, value: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("core.milestones.Milestones._rank", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(world, patch)
+    assert checkpoint.steps(world.runs / "one") == [1]
+    assert ranking.read(world.runs / "one").values == {}
+    run(world, monkeypatch)
+    assert ranking.read(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}

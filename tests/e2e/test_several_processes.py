@@ -1,0 +1,77 @@
+"""Two processes that share each step do what one does with twice the batch, and go on where they stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import checkpoint, jobs, journal, opening, train, training_data
+from core import job as job_files
+from core.journal import Step
+from core.loading import load_checkpoint
+from core.precision import Precision
+from core.reporter import StopRequested
+from core.trainer import Trainer
+from core.workspace import Workspace
+from tests.worlds import Listener, extended_world, train_options
+
+# Dropout draws from each process's own generator; what is hidden of a clip follows from the clip's seed.
+SAME = {"steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "adapter_dropout": 0.0, "text_dropout": 0.3,
+        "accumulation": 2}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return extended_world(tmp_path / "workspace")
+
+
+def losses(listeners: list[Listener]) -> list[tuple[float, float, float]]:
+    steps: list[Step] = [event for listener in listeners for event in listener.of("step")]
+    return [(step.speech_loss, step.text_loss, step.gradient_norm) for step in steps]
+
+
+@pytest.mark.parametrize("scope", ["gated", pytest.param("full", marks=pytest.mark.slow)])
+def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Workspace, scope: str) -> None:
+    one, two = Listener(world.runs / "one"), Listener(world.runs / "two")
+    train.run(train_options(scope=scope, batch_size=6, **SAME), world, one)
+    train.run(train_options(scope=scope, batch_size=3, processes=2, **SAME), world, two)
+    assert len(losses([two])) == 6
+    for seen, wanted in zip(losses([two]), losses([one]), strict=True):
+        assert seen == pytest.approx(wanted, rel=1e-4)
+    tensors = [load_checkpoint(world, checkpoint.folder_of(listener.directory, 6), torch.device("cpu")).model.module
+               .state_dict() for listener in (one, two)]
+    for name, value in tensors[0].items():
+        torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
+
+
+def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None:
+    options = train_options(batch_size=3, processes=2, **{**SAME, "adapter_dropout": 0.3})
+    whole = Listener(world.runs / "whole")
+    train.run(options, world, whole)
+    parts = [Listener(world.runs / "parts", 2), Listener(world.runs / "parts")]
+    with pytest.raises(StopRequested):
+        train.run(options, world, parts[0])
+    train.run(options, world, parts[1])
+    assert losses(parts) == losses([whole])
+
+
+def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
+    options = train_options(batch_size=1, processes=9, **SAME)
+    voice = opening.new_voice(options, world, torch.device("cpu"))
+    data = training_data.load(world, "demo-am", voice)
+    with pytest.raises(UserError, match="A batch of 6 clips cannot be shared by 9 processes"):
+        Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"),
+                company=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_worker_starts_the_others_and_they_end_with_it(world: Workspace) -> None:
+    job = job_files.create(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
+    jobs.start(job)
+    assert jobs.wait(job, 300).status == "finished", jobs.log_tail(job)
+    assert [event.step for event in journal.read(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
