@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from config.schema import CompareOptions, Options, TrainOptions
-from core import certificate, demo
+from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
+from core import certificate, demo, diagnosis, verdict
 from core.certificate import Certificate, Check, LanguageError
+from core.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
 from core.job import Job, create
 from core.journal import (
     AudioMade,
@@ -162,3 +163,21 @@ def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
         (LanguageError("en", False, 40, 0.061, 0.061, 0.032), LanguageError("fr", False, 40, 0.073, 0.073, 0.041),
          LanguageError("am", True, 40, 0.731, 0.184, 0.022)),
     ))
+
+
+def examine(workspace: Workspace) -> Job:
+    """An examination of a finetune from elsewhere whose rows alone were damaged."""
+    job = make(workspace, "doctor", DoctorOptions(part="model", base="tiny", checkpoint="/elsewhere/t3_am.safetensors"))
+    rows = [Finding(f"{table}.weight", "old rows", "shrunk", "shrunk to 0.99 of what it was: weight decay",
+                    (2535, 1024), "float32", 0.01, 2454, 2454, 0.0101, 0.01) for table in ("text_emb", "text_head")]
+    rows += [Finding(f"{table}.weight", "new rows", "new", "their length is 0.97 times that of the old rows",
+                     (81, 1024), "float32", rows=81) for table in ("text_emb", "text_head")]
+    layers = [Finding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
+                      (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
+    fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
+    heard = Heard(16, 0, 0.83, 0.214, ("en", "fr"))
+    found = verdict.worst_first([*rows, *layers])
+    diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
+                                             fit, heard, verdict.judge(found, fit, heard)))
+    append(job, Queued(), Started(1, 1), Finished({"verdict": "changed", "restorable": True}))
+    return job

@@ -42,6 +42,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     made = scenes.chain(workspace, steps=220)
     scenes.dataset(workspace)
     scenes.tokenizer(workspace)
+    scenes.examine(workspace)
     (workspace.models / "tiny" / "voices").mkdir(parents=True)
     comparison = scenes.compare(workspace, made[-1].id)
     lock = FileLock.take(made[-1].lock)
@@ -76,6 +77,28 @@ def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, o
     before = line.get_attribute("points")
     scenes.append(scene.training, Step(221, 700, 1.5, 0.5, 1e-3, 0.5, 5000.0, 93.0, 190.0))
     expect(page.locator("#run-status")).to_contain_text("221 of 700")
+    wait_until(lambda: line.get_attribute("points") != before, 20, page)
+
+
+def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=doctor")
+    expect(page.locator("#diagnosis .verdict")).to_contain_text("must be heard")
+    expect(page.locator("#diagnosis-details")).to_contain_text("83% of codes")
+    expect(page.locator("#diagnosis-details summary").last).to_have_text("120 that are equal to the bit")
+    expect(page.locator("#restore")).to_be_visible()
+    page.locator("#restore").click()
+    expect(page.locator("#restoring .notice")).to_contain_text("language of the new rows")
+    page.locator("#run-doctor").click()
+    expect(page.locator("#tab-doctor .notice.bad").first).to_contain_text("Checkpoint: nothing was given")
+
+
+def test_runs_are_compared_on_either_scale(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=train")
+    page.locator("#compare-runs > button").click()
+    line = page.locator("#runs-compared polyline").first
+    expect(line).to_be_visible()
+    before = line.get_attribute("points")
+    page.locator("#runs-scale label", has_text="Logarithmic").click()
     wait_until(lambda: line.get_attribute("points") != before, 20, page)
 
 
