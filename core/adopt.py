@@ -14,7 +14,7 @@ import torch
 from config.errors import UserError
 from core import catalog, records, tensor_files
 from core.adapters import WEIGHTS
-from core.loading import VoiceModel
+from core.loading import VoiceModel, with_changes
 from core.prefix import new_rows
 from core.records import CheckpointRecord
 from core.workspace import Workspace
@@ -24,8 +24,8 @@ _PEFT_PREFIX = "base_model.model."
 _SHOWN = 5
 
 
-def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None]) -> None:
-    """Put the rows and adapters of `reference` (`run:ID` or `run:ID@STEP`) into the untrained `voice`, in place."""
+def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None]) -> VoiceModel:
+    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, put into it in place."""
     found = catalog.resolve(workspace, reference)
     if found.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
@@ -38,8 +38,15 @@ def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callabl
             f"this run begins on {voice.name} ({voice.base_hash[:12]}).",
             "Weights can be adopted on the same base alone; choose the extension that was made for it.")
     said = [_take_rows(found.folder, voice, reference), _take_adapters(found.folder, voice, record)]
+    if (folder := found.folder / records.CHANGED).is_file():
+        if voice.scope == "full":
+            voice = with_changes(voice, found.folder, keep_base=True)
+            said.append(f"The {len(voice.changed)} tensors of the base that it changed are taken.")
+        else:
+            said.append(f"The tensors of the base that it changed ({folder.name}) are left as the base has them.")
     tell(f"The run begins on the weights of {found.reference} (step {record.step}), with a fresh optimizer, schedule "
-         f"and order: {' '.join(said)}")
+         f"and order: {' '.join(filter(None, said))}")
+    return voice
 
 
 @torch.no_grad()

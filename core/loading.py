@@ -121,7 +121,7 @@ def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *,
         voice.model.module.to(device).eval()
     scope: Scope = record.scope  # type: ignore[assignment]
     voice = replace(voice, ref=f"run:{record.run}@{record.step}", adapters=adapters, scope=scope)
-    return _with_changes(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
+    return with_changes(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
 
 
 def extended(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
@@ -168,7 +168,7 @@ def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = 
 
 
 @torch.no_grad()
-def _with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
+def with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
     """Put the tensors of the base that a run in `full` trained in the place of the base's."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
     own = dict(voice.model.module.named_parameters())

@@ -38,7 +38,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     else:
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
-            adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
+            voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
     data = training_data.load(workspace, options.dataset, voice, options.validate_apart)
     if most_clips is not None:
         data = training_data.some(data, most_clips)

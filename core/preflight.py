@@ -24,7 +24,6 @@ from core.journal import Result, SampleMade, Warned
 from core.loading import VoiceModel, load_checkpoint
 from core.milestones import Milestones
 from core.plan import duration
-from core.prefix import new_rows
 from core.reporter import Reporter, check_stop, size_text, stage
 from core.workspace import Workspace
 from data import audio, manifest
@@ -101,20 +100,14 @@ def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones
 def _compare(milestones: Milestones, voice: VoiceModel) -> None:
     """What was read back is to the bit what was trained."""
     trained = milestones.trainer.voice
-    own, back = _trained(trained), _trained(voice)
-    for name, value in own.items():
-        if name not in back or not torch.equal(value, back[name]):
-            raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
-                            "Check the disk of the workspace, and try again.")
+    back = dict(voice.model.module.named_parameters())
+    with milestones.trainer.averaged():
+        for name, value in milestones.trainer.trained.named.items():
+            if name not in back or not torch.equal(value.detach().cpu(), back[name].detach().cpu()):
+                raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
+                                "Check the disk of the workspace, and try again.")
     if voice.front_end.fingerprint != trained.front_end.fingerprint:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
-
-
-def _trained(voice: VoiceModel) -> dict[str, torch.Tensor]:
-    """The new rows and the adapters of `voice`."""
-    rows: dict[str, torch.Tensor] = dict(new_rows(voice.model.module, voice.model.text_tables))
-    found = {**rows, **(voice.adapters.tensors() if voice.adapters else {})}
-    return {name: value.detach().cpu() for name, value in found.items()}
 
 
 def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> float:

@@ -32,7 +32,9 @@ _GROUPS = "the optimizer's parameter groups would be others"
 _REASONS: Mapping[str, str] = {
     "batch_size": _ORDER, "accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
     "replay": _ORDER, "dataset": _ORDER,
-    "steps": _SCHEDULE, "warmup": _SCHEDULE, "scope": _GROUPS, "weight_decay": _GROUPS,
+    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "rate_floor": _SCHEDULE,
+    "scope": _GROUPS, "weight_decay": _GROUPS, "full_changes": _GROUPS, "layer_decay": _GROUPS,
+    "optimizer": "the checkpoint holds the state of the other one",
     "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
 }
 _ANOTHER = "the steps to come would be those of another run"
@@ -101,7 +103,7 @@ def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
 
 
 def _reason(name: str) -> str:
-    if name.startswith("adapter") and name != "adapter_rate":
+    if name.startswith("adapter") and name not in ("adapter_rate", "adapter_dropout"):
         return _SHAPES
     return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
 

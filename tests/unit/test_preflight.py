@@ -41,9 +41,10 @@ def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
     return listener, preflight.run(options(**changes), world, listener)
 
 
-def test_every_part_is_tried_and_only_the_sound_is_kept(world: Workspace) -> None:
+@pytest.mark.parametrize("changes", [{}, {"scope": "full", "ema": 0.9}], ids=["gated", "full, averaged"])
+def test_every_part_is_tried_and_only_the_sound_is_kept(world: Workspace, changes: dict[str, object]) -> None:
     before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
-    listener, result = tried(world)
+    listener, result = tried(world, **changes)
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
     assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
     assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
@@ -101,7 +102,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
     from core.loading import load_checkpoint
 
     monkeypatch.setattr(preflight, "load_checkpoint", moved)
-    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not read back .*text_emb is another"):
+    with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new is another"):
         tried(world)
 
 

@@ -172,6 +172,23 @@ def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspa
         adopt.adopt(world, "run:one", fresh(world), lambda message: None)
 
 
+def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
+    changes = {"scope": "full", "steps": 1, **CHANGES}
+    train.run(train_options(**changes), world, Listener(world.runs / "full"))
+    (world.runs / "full" / "config.yaml").write_text("{verb: train, device: cpu, after: [], created: 0, options: {}}")
+    (world.runs / "full" / "events.jsonl").write_text(json.dumps(
+        {"event": "checkpoint", "step": 1, "path": "checkpoints/step-000001", "best": True, "time": 0.0}) + "\n")
+    there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
+    said: list[str] = []
+    voice = adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append)
+    assert f"The {len(there.changed)} tensors of the base that it changed are taken" in said[-1]
+    theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
+    assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
+    assert set(voice.base_values) == set(there.changed)
+    adopt.adopt(world, "run:full", fresh(world, scope="rows"), said.append)
+    assert "are left as the base has them" in said[-1]
+
+
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
         asked.check(world, "train", train_options(adopt_weights="run:gone"))
