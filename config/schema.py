@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from config.languages import NAMES
 
@@ -29,6 +29,11 @@ def _safe_name(value: str) -> str:
 
 def _safe_name_or_nothing(value: str) -> str:
     return _safe_name(value) if value else value
+
+
+def _text(value: object) -> object:
+    """What an empty choice of the page gives is nothing."""
+    return "" if value is None else value
 
 
 def _language(value: str) -> str:
@@ -62,7 +67,7 @@ LanguageOrNothing = Annotated[str, AfterValidator(lambda value: _language(value)
 Name = Annotated[str, AfterValidator(_safe_name)]
 """A name that becomes a folder in the workspace."""
 
-NameOrNothing = Annotated[str, AfterValidator(_safe_name_or_nothing)]
+NameOrNothing = Annotated[str, BeforeValidator(_text), AfterValidator(_safe_name_or_nothing)]
 """A `Name`, or nothing for one that is made up."""
 
 Scope = Literal["rows", "gated", "full"]

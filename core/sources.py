@@ -18,6 +18,7 @@ from config.errors import UserError
 from core.hub import Hub
 from core.hub_dataset import PREFIX, Address, bring
 from core.journal import Progress
+from core.looking import UPLOADS
 from core.reporter import Reporter, check_stop
 from core.scratch import scratch
 from core.transfer import Patience
@@ -62,7 +63,7 @@ def gathered(source: str, language: str, workspace: Workspace, reporter: Reporte
         if path.is_file() and is_archive(path):
             yield _unpacked(path, folder / "unpacked", made, workspace, reporter)
         else:
-            yield Gathered(path, made, _is_url(source))
+            yield Gathered(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
         if path.is_relative_to(downloads):  # its clips are in the dataset now
             shutil.rmtree(path.parent, ignore_errors=True)
 

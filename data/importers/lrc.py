@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 from data.importers import text
 from data.importers.rows import Found, Skipped, Utterance
+from data.importers.subtitles import MARKUP
 
 _STAMP = re.compile(r"\[(\d{1,3}):(\d{1,2})(?:[.:](\d{1,3}))?\]")
-_TAG = re.compile(r"\[([A-Za-z#]+):(.*)\]")
-_WORD = re.compile(r"<\d{1,3}:\d{1,2}(?:[.:]\d{1,3})?>")
+_TAG = re.compile(r"\[([A-Za-z#_]+):(.*)\]")
 _MOST_STAMPS = 100_000
 
 
@@ -37,7 +38,7 @@ def read(path: Path, audio: str) -> Iterator[Found]:
             while line[at:at + 1] == " ":
                 at += 1
             rest = line[at:]
-        stamps += [(second, where, " ".join(_WORD.sub("", rest).split())) for second in begun]
+        stamps += [(second, where, " ".join(MARKUP.sub("", rest).split())) for second in begun]
         if len(stamps) > _MOST_STAMPS:
             yield Skipped(where, f"is after the first {_MOST_STAMPS} lines, more than a recording has")
             return
@@ -47,11 +48,12 @@ def read(path: Path, audio: str) -> Iterator[Found]:
         elif line and not begun and not tag:
             yield Skipped(where, f"has no stamp such as [01:23.45]: {line[:60]!r}")
     stamps.sort(key=lambda stamp: stamp[0])
-    for index, (second, where, words) in enumerate(stamps):
-        later = next((other for other, _, _ in stamps[index + 1:index + 50] if other > second), None)
+    at_once = [list(lines) for _, lines in groupby(stamps, key=lambda stamp: stamp[0])]  # two lines of one sentence
+    for index, group in enumerate(at_once):
+        words = " ".join(line for _, _, line in group if line)
         if words:  # a stamp without words ends the line before
-            end_s = None if later is None else max(0.0, later - shift_s)
-            yield Utterance(where, audio, words, begin_s=max(0.0, second - shift_s), end_s=end_s)
+            end_s = max(0.0, at_once[index + 1][0][0] - shift_s) if index + 1 < len(at_once) else None
+            yield Utterance(group[0][1], audio, words, begin_s=max(0.0, group[0][0] - shift_s), end_s=end_s)
 
 
 def _seconds(match: re.Match[str]) -> float:

@@ -87,16 +87,17 @@ def _tables_in(folder: Path) -> Iterator[Form]:
             form = _table(path / name) if name else None
             if form is not None:
                 splits.append((path, form))
-    if splits:
+    if len(splits) > 1:
         yield _joined([(path.name.lower(), _below(path.name, form)) for path, form in splits])
+    yield from (_below(path.name, form) for path, form in splits if len(splits) == 1)  # one is no split
     known = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
     yield from (_required(path) for path in known)
     others = [path for path in files if path not in known and path.stem not in stems][:_MOST_LOOKED_AT]
     fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
     named = [(path.stem.lower(), form) for path, form in fitting if path.stem.lower() in SPLIT_NAMES]
-    if named:
+    if len(named) > 1:
         yield _joined(named)
-    yield from (form for path, form in fitting if path.stem.lower() not in SPLIT_NAMES)
+    yield from (form for path, form in fitting if len(named) == 1 or path.stem.lower() not in SPLIT_NAMES)
 
 
 def _joined(parts: list[tuple[str, Form]]) -> Form:

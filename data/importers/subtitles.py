@@ -18,7 +18,7 @@ from data.importers.rows import Found, Skipped, Utterance
 _CLOCK = r"(?:(\d{1,3})\s*:\s*)?(\d{1,2})\s*:\s*(\d{1,2})(?:\s*[,.:]\s*(\d{1,3}))?"
 TIMES = re.compile(rf"^\s*{_CLOCK}\s*-{{1,3}}>\s*{_CLOCK}(?:\s|$)")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]{1,80})>")
-_MARKUP = re.compile(r"<[^<>]{0,200}>|\{\\[^{}]{0,200}\}")
+MARKUP = re.compile(r"<(?:/?[A-Za-z][^<>]{0,200}|[\d:.]+)>|\{\\[^{}]{0,200}\}")
 _NOT_SPOKEN = re.compile(r"[\[(（【♪♫*#].*[\])）】♪♫*#]", re.DOTALL)
 _ASIDE = ("NOTE", "STYLE", "REGION", "X-TIMESTAMP-MAP")  # blocks of WebVTT that are no cues
 _MOST_LINES = 200  # of one block
@@ -72,7 +72,7 @@ def _cue(block: list[str], where: str, audio: str) -> Found | None:
         return Skipped(where, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
     joined = " ".join(block[at + 1:])
     voice = _VOICE.search(joined)
-    spoken = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
+    spoken = " ".join(html.unescape(MARKUP.sub("", joined)).split())
     if not spoken:
         return Skipped(where, "has no text")
     if _NOT_SPOKEN.fullmatch(spoken):

@@ -24,6 +24,7 @@ PLAIN = WORDS.map(lambda text: "".join(letter for letter in text if letter not i
     str.strip).filter(lambda text: bool(text) and not text.isdecimal())
 ENCODINGS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])
 ENDS = st.sampled_from(["\n", "\r\n"])
+MADE = Path(__file__).resolve().parents[1] / "reference" / "imports"  # by other programs
 JUNK = st.one_of(st.binary(max_size=400), st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")))
 
 
@@ -185,6 +186,17 @@ def test_broken_blocks_are_reported_by_number(tmp_path: Path) -> None:
         "f.srt block 6 (line 20): has no text",
         "f.srt block 7 (line 23): describes a sound and is not spoken: '[music]'",
     ]
+
+
+def test_what_ffmpeg_writes_is_read() -> None:
+    """Made by ffmpeg 9.0.2 from the subtitle track of an MP4: `ffmpeg -i film.mp4 -map 0:s:0 ffmpeg.EXT`."""
+    wanted = [(0.5, 1.75, "ሰላም ለሁሉም ሰው"), (2.0, 3.25, "እንዴት ነህ ወንድሜ?"), (4.0, 5.125, "5 < 7 & ውሃ")]
+    for suffix in ("srt", "vtt"):
+        found = taken(subtitles.read(MADE / f"ffmpeg.{suffix}", "film.mp4"))
+        assert [(item.begin_s, item.end_s, item.text) for item in found] == wanted
+    found = taken(lrc.read(MADE / "ffmpeg.lrc", "film.mp4"))
+    assert [(item.begin_s, item.end_s, item.text) for item in found] == [
+        (0.5, 2.0, wanted[0][2]), (2.0, 4.0, wanted[1][2]), (4.0, None, wanted[2][2])]
 
 
 def test_a_voice_in_webvtt_is_a_speaker_and_notes_are_none(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Every row of a source is taken, or named with the reason why not."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from small_data import write_clip, write_dataset
 
 from config.errors import UserError
-from data.importers import Imported, import_source
+from data.importers import Imported, Row, import_source
 
 
 def reasons(imported: Imported) -> list[str]:
@@ -113,3 +114,21 @@ def test_other_encoding_is_named(tmp_path: Path) -> None:
 def test_ids_become_file_names(tmp_path: Path) -> None:
     imported = table(tmp_path, "metadata.jsonl", '{"id": "../../x y", "audio": "a.wav", "text": "one"}\n')
     assert imported.rows[0].id == "_.._x_y"
+
+
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
+    def peak(count: int) -> int:
+        folder = tmp_path / str(count)
+        write_clip(folder / "a.wav")
+        with open(folder / "metadata.csv", "w", encoding="utf-8") as file:
+            file.write("audio,text,start,end\n")
+            file.writelines(f"a.wav,ሰላም {index},{index / 100},{index / 100 + 1}\n" for index in range(count))
+        tracemalloc.start()
+        try:
+            assert sum(isinstance(entry, Row) for entry in import_source(folder)) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few = peak(3000)  # as many as are looked at to tell what the file is
+    assert peak(9000) < few + 100_000  # bytes; 6000 rows in memory would be more than a million

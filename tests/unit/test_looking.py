@@ -1,0 +1,168 @@
+"""Uploads are kept and recognised before a job begins, and what is recognised is said with its reason."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from small_data import AMHARIC, write_clip, write_dataset
+
+from config.errors import UserError
+from core import looking
+from core.workspace import Workspace
+from data.importers import Imported, import_source
+
+SRT = "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n"
+ROW = "c\ta.wav\tሰላም\n"
+
+
+def upload(folder: Path, **files: bytes) -> list[Path]:
+    """As Gradio leaves them: each in a folder of its own."""
+    paths = []
+    for name, content in files.items():
+        path = folder / f"hash-{name}" / name.replace("__", ".")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        paths.append(path)
+    return paths
+
+
+def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, workspace: Workspace) -> None:
+    sound = write_clip(tmp_path / "a.wav").read_bytes()
+    kept = looking.keep(workspace, upload(tmp_path / "up", film__wav=sound, film__srt=SRT.encode()))
+    assert kept.is_relative_to(workspace.cache / "uploads")
+    lines = looking.look(str(kept), "am")
+    assert lines[0].startswith("Recognised as subtitles (SRT)")
+    assert lines[1] == "Of its 1 entries 1 have a recording and a text."
+    old = kept.parent / "old"
+    old.mkdir()
+    os.utime(old, (time.time() - 10**6,) * 2)
+    single = looking.keep(workspace, upload(tmp_path / "more", x__zip=b"PK\3\4"))
+    assert single.name == "x.zip"
+    assert not old.exists()
+    assert "is an archive" in looking.look(str(single), "am")[0]
+
+
+def test_two_uploads_of_one_name_are_refused(tmp_path: Path, workspace: Workspace) -> None:
+    paths = [*upload(tmp_path / "one", a__wav=b"1"), *upload(tmp_path / "two", a__wav=b"2")]
+    with pytest.raises(UserError, match=r"Two of the files are called 'a\.wav'"):
+        looking.keep(workspace, paths)
+
+
+def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path, AMHARIC[:1])
+    for index in range(5):
+        write_clip(folder / f"lonely{index}.wav")
+    lines = looking.look(str(folder), "am")
+    assert "Of its 6 entries 1 have a recording and a text." in lines
+    assert lines[-2:] == ("Left out: lonely2.wav: there is no lonely2.txt beside it.",
+                          "2 more are left out; the report will name them all.")
+    with pytest.raises(UserError, match="There is no dataset at"):
+        looking.look(str(tmp_path / "nowhere"), "am")
+    assert looking.look("demo", "am") == looking.look("", "am") == ()
+
+
+def put(folder: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", ".").replace("--", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+def clips(folder: Path, *names: str) -> Path:
+    for index, name in enumerate(names):
+        write_clip(folder / name, pitch=300 + index)
+    return folder
+
+
+def forms(tmp_path: Path) -> dict[str, Path]:
+    def home(name: str, *recordings: str) -> Path:
+        return clips(tmp_path / name, *(recordings or ("a.wav",)))
+
+    return {
+        "Kaldi": put(home("kaldi"), wav__scp="u a.wav\n", text="u ሰላም\n"),
+        "Common Voice": put(home("cv", "clips/a.wav"), validated__tsv="client_id\tpath\tsentence\n" + ROW),
+        "LJSpeech": put(home("lj", "wavs/a.wav"), metadata__csv="a|ሰላም\n"),
+        "LJSpeech with a header": put(home("ljh", "wavs/a.wav"), metadata__csv="id|transcription\na|ሰላም\n"),
+        "CSV": put(home("csv"), any__csv="file,transcript\na.wav,ሰላም\n"),
+        "TSV": put(home("tsv"), metadata__tsv="path\tsentence\na.wav\tሰላም\n"),
+        "JSON lines": put(home("jsonl"), train__jsonl='{"audio": "a.wav", "text": "ሰላም"}\n'),
+        "JSON": put(home("json"), data__json='[{"audio": "a.wav", "text": "ሰላም"}]'),
+        "subtitles (SRT)": put(home("srt"), a__am__srt=SRT, a__en__srt=SRT.replace("ሰላም", "peace")),
+        "subtitles (WebVTT)": put(home("vtt"), other__vtt="WEBVTT\n\n00:00.000 --> 00:01.000\nሰላም\n"),
+        "lyrics (LRC)": put(home("lrc"), a__lrc="[00:00.10]ሰላም\n"),
+        "Audacity labels": put(home("labels"), a__txt="0.0\t0.9\tሰላም\n"),
+        "a text beside each recording": put(home("beside"), a__txt="ሰላም\n"),
+    }
+
+
+def test_every_form_is_recognised_in_its_folder_also_one_folder_deep(tmp_path: Path) -> None:
+    for name, folder in forms(tmp_path).items():
+        for read in (lambda folder: import_source(folder, "am"), again):
+            imported = read(folder)
+            assert (imported.form, [row.text for row in imported.rows]) == (name, ["ሰላም"]), name
+            assert imported.notes[0].startswith(f"Recognised as {name}: ")
+
+
+def again(folder: Path) -> Imported:
+    """The same within another folder, as archives have it."""
+    outer = folder.with_name(f"{folder.name}-outer")
+    outer.mkdir()
+    folder.rename(outer / folder.name)
+    return import_source(outer, "am")
+
+
+def test_of_two_forms_the_reason_for_the_first_is_said(tmp_path: Path) -> None:
+    folder = put(write_dataset(tmp_path, AMHARIC[:2]), metadata__csv="audio,text\nclip0.wav,ሰላም\n")
+    imported = import_source(folder)
+    assert [row.text for row in imported.rows] == ["ሰላም"]
+    assert imported.notes == (
+        "Recognised as CSV: metadata.csv.",
+        f"It could be read as a text beside each recording ({folder.name}) too. CSV was taken, because metadata.csv "
+        "names its recordings itself.",
+    )
+
+
+def test_tables_called_after_splits_are_read_together(tmp_path: Path) -> None:
+    tables = {"train__csv": "audio,text\na.wav,one\n", "dev__csv": "audio,text\nb.wav,two\n"}
+    rows = import_source(put(clips(tmp_path, "a.wav", "b.wav"), **tables)).rows
+    assert sorted((row.text, row.split) for row in rows) == [("one", "train"), ("two", "held_out")]
+
+
+def test_tables_in_folders_called_after_splits_are_read_together(tmp_path: Path) -> None:
+    folder = put(clips(tmp_path, "train/a.wav", "test/a.wav"))
+    for name, text in (("train", "one"), ("test", "two")):
+        (folder / name / "metadata.csv").write_text(f"file_name,text\na.wav,{text}\n")
+    rows = import_source(folder).rows
+    assert sorted((row.id, row.text, row.split) for row in rows) == [
+        ("test-a", "two", "held_out"), ("train-a", "one", "train")]
+
+
+def test_names_from_another_machine_and_ids_that_look_alike(tmp_path: Path) -> None:
+    table = "audio,text\n/home/bob/set/wavs/a.wav,one\nwavs\\b.wav,two\nwavs/a b.wav,three\nwavs/a_b.wav,four\n"
+    folder = put(clips(tmp_path, *(f"wavs/{name}.wav" for name in ("a", "b", "a b", "a_b"))), metadata__csv=table)
+    assert [(row.id, row.text) for row in import_source(folder).rows] == [
+        ("a", "one"), ("b", "two"), ("a_b", "three"), ("a_b-2", "four")]
+
+
+def test_a_gigabyte_that_is_no_table_is_refused_at_once(tmp_path: Path) -> None:
+    with open(tmp_path / "metadata.csv", "wb") as file:
+        file.write(b"audio,text\n")
+        file.truncate(10**9)
+    with pytest.raises(UserError, match=r"metadata\.csv, line 2 has more than 1048576 characters"):
+        import_source(tmp_path)
+
+
+def test_a_recording_without_its_text_and_a_text_without_its_recording(tmp_path: Path) -> None:
+    folder = put(clips(tmp_path, "talk.wav"))
+    with pytest.raises(UserError, match=r"talk\.wav is a recording without a text: no talk\.srt"):
+        import_source(folder / "talk.wav")
+    put(folder, talk__srt=SRT)
+    for name in ("talk.wav", "talk.srt"):
+        assert [row.text for row in import_source(folder / name).rows] == ["ሰላም"]
+    (folder / "talk.wav").unlink()
+    with pytest.raises(UserError, match=r"talk\.srt has times, but the recording"):
+        import_source(folder / "talk.srt")
