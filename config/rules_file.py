@@ -12,8 +12,8 @@ from config.loading import plain_fault
 from config.text_rules import TextRules
 
 
-class _NoDoubles(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error, so that no rule is lost in silence."""
+class _NoDoubles(yaml.BaseLoader):
+    """YAML in which every value is text (`no` is no false, 007 no 7) and a key that is given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -37,7 +37,12 @@ def parse(content: str | bytes, where: str) -> TextRules:
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
     try:
-        return TextRules.model_validate(values)
+        rules = TextRules.model_validate(values)
+        rules.to_json()  # half of a surrogate pair cannot be saved
+        return rules
+    except UnicodeEncodeError as error:
+        hint = "Write the character itself."
+        raise UserError(f"The rules in {where} hold half a character: {error}.", hint) from error
     except ValidationError as error:
         faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
         raise UserError(f"The rules in {where} cannot be used: {faults}.", "Mend these values.") from error

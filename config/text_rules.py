@@ -7,6 +7,7 @@ the steps: it goes up when the same rules would give another text.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from typing import Annotated, Literal
 
@@ -244,7 +245,7 @@ class Fold(Part):
 class TextRules(Part):
     """All rules of one language, in the order in which they are applied."""
 
-    version: Literal[1] = 1
+    version: int = Field(1, ge=1, le=VERSION)
     name: str = Field("", max_length=64)
     language: str = ""
     about: str = ""
@@ -282,4 +283,5 @@ class TextRules(Part):
 
     def to_json(self) -> bytes:
         """As it is saved beside a tokenizer: what differs from the defaults, so that later options change no file."""
-        return (self.model_dump_json(exclude_defaults=True, indent=1) + "\n").encode("utf-8")
+        values = {"version": self.version, **self.model_dump(mode="json", exclude_defaults=True)}
+        return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode("utf-8")

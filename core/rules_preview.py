@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from config.text_rules import TextRules
 from core.workspace import Workspace
@@ -61,9 +63,15 @@ def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[F
 
 def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
     """Texts of a dataset as they were imported; those with digits, signs or Latin letters among Ethiopic first."""
-    rows = read_json_lines(workspace.dataset(name) / "manifest.jsonl")
-    texts = [str(row.get("text", "")) for _, row in rows]
-    return texts if most is None else sorted(texts, key=_plainness)[:most]
+    path = workspace.dataset(name) / "manifest.jsonl"
+    return list(_texts(path, path.stat().st_mtime_ns if path.is_file() else 0, most))
+
+
+@lru_cache(maxsize=4)
+def _texts(path: Path, changed_ns: int, most: int | None) -> tuple[str, ...]:
+    """The page asks every second or two, and a manifest may have 100,000 lines."""
+    texts = [str(row.get("text", "")) for _, row in read_json_lines(path)]
+    return tuple(texts) if most is None else tuple(sorted(texts, key=_plainness)[:most])
 
 
 def _plainness(text: str) -> int:

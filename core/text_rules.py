@@ -8,6 +8,7 @@ made with are not overwritten: the edit is saved under another name. Never loads
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +113,11 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
     return rules
 
 
-def entries(workspace: Workspace) -> tuple[Entry, ...]:
-    """All rules that were written by hand, a person's own first."""
-    uses = find_uses(workspace)
-    return tuple(_entry(workspace, name, uses) for name in (*_own(workspace), *shipped.written_by_hand()))
+def entries(workspace: Workspace, *, own: bool = False) -> tuple[Entry, ...]:
+    """All rules that were written by hand, a person's own first, or these alone."""
+    names = (*_own(workspace), *(() if own else shipped.written_by_hand()))
+    uses = find_uses(workspace) if names else ()
+    return tuple(_entry(workspace, name, uses) for name in names)
 
 
 def numbers_alone() -> tuple[str, ...]:
@@ -178,10 +180,11 @@ def find_uses(workspace: Workspace) -> tuple[Use, ...]:
         for path in sorted(workspace.path.glob(pattern)):
             made = path.relative_to(workspace.path).parts[1]
             try:
-                rules = parse(path.read_bytes(), str(path))
-            except (UserError, OSError):
+                content = path.read_bytes()
+                name = str(json.loads(content)["name"])
+            except (OSError, ValueError, KeyError, TypeError):
                 continue  # a damaged copy is told where it is loaded
-            found[Use(kind, made, rules.name, content_hash(rules))] = None
+            found[Use(kind, made, name, hashlib.sha256(content).hexdigest())] = None
     return tuple(found)
 
 

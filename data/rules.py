@@ -5,7 +5,7 @@ The texts are YAML in `languages/rules/`. Which sign divides the decimals of the
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from config.errors import UserError
@@ -46,6 +46,7 @@ def text_of(name: str) -> str:
     raise UserError(f"No text rules named {name!r} ship.", f"There are: {', '.join(names())}.")
 
 
+@lru_cache(maxsize=64)
 def checked(text: str | bytes, where: str) -> TextRules:
     """Rules that can be used: whole, settled, and with what they need installed. `UserError` otherwise."""
     rules = parse(text, where)
@@ -69,12 +70,26 @@ def _by_library() -> dict[str, str]:
 
 
 def _numbers_alone(name: str) -> str:
-    decimal, thousands = (",", ".") if name.partition("-")[0] in _COMMA else (".", ",")
-    return (
-        f"# Numbers by num2words. Add what your texts need: words, abbreviations, symbols, units, dates.\n"
-        f"version: 1\nname: {name}\nlanguage: {name.partition('-')[0]}\nunicode: NFC\n\n"
-        f"words: {{}}\nabbreviations: {{}}\nsymbols: {{}}\nunits: {{}}\nmarks: {{}}\n\n"
-        f'percent: ""  # such as "{{number}} percent"\n'
-        f"numbers:\n  engine: num2words\n  library: {library_version()}\n  language: {_by_library()[name]}\n"
-        f'  thousands: "{thousands}"\n  decimal: "{decimal}"\n'
-    )
+    language = name.partition("-")[0]
+    decimal, thousands = (",", ".") if language in _COMMA else (".", ",")
+    return f"""# Numbers by num2words. Add what your texts need: words, abbreviations, symbols, units, dates.
+version: 1
+name: {name}
+language: {language}
+unicode: NFC
+
+words: {{}}
+abbreviations: {{}}
+symbols: {{}}
+units: {{}}
+marks: {{}}
+
+percent: ""  # such as "{{number}} percent"
+numbers:
+  engine: num2words
+  library: {library_version()}
+  language: {_by_library()[name]}
+  thousands: "{thousands}"
+  decimal: "{decimal}"
+  point: ""  # empty: as num2words says it; where it is not sure, numbers with decimals stay
+"""

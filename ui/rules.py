@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import gradio as gr
 
 from config.errors import UserError
-from config.text_rules import TextRules
 from core import rules_preview, rules_text, text_rules
 from core.rules_preview import FoldCost, Line
 from ui import present, records
@@ -63,7 +61,7 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
     known = gr.HTML(elem_id="rules-known")
     page.live.watch("rules.text", text)
-    page.live.panel(known, lambda view: known_view(text_rules.entries(page.workspace)), TAB)
+    page.live.panel(known, lambda view: known_view(text_rules.entries(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
     page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, said],
             [notice, text, written, said])
@@ -95,14 +93,14 @@ def _lay_out_texts(page: Page) -> None:
 
 def _open(page: Page, name: str) -> Sequence[object]:
     text = text_rules.read(page.workspace, name)
-    rules = _checked(text)
+    rules = text_rules.checked(text)
     own = name if not text_rules.ships(name) else text_rules.free_name(page.workspace, name)
     return [NOTHING, text, own, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
 
 
 def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
     made = rules_text.with_entry(text, table, written, said)
-    _checked(made)
+    text_rules.checked(made)
     return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
 
 
@@ -135,11 +133,6 @@ def _offer(page: Page, view: View) -> object:
     return gr.update(choices=names, value=now if now in names else _OWN)
 
 
-@lru_cache(maxsize=32)
-def _checked(text: str) -> TextRules:
-    return text_rules.checked(text)
-
-
 def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
     if dataset and dataset != _OWN:
         return rules_preview.dataset_texts(page.workspace, dataset, most)
@@ -147,7 +140,7 @@ def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
 
 
 def _shown(page: Page, view: View) -> Html:
-    rules = _checked(view.chosen["rules.text"])
+    rules = text_rules.checked(view.chosen["rules.text"])
     texts = _texts(page, view.chosen["rules.own"], view.chosen["rules.dataset"], _SHOWN)
     return shown_view(rules_preview.show(rules, texts))
 
@@ -200,7 +193,7 @@ def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
     texts = _texts(page, own, dataset, _MEASURED)
     if not texts:
         raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
-    costs = rules_preview.fold_costs(_checked(text), texts)
+    costs = rules_preview.fold_costs(text_rules.checked(text), texts)
     return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterator
-from functools import cache
+from decimal import Decimal
+from functools import cache, cached_property
 from typing import Protocol
 
 from config.errors import UserError
@@ -16,11 +17,14 @@ from config.text_rules import Grammar, Numbers, Ordinals
 from data.languages.packages import missing_package
 
 PACKAGE = "num2words"
-_REFUSED = (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError)  # what num2words answers with
+_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # num2words' answers
 
 
 class Speller(Protocol):
-    """Numbers of one language. Either gives None for a number that has no name."""
+    """Numbers of one language; None for a number that has no name. `point` is empty where none is known."""
+
+    @property
+    def point(self) -> str: ...
 
     def cardinal(self, number: int) -> str | None: ...
 
@@ -61,6 +65,7 @@ class GrammarSpeller:
 
     def __init__(self, grammar: Grammar, ordinals: Ordinals) -> None:
         self._grammar, self._ordinals = grammar, ordinals
+        self.point = ""  # the rules have it
 
     def cardinal(self, number: int) -> str | None:
         grammar = self._grammar
@@ -135,16 +140,20 @@ class LibrarySpeller:
         self._language = language
 
     def cardinal(self, number: int) -> str | None:
-        return self._said(str(number), "cardinal")
-
-    def ordinal(self, number: int) -> str | None:
-        return self._said(str(number), "ordinal")
-
-    def decimal(self, number: str) -> str | None:
-        """A number with a decimal point."""
         return self._said(number, "cardinal")
 
-    def _said(self, number: str, form: str) -> str | None:
+    def ordinal(self, number: int) -> str | None:
+        return self._said(number, "ordinal")
+
+    @cached_property
+    def point(self) -> str:
+        """What 3.5 has between 3 and 5. Some languages of num2words say 3.50, or three and a half: then nothing."""
+        said, first, last = self._said(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
+        if not (said and first and last and said.startswith(f"{first} ") and said.endswith(f" {last}")):
+            return ""
+        return said[len(first):-len(last)].strip()
+
+    def _said(self, number: int | Decimal, form: str) -> str | None:
         from num2words import num2words
 
         try:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from config.text_rules import Currency, TextRules
 from data.languages import patterns
-from data.languages.number_words import LibrarySpeller, Speller
+from data.languages.number_words import Speller
 from data.languages.patterns import NEVER, abbreviation, one_of
 from data.languages.traced import Traced
 
@@ -57,15 +57,14 @@ class Quantities:
         return text.sub(self._number_pattern, self._number, "number")
 
     def say(self, written: str) -> str:
-        """A number as it is written, with groups and decimals; digit by digit where it has no name."""
-        numbers = self.rules.numbers
+        """A number as it is written, with groups and decimals; digit by digit where it has no name.
+
+        Without a word for the decimal sign it stays, so that the tokenizer reports it.
+        """
+        numbers, point = self.rules.numbers, self.rules.numbers.point or self.speller.point
         plain = written.replace(numbers.thousands, "") if numbers.thousands else written
         whole, *parts = plain.split(numbers.decimal)
-        if len(parts) == 1 and not numbers.point and isinstance(self.speller, LibrarySpeller):
-            said = self.speller.decimal(f"{whole}.{parts[0]}")
-            if said is not None:
-                return said
-        return f" {numbers.point} ".join([self.whole(whole), *map(self.digits, parts)])
+        return f" {point} ".join([self.whole(whole), *map(self.digits, parts)]) if point or not parts else written
 
     def whole(self, digits: str) -> str:
         """A number without decimals."""

@@ -244,7 +244,8 @@ def test_what_is_written_out_is_folded_too() -> None:
     ("nonsense: 1", "nonsense"), ("fold: [x]", "fold: x is not one of"), ("alphabet: [abc]", "'abc' is neither one"),
     ("clock: {separators: ':', whole: '{hour}', minutes: '{hours} {minutes}'}", "may hold {hours}"),
     ("words: {a: b, b: a}", "without end"), ("words: {a: a a}", "without end"), ("words: {a: b, a: c}", "given twice"),
-    ("words: [", "line 1"), ("version: 2", "version"), ("words: {'': x}", "is empty"), ("- 1", "holds no rules"),
+    ("words: [", "line 1"), ('words: {a: "\\ud800"}', "half a character"),
+    ("version: 2", "version"), ("words: {'': x}", "is empty"), ("- 1", "holds no rules"),
     ("folds: {x: {letters: {ab: c}}}", "'ab' has 2 letters, 'c' 1"), ("numbers: {thousands: '.'}", "the same sign"),
     ("numbers: {engine: num2words, language: xx}", "does not know the language 'xx'"),
     ("numbers: {engine: num2words, language: sv, library: num2words 0.4.0}", "were made with num2words 0.4.0"),
@@ -258,9 +259,34 @@ def test_rules_survive_being_saved() -> None:
     for code in BY_HAND:
         made = parse(rules.text_of(code), code)
         assert parse(made.to_json(), code) == made
-        assert TextRules().to_json() == b"{}\n"
+    assert TextRules().to_json() == b'{\n "version": 1\n}\n'
 
 
 def test_grammar_without_enough_words_is_refused() -> None:
     with pytest.raises(ValueError, match="units"):
         Grammar(units=("a",), teens=("b",) * 10, tens=("c",) * 8, hundred="h", scales=("t",))
+
+
+@pytest.mark.parametrize("code", sorted(set(TEXTS) & set(rules.names()) - set(BY_HAND)))
+def test_rules_by_num2words_leave_words_alone_and_no_digit(code: str) -> None:
+    writer = rules.writer_of(rules.checked(rules.text_of(code), code))
+    for text in TEXTS[code]:
+        spoken = writer.spoken(text)
+        assert writer.spoken(spoken) == spoken
+        if not any(map(str.isdigit, text)):
+            assert spoken.split() == unicodedata.normalize("NFC", text.replace("\u200b", "")).split()
+    assert not any(map(str.isdigit, writer.spoken("7 1967 12")))
+
+
+@pytest.mark.parametrize(("code", "number", "said"), [
+    ("sv", "3,25", "tre komma två fem"), ("bn", "3.5", "তিন দশমিক পাঁচ"), ("no", "12", "tolv"),
+    ("vi", "3,5", "3,5"), ("ar", "3.5", "3.5"),  # num2words says 3.50: left for the tokenizer to report
+])
+def test_decimals_by_num2words_are_said_or_left(code: str, number: str, said: str) -> None:
+    assert rules.writer_of(rules.checked(rules.text_of(code), code)).spoken(number) == said
+
+
+def test_yaml_makes_no_words_into_other_things() -> None:
+    made = parse("words: {no: nei, yes: ja, 007: agent, 1e3: x, 2021-01-01: y}\njoin_initials: true", "x")
+    assert made.words == {"no": "nei", "yes": "ja", "007": "agent", "1e3": "x", "2021-01-01": "y"}
+    assert made.join_initials is True
