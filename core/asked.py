@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core import catalog, trackers
+from core import catalog
 from core.job_reader import JobBoard
 from core.job_state import JobState
 from core.workspace import Workspace
@@ -44,7 +45,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
     if isinstance(options, DoctorOptions):
         _check_files(options)
     if isinstance(options, TrainOptions):
-        trackers.check(options.tracker)
+        _check_tracker(options.tracker)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -53,6 +54,13 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
             missing.append((need, error))
     living = JobBoard(workspace).queue() if missing else []
     return tuple(dict.fromkeys(_maker(need, living, error) for need, error in missing))
+
+
+def _check_tracker(name: str) -> None:
+    """Its package has its name."""
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise UserError(f"The tracker {name!r} was chosen, and its package is not installed.",
+                        f"Install it (pip install {name}), or choose no tracker.")
 
 
 def _maker(need: _Need, living: list[JobState], error: UserError) -> str:

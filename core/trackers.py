@@ -2,19 +2,16 @@
 
 The journal stays the truth; this is a copy of what it says. TensorBoard's event files are always written; one of the
 others is told too when it is chosen. A tracker that fails is named once and left out from then on: no training ends
-because a chart could not be drawn. Never loads torch before it is used.
+because a chart could not be drawn. Whether a chosen one is installed was looked at when it was asked for.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from config.errors import UserError
 from core.journal import Evaluated, Event, SampleMade, Step, Warned
 from core.reporter import Reporter
 
@@ -63,7 +60,7 @@ class Logged:
     """Trackio, or Weights & Biases, whose interface Trackio took over. A resumed run goes on with its curves."""
 
     def __init__(self, package: str, run: Path, settings: Mapping[str, object]) -> None:
-        self._package: Any = importlib.import_module(package)
+        self._package = _imported(package)
         common = {"project": PROJECT, "name": run.name, "config": dict(settings), "resume": "allow"}
         if package == "wandb":
             common |= {"id": run.name, "dir": str(run)}
@@ -79,11 +76,14 @@ class Logged:
         self._package.finish()
 
 
-def check(chosen: str) -> None:
-    """Raise `UserError` when the package of the chosen tracker, which has its name, is missing."""
-    if chosen != NONE and importlib.util.find_spec(chosen) is None:
-        raise UserError(f"{_TITLES[chosen]} was chosen and its package {chosen!r} is not installed.",
-                        f"Install it (pip install {chosen}), or choose no tracker.")
+def _imported(package: str) -> Any:
+    if package == "wandb":
+        import wandb
+
+        return wandb
+    import trackio
+
+    return trackio
 
 
 class TrackedReporter:
@@ -138,8 +138,7 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 
 @contextmanager
 def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
-    """`reporter`, heard by TensorBoard and the `chosen` tracker until the end. A missing package raises `UserError`."""
-    check(chosen)
+    """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
     trackers: dict[str, Tracker] = {}
     for name in ("tensorboard", *((chosen,) if chosen != NONE else ())):
         try:

@@ -21,9 +21,8 @@ SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.te
 WEB_SAFE = (
     "core.asked", "core.catalog", "core.certificate", "core.demo", "core.diagnosis", "core.doctor", "core.download",
     "core.hub", "core.job", "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.kept", "core.locks",
-    "core.looking", "core.model_record", "core.offers", "core.pages", "core.push", "core.queueing", "core.references",
-    "core.reporter", "core.resident", "core.rules_preview", "core.rules_text",
-    "core.text_rules",
+    "core.looking", "core.model_record", "core.offers", "core.pages", "core.places", "core.push", "core.queueing",
+    "core.references", "core.reporter", "core.resident", "core.rules_preview", "core.rules_text", "core.text_rules",
     "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")

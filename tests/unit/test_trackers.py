@@ -13,8 +13,10 @@ import soundfile
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from config.errors import UserError
-from core import trackers
+from config.schema import TrainOptions
+from core import asked, trackers
 from core.journal import Evaluated, Event, SampleMade, Step, Warned
+from core.workspace import Workspace
 from tests.worlds import Listener
 
 SETTINGS = {"steps": 2, "scope": "gated"}
@@ -93,7 +95,17 @@ def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: P
     assert [event for event in listener.events if not isinstance(event, Warned)] == events
 
 
-def test_a_package_that_is_missing_is_named_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_cannot_be_started_is_named_and_the_training_goes_on(
+        tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    listener = told(tmp_path, events, "wandb")
+    assert [event for event in listener.events if not isinstance(event, Warned)] == events
+    assert "Weights & Biases could not be started" in listener.of("warned")[0].message
+    assert (tmp_path / trackers.FOLDER).is_dir()
+
+
+def test_a_package_that_is_missing_is_named_when_it_is_asked_for(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="package 'wandb' is not installed"):
-        told(tmp_path, [], "wandb")
+    with pytest.raises(UserError, match="'wandb' was chosen, and its package is not installed"):
+        asked.check(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))
