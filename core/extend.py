@@ -6,16 +6,17 @@ it is read back and compared with the base, tensor by tensor.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import records, tensor_files
+from core import fit_rows, records, tensor_files
 from core.aside import written_aside
 from core.initialise import Initialised, initial_rows
-from core.journal import Plan, Result, Warned
+from core.journal import Plan, Progress, Result, Warned
 from core.loading import VoiceModel, load_base, load_extension
 from core.prefix import base_tensors, hash_tensors, new_rows
 from core.records import ExtensionRecord, Origin
@@ -37,6 +38,9 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         raise UserError(f"The tokenizer {options.tokenizer!r} adds no token to the base.", hint)
     with stage(reporter, "new rows"):
         made = initial_rows(_tables(base), base.front_end, front_end, options.initialisation, options.seed)
+    if options.initialisation == "fitted":
+        with stage(reporter, "fit"):
+            made = _fitted(base, front_end, made, options, reporter)
     record = _record(options, base, front_end, made)
     reporter.emit(_plan(base, record, made))
     if made.fallen_back:
@@ -52,6 +56,21 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
         "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
         "from_mean": len(made.fallen_back), "languages": ", ".join(record.languages),
     }
+
+
+def _fitted(base: VoiceModel, front_end: FrontEnd, made: Initialised, options: ExtendOptions,
+            reporter: Reporter) -> Initialised:
+    """`made` with the rows of the embedding fitted to the states of their spelling; changes `base.model`."""
+    def tell(done: int, total: int) -> None:
+        reporter.emit(Progress(done, total, "steps", "of the fit"))
+        check_stop(reporter)
+
+    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, tell)
+    kept = "" if found.after < found.before else "; the start was kept"
+    reporter.emit(Plan((f"The states of made-up words are {found.before:.1%} away from those of their spelling before "
+                        f"the fit, {found.after:.1%} after it{kept}.",),
+                       {"per_mille_before": round(1000 * found.before), "per_mille_after": round(1000 * found.after)}))
+    return replace(made, rows=found.rows)
 
 
 def _tables(base: VoiceModel) -> dict[str, torch.Tensor]:

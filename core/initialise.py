@@ -7,6 +7,7 @@ rows get equal gradients.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from data.entries import NewToken
 from data.front_end import FrontEnd
 from data.romanise import romanise
 
+_SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
 MEAN_NOISE = 0.1  # of the old rows' standard deviation, in each dimension
 TWIN_NOISE = 0.02  # the same, for rows that would equal another
 
@@ -30,6 +32,7 @@ class Initialised:
     spelled: tuple[str, ...]  # tokens that start from the base tokens that spell them
     fallen_back: tuple[str, ...]  # tokens that the base cannot spell: they start from the mean
     tags: tuple[str, ...]  # from the mean of the base's tags
+    spellings: tuple[tuple[int, ...], ...] = ()  # old ids of each token's spelling; none for tags and what has none
 
 
 def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: FrontEnd,
@@ -48,10 +51,12 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
             )
     tokens = extended.added_tokens()
     sources = [_source_ids(token, base, strategy) for token in tokens]
+    factors = [_factors(token, base) if strategy == "factored" else None for token in tokens]
     generator = torch.Generator().manual_seed(seed)
-    rows = {name: _rows(old, sources, generator) for name, old in tables.items()}
+    rows = {name: _rows(old, sources, factors, generator) for name, old in tables.items()}
     return Initialised(
         rows,
+        spellings=tuple(tuple(ids) if token.kind != "tag" else () for token, ids in zip(tokens, sources, strict=True)),
         spelled=tuple(t.text for t, ids in zip(tokens, sources, strict=True) if ids and t.kind != "tag"),
         fallen_back=tuple(t.text for t, ids in zip(tokens, sources, strict=True)
                           if not ids and t.kind != "tag" and strategy != "mean"),
@@ -73,14 +78,30 @@ def _source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> li
     return [token_id for token_id in ids if token_id != unknown_id]
 
 
-def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]], generator: torch.Generator) -> torch.Tensor:
-    """New rows (M, D) for old rows (N, D), computed in float32 on the CPU."""
+def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | None:
+    """Old ids of the consonant and of the vowel of a syllable's one letter; None for all else."""
+    if token.kind == "tag" or len(token.text) != 1 or not (found := _SYLLABLE.fullmatch(romanise(token.text))):
+        return None
+    unknown_id = base.special_id("[UNK]")
+    consonant, vowel = ([one for one in base.spell(part)[0] if one != unknown_id] for part in found.groups())
+    return (consonant, vowel) if consonant and vowel else None
+
+
+def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
+          factors: Sequence[tuple[Sequence[int], Sequence[int]] | None], generator: torch.Generator) -> torch.Tensor:
+    """New rows (M, D) for old rows (N, D), computed in float32 on the CPU.
+
+    A syllable has the whole of what sets its consonant apart from the mean of all rows, and the whole of its vowel's;
+    the mean of the two would have half of each.
+    """
     exact = old.detach().float().cpu()
     mean, spread = exact.mean(0), exact.std(0, correction=0).clamp(min=1e-6)
     rows = torch.empty(len(sources), exact.shape[1])
     for index, ids in enumerate(sources):
         noise = torch.randn(exact.shape[1], generator=generator) * spread
         rows[index] = exact[list(ids)].mean(0) if ids else mean + MEAN_NOISE * noise
+        if (pair := factors[index]) is not None:
+            rows[index] = sum(exact[list(part)].mean(0) for part in pair) - mean
     return _part_twins(rows.to(old.dtype), exact.to(old.dtype), spread, generator)
 
 

@@ -233,6 +233,10 @@ class SpeechModel(Protocol):
         """What the model as it is now predicts where `losses` would be over, without gradients."""
         ...
 
+    def text_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """The states (T, width) that the model reaches at each id of the samples' texts; they can be differentiated."""
+        ...
+
     def place(self, name: str) -> tuple[str, int]:
         """Part that a parameter of `module` belongs to (`embeddings`, `layers`, `heads`, or `unused`), and its depth.
 

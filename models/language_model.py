@@ -79,6 +79,10 @@ class LanguageModel:
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
         return teacher_forcing.predictions(self.module, batch, self.prefix_size)
 
+    def text_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """See `models.base.SpeechModel`."""
+        return teacher_forcing.text_states(self.module, samples, self.device)
+
     def place(self, name: str) -> tuple[str, int]:
         """See `models.base.SpeechModel`; the tables that some published weights carry unread are `unused`."""
         layers = len(self.module.tfmr.layers)

@@ -187,6 +187,13 @@ def predictions(model: SpeechLM, batch: Batch, text_ids: int) -> Predictions:
                        model.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
+def text_states(model: SpeechLM, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
+    """What stands, after the last layer, at each id of each sample's text: (T, width) of each."""
+    rows, text_at, _ = stream(model, collate(samples, model.config, device))
+    hidden = model.tfmr(rows)
+    return [hidden[index, text_at[index, :len(sample.text_ids)]] for index, sample in enumerate(samples)]
+
+
 def _even_reading(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The place in the text at each code (B, U + 1) if it were read at one pace, and which codes count."""
     columns = torch.arange(batch.codes.shape[1], device=batch.codes.device)[None]

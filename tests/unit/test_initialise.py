@@ -8,7 +8,7 @@ from config.errors import UserError
 from core.initialise import initial_rows
 from data.front_end import FrontEnd
 
-STRATEGIES = ("mean", "neighbours", "romanised")
+STRATEGIES = ("mean", "neighbours", "romanised", "factored")
 CHARACTERS = sorted(set("".join(AMHARIC)) - {" "} | set("ሀሐኀ"))
 SIZE = 32
 
@@ -65,6 +65,18 @@ def test_romanised_is_the_mean_of_the_latin_letters() -> None:
         assert torch.allclose(made.rows[name][index], wanted, atol=0.1 * float(old.std()))
     assert made.fallen_back == ()
     assert made.tags == ("[am]",)
+
+
+def test_factored_rows_are_consonant_plus_vowel() -> None:
+    front_end = base().extended("am", "ethiopic", list("ላልሉበቡ"), [])
+    by_text = {token.text: token.id - front_end.prefix_size for token in front_end.added_tokens()}
+    for name, old in tables().items():
+        rows = initial_rows(tables(), base(), front_end, "factored", 0).rows[name]
+        one = {letter: old[base().special_id(letter)] for letter in "labu"}
+        torch.testing.assert_close(rows[by_text["ላ"]], one["l"] + one["a"] - old.mean(0))
+        torch.testing.assert_close(rows[by_text["ል"]], one["l"], rtol=0, atol=0.2 * float(old.std()))  # it has no vowel
+        torch.testing.assert_close(rows[by_text["ሉ"]] - rows[by_text["ል"]], one["u"] - old.mean(0), rtol=0,
+                                   atol=0.2 * float(old.std()))
 
 
 def test_homophones_start_close_but_apart() -> None:

@@ -1,0 +1,46 @@
+"""New rows are fitted to the frozen model's own states for their spelling, and nothing else moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from config.schema import ExtendOptions
+from core import extend, fit_rows
+from core.initialise import initial_rows
+from core.loading import load_extension
+from core.prefix import base_tensors, hash_tensors, new_rows
+from core.workspace import Workspace
+from tests.contract.conftest import CPU, World
+from tests.worlds import Listener
+
+
+def test_a_fit_brings_the_states_nearer_to_those_of_the_spelling(world: World) -> None:
+    base, front_end = world.base(), world.extension().front_end
+    tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
+    made = initial_rows(tables, base.front_end, front_end, "fitted", 0)
+    assert len(made.spellings) == front_end.size - front_end.prefix_size
+    told: list[tuple[int, int]] = []
+    before = hash_tensors(base_tensors(base.model.module))
+    found = fit_rows.fit(base, front_end, made.rows, made.spellings, 0, lambda *done: told.append(done))
+    assert found.after < 0.9 * found.before
+    assert told[-1][0] == told[-1][1] == len(told)
+    assert not torch.equal(found.rows["text_emb"], made.rows["text_emb"])
+    assert torch.equal(found.rows["text_head"], made.rows["text_head"])
+    tags = [index for index, ids in enumerate(made.spellings) if not ids]
+    assert tags
+    assert torch.equal(found.rows["text_emb"][tags], made.rows["text_emb"][tags])  # nothing is known of them
+    assert hash_tensors(base_tensors(base.model.module)) == before
+
+
+def test_an_extension_can_start_from_fitted_rows(world: World, tmp_path: Path) -> None:
+    options = ExtendOptions(model=world.case.model, tokenizer="tiny-am", extension="fitted", initialisation="fitted")
+    listener = Listener(tmp_path / "extend")
+    workspace: Workspace = world.workspace
+    extend.run(options, workspace, listener)
+    assert any("The states of made-up words are" in line for event in listener.of("plan") for line in event.lines)
+    voice, plain = load_extension(workspace, "fitted", CPU), world.extension()
+    rows, start = (new_rows(one.model.module, one.model.text_tables) for one in (voice, plain))
+    assert not torch.equal(rows["text_emb"], start["text_emb"])
+    assert voice.base_hash == plain.base_hash
