@@ -124,7 +124,7 @@ class DoctorOptions(Options):
 class PrepareOptions(Options):
     """Import a dataset, check it, split it, and cache its features."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="What you have: a folder, a table, subtitles or labels with their recording or film, or an archive, by its path or URL; `hub:OWNER/NAME` for a dataset of the hub; `demo` ships with the app. What it is is recognised.")
+    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, or `hub:OWNER/NAME`; `demo` ships with the app.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import gradio as gr
 
+from core import looking
 from core.job_state import JobState
 from ui import present, records, steps
 from ui.live import View
-from ui.markup import NOTHING, Html, element, join, paragraph
+from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
 _MOST_FINDINGS = 80
@@ -15,20 +19,42 @@ _MOST_FINDINGS = 80
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    steps.lead("Recordings", "Clips of one or more speakers, each with the text that is spoken: a folder with a text "
-               "file beside each clip, or a table (CSV, TSV, JSONL). Nothing is lost in silence: what cannot be used "
-               "is named here.")
+    steps.lead("Recordings", "Speech with its text, as you have it: clips with texts or a table, a film or recording "
+               "with its subtitles or labels, LJSpeech, Common Voice, Kaldi, an archive, a dataset of the hub. Lisan "
+               "recognises what it is, and names what cannot be used.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            steps.step_form(page, "prepare", "Check and prepare",
-                            first=("source", "dataset", "language", "model", "held_out"),
-                            choices={"model": lambda view: page.workspace.list_models()})
+            upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
+                             label="Upload: an archive, or files that belong together")
+            notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
+            form = steps.step_form(page, "prepare", "Check and prepare",
+                                   first=("source", "dataset", "language", "model", "held_out", "add_to"),
+                                   choices={"model": lambda view: page.workspace.list_models(),
+                                            "add_to": lambda view: ["", *page.workspace.list_datasets()]})
+            source, language = form.widget("source"), form.widget("language")
+            page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
+                    [notice, source, upload], files=True)
+            for event in (source.submit, source.blur):
+                page.on(event, lambda text, code: [recognised(text, code)], [source, language], [notice])
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
                                                  lambda state: report(page, state)), "data")
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
+
+
+def taken(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
+    """Keep what was uploaded and let it be the source."""
+    paths = [files] if isinstance(files, str) else list(files or ())
+    kept = str(looking.keep(page.workspace, [Path(path) for path in paths]))
+    return [recognised(kept, language), kept, None]
+
+
+def recognised(source: str, language: str) -> Html:
+    """What the source is taken for, before it is prepared."""
+    lines = looking.look(str(source or "").strip(), language)
+    return div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING
 
 
 def report(page: Page, state: JobState) -> Html:
@@ -45,6 +71,8 @@ def report_view(report: records.DatasetReport) -> Html:
     ])
     spoken_not = f"Punctuation that is not spoken: {report.dropped}."
     left_out = paragraph(spoken_not, class_="small") if report.dropped else NOTHING
+    read_as = join(paragraph(line, class_="small") for line in report.notes)
+    tiles = join((read_as, tiles))
     if not report.findings:
         return join((tiles, left_out, present.notice("Nothing to complain about.", "good")))
     rows = [(present.tone_word(one.level), one.where, one.message) for one in report.findings[:_MOST_FINDINGS]]

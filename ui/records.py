@@ -60,6 +60,7 @@ class DatasetReport:
     characters: int | None
     dropped: str  # punctuation that the normaliser leaves out, with counts
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # what the source was recognised as, and why
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -108,6 +109,7 @@ def dataset_report(folder: Path) -> DatasetReport | None:
         ", ".join(f"{character} {count} times" for character, count in dropped.items()),
         tuple(_finding("error", item) for item in _items(values.get("errors")))
         + tuple(_finding("warning", item) for item in _items(values.get("warnings"))),
+        _lines(values.get("notes")),
     )
 
 
@@ -120,6 +122,10 @@ def held_out_texts(workspace: Workspace, name: str, most: int = 6) -> list[str]:
         return []
     texts = [str(clip.get("text", "")) for clip in clips if clip.get("split") == "held_out"]
     return sorted((text for text in texts if text), key=len)[:most]
+
+
+def _lines(value: object) -> tuple[str, ...]:
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
 def _finding(level: str, item: Mapping[str, object]) -> Finding:
