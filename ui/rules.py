@@ -70,7 +70,7 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     page.on(folds.input, lambda value, now: [NOTHING, rules_text.with_folds(str(now), _names(value))],
             [folds, text], [notice, text])
     page.on(text.blur, lambda: [gr.skip()], [], [notice])
-    page.on(save.click, lambda wanted, now: _save(page, str(wanted), str(now)), [save_as, text],
+    page.on(save.click, lambda *values: _save(page, *map(str, values)), [save_as, text, name],
             [notice, name, save_as, chosen])
 
 
@@ -104,7 +104,10 @@ def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
     return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
 
 
-def _save(page: Page, name: str, text: str) -> Sequence[object]:
+def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
+    if name.strip() != opened and (page.workspace.rules / f"{name.strip()}.yaml").is_file():
+        raise UserError(f"There are other rules named {name.strip()!r} already.",
+                        f"Open them to change them, or save as {text_rules.free_name(page.workspace, name.strip())!r}.")
     saved = text_rules.save(page.workspace, name.strip(), text)
     what = "is there already" if saved.state == "already there" else "is saved"
     told = present.notice(f"{saved.name} {what}, and chosen for the next tokenizer.", "good")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from config.errors import UserError
@@ -67,3 +69,13 @@ def test_costs_and_uses_are_told(workspace: Workspace) -> None:
     assert "Not in use" in page.known_view(text_rules.entries(workspace))
     (workspace.rules / "mine.yaml").write_text("words: [", encoding="utf-8")
     assert "could not be read" in page.known_view(text_rules.entries(workspace))
+
+
+def test_other_rules_of_that_name_are_not_overwritten(workspace: Workspace) -> None:
+    text_rules.save(workspace, "mine", SHIPPED)
+    place = SimpleNamespace(workspace=workspace)
+    with pytest.raises(UserError, match="other rules named 'mine' already") as refused:
+        page._save(place, "mine", "version: 1", "am")  # type: ignore[arg-type]
+    assert "'mine-2'" in refused.value.hint
+    assert text_rules.load(workspace, "mine").abbreviations
+    assert page._save(place, "mine", "version: 1", "mine")[2] == "mine"  # type: ignore[arg-type]
