@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from config.errors import UserError
-from core import certify, checkpoint, drift, opening, scopes, train, training_data
+from config.schema import ExportOptions
+from core import certify, checkpoint, drift, export, job, opening, scopes, train, training_data
 from core.anchors import Anchors
-from core.journal import Evaluated
-from core.loading import load_checkpoint
+from core.journal import Evaluated, Journal
+from core.loading import load, load_checkpoint
 from core.precision import Precision
 from core.prefix import base_tensors
 from core.reporter import StopRequested
@@ -20,7 +22,7 @@ from core.trainer import Trainer
 from core.training_data import Utterance
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
-from tests.worlds import Listener, train_options
+from tests.worlds import Listener, extended_world, train_options
 
 FULL = {"scope": "full", "steps": 6, "warmup": 0, "batch_size": 3, "text_dropout": 0.0, "adapter_dropout": 0.0}
 
@@ -197,6 +199,25 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     if world.case.name == "tiny":
         assert begun[0].step == 0
         assert set(begun[0].languages) == {"am", "en", "fr"}
+
+
+def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> None:
+    workspace = extended_world(tmp_path)
+    options = train_options(scope="full", steps=2, checkpoint_every=2, judged_sentences=0)
+    made = job.create(workspace, "train", options, name="one")
+    listener = Listener(made.directory)
+    train.run(options, workspace, listener)
+    journal = Journal(made.journal)
+    for event in listener.of("checkpoint"):
+        journal.append(event)
+    journal.close()
+    result = export.run(ExportOptions(run="run:one", export="whole"), workspace, Listener(workspace.runs / "export"))
+    assert (result["export_reloads"], result["changed_tensors"]) == ("passed", "measured")
+    there, run = load(workspace, "export:whole", CPU), load(workspace, "run:one", CPU)
+    tensors = there.model.module.state_dict()
+    assert all(torch.equal(value, tensors[name]) for name, value in run.model.module.state_dict().items())
+    assert there.base_hash == run.base_hash
+    assert run.changed
 
 
 def test_drift_past_the_bound_is_told_or_stops() -> None:
