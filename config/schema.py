@@ -73,7 +73,7 @@ NameOrNothing = Annotated[str, BeforeValidator(_text), AfterValidator(_safe_name
 Scope = Literal["rows", "gated", "full"]
 AdapterKind = Literal["lora", "dora", "adalora"]
 FullChanges = Literal["everything", "layers", "heads", "adapters"]
-Initialisation = Literal["mean", "neighbours", "romanised", "factored", "fitted"]
+Initialisation = Literal["random", "mean", "neighbours", "romanised", "factored", "fitted"]
 SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -154,7 +154,7 @@ class ExtendOptions(Options):
     model: Name = Field("tiny", title="Model", description="Base model to extend.")
     tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer; its base part must be the model's own.")
     extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.")
-    initialisation: Initialisation = Field("romanised", title="Start of new rows", description="`mean` of all old rows with noise, mean of the `neighbours` (base tokens that spell the same text), the `romanised` spelling, the `factored` one (consonant plus vowel, for syllabaries), or `fitted`: the romanised start, then a short fit to the model's own states for that spelling, without audio.")
+    initialisation: Initialisation = Field("romanised", title="Start of new rows", description="`random`: drawn like the old rows, to compare with; `mean` of all old rows with noise, mean of the `neighbours` (base tokens that spell the same text), the `romanised` spelling, the `factored` one (consonant plus vowel, for syllabaries), or `fitted`: the romanised start, then a short fit to the model's own states for that spelling, without audio.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")
 
 

@@ -20,7 +20,7 @@ from data.front_end import FrontEnd
 from data.romanise import romanise
 
 _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
-MEAN_NOISE = 0.1  # of the old rows' standard deviation, in each dimension
+_FROM_ALL = {"mean": 0.1, "random": 1.0}  # noise around the mean of all rows, in standard deviations of the old ones
 TWIN_NOISE = 0.02  # the same, for rows that would equal another
 
 
@@ -53,13 +53,14 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
     sources = [_source_ids(token, base, strategy) for token in tokens]
     factors = [_factors(token, base) if strategy == "factored" else None for token in tokens]
     generator = torch.Generator().manual_seed(seed)
-    rows = {name: _rows(old, sources, factors, generator) for name, old in tables.items()}
+    noise = _FROM_ALL.get(strategy, _FROM_ALL["mean"])
+    rows = {name: _rows(old, sources, factors, generator, noise) for name, old in tables.items()}
     return Initialised(
         rows,
         spellings=tuple(tuple(ids) if token.kind != "tag" else () for token, ids in zip(tokens, sources, strict=True)),
         spelled=tuple(t.text for t, ids in zip(tokens, sources, strict=True) if ids and t.kind != "tag"),
         fallen_back=tuple(t.text for t, ids in zip(tokens, sources, strict=True)
-                          if not ids and t.kind != "tag" and strategy != "mean"),
+                          if not ids and t.kind != "tag" and strategy not in _FROM_ALL),
         tags=tuple(token.text for token in tokens if token.kind == "tag"),
     )
 
@@ -69,7 +70,7 @@ def _source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> li
     if token.kind == "tag":
         tags = (base.tag_id(language) for language in base.base_languages)
         return [tag for tag in tags if tag is not None]
-    if strategy == "mean":
+    if strategy in _FROM_ALL:
         return []
     ids, unknown = base.spell(token.text if strategy == "neighbours" else romanise(token.text))
     if strategy == "neighbours" and unknown:
@@ -88,8 +89,9 @@ def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | N
 
 
 def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
-          factors: Sequence[tuple[Sequence[int], Sequence[int]] | None], generator: torch.Generator) -> torch.Tensor:
-    """New rows (M, D) for old rows (N, D), computed in float32 on the CPU.
+          factors: Sequence[tuple[Sequence[int], Sequence[int]] | None], generator: torch.Generator,
+          share: float) -> torch.Tensor:
+    """New rows (M, D) for old rows (N, D), computed in float32 on the CPU; `share` of noise around the mean of all.
 
     A syllable has the whole of what sets its consonant apart from the mean of all rows, and the whole of its vowel's;
     the mean of the two would have half of each.
@@ -99,7 +101,7 @@ def _rows(old: torch.Tensor, sources: Sequence[Sequence[int]],
     rows = torch.empty(len(sources), exact.shape[1])
     for index, ids in enumerate(sources):
         noise = torch.randn(exact.shape[1], generator=generator) * spread
-        rows[index] = exact[list(ids)].mean(0) if ids else mean + MEAN_NOISE * noise
+        rows[index] = exact[list(ids)].mean(0) if ids else mean + share * noise
         if (pair := factors[index]) is not None:
             rows[index] = sum(exact[list(part)].mean(0) for part in pair) - mean
     return _part_twins(rows.to(old.dtype), exact.to(old.dtype), spread, generator)

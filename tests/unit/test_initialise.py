@@ -5,10 +5,11 @@ import torch
 from small_data import AMHARIC, base
 
 from config.errors import UserError
+from config.schema import Initialisation
 from core.initialise import initial_rows
 from data.front_end import FrontEnd
 
-STRATEGIES = ("mean", "neighbours", "romanised", "factored")
+STRATEGIES = ("random", "mean", "neighbours", "romanised", "factored")
 CHARACTERS = sorted(set("".join(AMHARIC)) - {" "} | set("ሀሐኀ"))
 SIZE = 32
 
@@ -49,11 +50,13 @@ def test_random_state_of_the_process_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_mean_has_noise_of_a_tenth() -> None:
+@pytest.mark.parametrize(("strategy", "share"), [("mean", 0.1), ("random", 1.0)])
+def test_rows_around_the_mean_of_all_have_their_share_of_noise(strategy: Initialisation, share: float) -> None:
     old = tables()["text_head"]
-    rows = initial_rows({"text_head": old}, base(), amharic(), "mean", 0).rows["text_head"][1:]
-    spread = (rows - old.mean(0)).std(0, correction=0) / old.std(0, correction=0)
-    assert 0.07 < spread.mean() < 0.13
+    made = initial_rows({"text_head": old}, base(), amharic(), strategy, 0)
+    spread = (made.rows["text_head"][1:] - old.mean(0)).std(0, correction=0) / old.std(0, correction=0)
+    assert 0.7 * share < spread.mean() < 1.3 * share
+    assert made.fallen_back == ()
 
 
 def test_romanised_is_the_mean_of_the_latin_letters() -> None:

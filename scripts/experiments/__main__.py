@@ -1,0 +1,118 @@
+"""Try variations of the demo's training on the built-in model, several seeds each, and tabulate what came of them.
+
+Each training is a job of the workspace. One that is measured already is not done again and one that was cut off goes
+on, so the command can be ended and given again. The tables are written to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
+from core import demo, jobs
+from core.job_state import JobState
+from core.workspace import Workspace
+from scripts.command import DEFAULT_WORKSPACE
+from scripts.experiments import measured, plan, report
+from scripts.experiments.measured import Measured
+from scripts.experiments.plan import Group, Trial
+
+_POLL_S = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, then write the tables; the exit code."""
+    given = build_parser().parse_args(arguments)
+    try:
+        workspace = Workspace.open(given.workspace)
+        chosen = given.only.split(",") if given.only else None
+        groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
+        _prepare(workspace)
+        for seed in range(given.seeds):  # a whole round of all trials first, so that what is cut off is comparable
+            for group in groups:
+                for trial in group.trials:
+                    _try(workspace, trial, seed)
+        _write(Path(given.out or workspace.path / "experiments.md"), workspace, groups, given.seeds)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.experiments", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--only", metavar="GROUP,...", help="groups of scripts/experiments/plan.yaml (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each trial (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="steps of every training, to try the experiments themselves")
+    parser.add_argument("--out", metavar="FILE", help="where the tables go (default: experiments.md in the workspace)")
+    return parser
+
+
+def _prepare(workspace: Workspace) -> None:
+    """The base model, the demo dataset and its tokenizer."""
+    steps: list[tuple[str, Options, bool]] = [
+        ("download", demo.preset("download", DownloadOptions), "tiny" in workspace.list_models()),
+        ("prepare", demo.preset("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
+        ("tokenizer", demo.preset("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
+    ]
+    for verb, options, there in steps:
+        if not there:
+            _finish(jobs.create(workspace, verb, options))
+
+
+def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
+    name = trial.run(seed)
+    if measured.read(workspace.runs / name) is not None:
+        return
+    print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
+    options: ExtendOptions = trial.extension(seed)
+    if options.extension not in workspace.list_extensions():
+        _finish(jobs.create(workspace, "extend", options))
+    job = (jobs.load(workspace, name) if name in workspace.list_runs()
+           else jobs.create(workspace, "train", trial.training(seed), name=name))
+    state, peak = _finish(job)
+    measured.of(trial.name, seed, state, peak).write(job.directory)
+
+
+def _finish(job: jobs.Job) -> tuple[JobState, int]:
+    """Let a worker do the job; its state and the most memory that the worker held, in bytes."""
+    before = jobs.state(job)
+    if before.status != "finished":
+        (jobs.resume if before.resumable else jobs.start)(job)
+    peak = 0
+    while not (state := jobs.wait(job, _POLL_S)).ended:
+        peak = max(peak, _held(job))
+    if state.status != "finished":
+        raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
+    return state, peak
+
+
+def _held(job: jobs.Job) -> int:
+    """The most that the job's process has held so far, as Linux counts it."""
+    pid = job.lock.read_text().partition(" ")[0].strip()
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int) -> None:
+    def found(trial: Trial) -> list[Measured]:
+        folders = [workspace.runs / trial.run(seed) for seed in range(seeds)]
+        return [one for folder in folders if (one := measured.read(folder))]
+
+    sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
+    path.write_text("\n".join(sections), encoding="utf-8")
+    print(f"Written: {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What is to be tried can be tried, and what was measured is told with its spread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from config.schema import TrainOptions
+from core import demo
+from scripts.experiments import measured, plan, report
+from scripts.experiments.measured import Measured
+
+ONE = Measured("rows", 0, 400, 100.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
+               {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})
+
+
+def test_every_trial_is_the_demo_but_for_what_it_names() -> None:
+    common = demo.preset("train", TrainOptions).model_dump()
+    for group in plan.read():
+        for trial in group.trials:
+            made = trial.training(2)
+            changed = {name for name, value in made.model_dump().items() if value != common[name]}
+            assert changed <= {*trial.train, "seed", "extension", "max_minutes"}
+            assert (made.seed, made.extension) == (2, trial.extension(2).extension)
+            assert trial.extension(2).seed == 2
+
+
+def test_names_of_runs_and_extensions_never_meet() -> None:
+    trials = [(trial, seed) for group in plan.read() for trial in group.trials for seed in range(3)]
+    assert len({trial.run(seed) for trial, seed in trials}) == len(trials)
+    by_name = {trial.extension(seed).extension: trial.extension(seed) for trial, seed in trials}
+    assert all(by_name[trial.extension(seed).extension] == trial.extension(seed) for trial, seed in trials)
+
+
+def test_a_shorter_try_of_the_experiments_is_shorter_everywhere() -> None:
+    assert {trial.training(0).steps for group in plan.read(steps=60) for trial in group.trials} == {60}
+    assert all(step <= 60 for group in plan.read(steps=60) for step in group.at)
+
+
+def test_seeds_are_told_as_mean_and_deviation() -> None:
+    assert measured.spread([10.0, 12.0, 14.0], "%") == "12.0 ± 2.0%"
+    assert measured.spread([10.0], " s", 0) == "10 s"
+    assert measured.spread([]) == "not measured"
+
+
+def test_what_was_not_measured_is_said_to_be_so() -> None:
+    scope, rows = plan.read()
+    other = replace(ONE, seed=1, heard={"am": 0.7, "en": 0.06})
+    shown = report.section(scope, {"rows": [ONE, other]})
+    assert "| rows | 2 | 60.0 ± 14.1% | 6.0 ± 0.0% |" in shown
+    assert "| gated-lora-8 | 0 | not measured |" in shown
+    assert "| random | 1 | 5.000 | 4.000 | not measured |" in report.section(rows, {"random": [ONE]})
+
+
+def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
+    ONE.write(tmp_path)
+    assert measured.read(tmp_path) == ONE
