@@ -1,7 +1,11 @@
-"""The whole way on the page with a small made-up Chatterbox: recordings, letters, rows, training, sound, export."""
+"""The whole way on the page with a made-up Chatterbox: recordings, letters, rows, training, sound, export.
+
+A small one always; with the slow tests one of the published size, which is fetched from a hub first.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +22,12 @@ from core.job_state import JobState
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, open_tab, wait_until
+from tests.hub import serving
 from tests.serving import App, served
 from tests.worlds import RATE, SYLLABLES, tone
 
 pytestmark = pytest.mark.browser
-PATIENCE_S = 240.0
+PATIENCE_S, PATIENCE_AT_FULL_SIZE_S = 240.0, 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,9 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FULL_SIZE = "full-size"  # folder of the published sizes beside the workspace
+
+
 def field(page: Page, tab: str, name: str) -> Locator:
     return page.locator(f"#tab-{tab} #field-{name} input, #tab-{tab} #field-{name} textarea").first
 
@@ -59,11 +67,12 @@ def field(page: Page, tab: str, name: str) -> Locator:
 def done(page: Page, workspace: Workspace, verb: str, count: int = 1) -> JobState:
     """The newest job of `verb` when `count` of them have ended."""
     board = JobBoard(workspace)
+    full_size = (workspace.path.parent / FULL_SIZE).is_dir()
 
     def ended() -> list[JobState]:
         return [state for state in board.states() if state.verb == verb and state.ended]
 
-    wait_until(lambda: len(ended()) >= count, PATIENCE_S, page)
+    wait_until(lambda: len(ended()) >= count, PATIENCE_AT_FULL_SIZE_S if full_size else PATIENCE_S, page)
     state = ended()[0]
     assert state.status == "finished", f"{state.message}\n{state.traceback}\n{jobs.log_tail(state.job)}"
     return state
@@ -81,6 +90,47 @@ def test_a_language_is_taught_from_recordings_to_an_export(
     narrow = open_page(app.url + "?tab=listen", NARROW, "dark")
     expect(narrow.locator("#clips audio").first).to_be_visible()
     take(narrow, "chatterbox-listen-390-dark")
+
+
+@pytest.mark.slow
+def test_the_same_at_the_published_size(
+    tmp_path: Path, recordings: Path, open_page: Callable[..., Page], take: Take, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes 15 GB of disk, 12 GB of memory and an hour on two cores."""
+    chatterbox_world.write_full_size(tmp_path / FULL_SIZE)
+    (tmp_path / FULL_SIZE / "model.json").unlink()
+    workspace = Workspace.open(tmp_path / "workspace")
+    try:
+        with serving() as hub:
+            monkeypatch.setenv("HF_ENDPOINT", hub.url)
+            hub.add("ResembleAI/chatterbox", {file.name: file for file in (tmp_path / FULL_SIZE).iterdir()})
+            with served(workspace.path) as app:
+                page = open_page(app.url + "?tab=model")
+                download(page, workspace)
+                open_tab(page, "Data")
+                prepare(page, workspace, recordings)
+                extend(page, workspace)
+                for count, scope in enumerate(("rows", "full", "gated"), 1):
+                    train(page, workspace, take, scope, count)
+                hear(page, workspace, take)
+                export(page, workspace)
+    finally:
+        for state in JobBoard(workspace).queue():
+            jobs.force_stop(state.job)
+        shutil.rmtree(tmp_path)
+
+
+def download(page: Page, workspace: Workspace) -> None:
+    """From the hub, the variant whose files are there."""
+    page.locator("#chatterbox-variant input").click()
+    page.get_by_role("option", name="Multilingual v2", exact=True).click()
+    page.locator("#family-chatterbox ~ *").get_by_role("button", name="Name and revision").click()
+    page.locator("#chatterbox-save-as textarea, #chatterbox-save-as input").fill("chatterbox")
+    page.locator("#family-chatterbox ~ *").get_by_role("button", name="The same on the command line").first.click()
+    expect(page.locator("#command-chatterbox")).to_contain_text("--save-as chatterbox")
+    page.locator("#get-chatterbox").click()
+    done(page, workspace, "download")
+    assert workspace.list_models() == ["chatterbox"]
 
 
 def prepare(page: Page, workspace: Workspace, recordings: Path) -> None:
@@ -106,22 +156,27 @@ def extend(page: Page, workspace: Workspace) -> None:
     done(page, workspace, "extend")
 
 
-def train(page: Page, workspace: Workspace, take: Take) -> None:
+def train(page: Page, workspace: Workspace, take: Take, scope: str = "gated", count: int = 1) -> None:
+    """The training number `count`: a few steps."""
     open_tab(page, "Train")
     form = page.locator("#new-run")
+    if count > 1:  # the form is folded away when there is a run to look at
+        form.get_by_role("button", name="Start a new run").click()
     expect(field(page, "train", "extension")).to_have_value("chatterbox-am")
-    form.get_by_role("button", name="More settings").click()
-    expect(field(page, "train", "adapter_rank")).to_have_value("32")
-    expect(field(page, "train", "judged_sentences")).to_have_value("4")
-    expect(field(page, "train", "row_rate")).to_have_value("0.001")
+    field(page, "train", "scope").click()
+    page.get_by_role("option", name=scope, exact=True).click()
+    if count == 1:
+        form.get_by_role("button", name="More settings").click()
+        for name, value in (("adapter_rank", "32"), ("judged_sentences", "4"), ("row_rate", "0.001")):
+            expect(field(page, "train", name)).to_have_value(value)  # of the family's preset
     for name, value in (("steps", 3), ("warmup", 1), ("batch_size", 2), ("checkpoint_every", 3),
                         ("judged_sentences", 1)):
         field(page, "train", name).fill(str(value))
     take(page, "chatterbox-train-1280-light")
     page.locator("#run-train").click()
-    state = done(page, workspace, "train")
+    state = done(page, workspace, "train", count)
     assert {name: state.job.settings[name] for name in ("steps", "scope", "adapter_rank", "adapter_rate")} == {
-        "steps": 3, "scope": "gated", "adapter_rank": 32, "adapter_rate": 1e-4}
+        "steps": 3, "scope": scope, "adapter_rank": 32, "adapter_rate": 1e-4}
     assert state.samples
 
 
