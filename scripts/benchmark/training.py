@@ -41,7 +41,7 @@ _SPREAD = 0.5  # standard deviation of the logarithm of the lengths
 _NEW, _FIRST_NEW = "am", 0x1200  # the new language, and its first letter
 _LAYER_PARAMETERS, _OTHER_PARAMETERS = 16_800_000, 32_000_000
 _BYTES_A_PARAMETER = 16  # weight, gradient and AdamW's two, in float32
-_BYTES_A_POSITION = 120_000  # of activations that a layer keeps; measured on the package
+_BYTES_A_POSITION = 220_000  # of activations that a layer keeps: its products, and 16 heads of attention weights
 _SAFE = 0.8  # of the free memory
 _FEWER = (30, 20, 10, 5)  # layers
 
