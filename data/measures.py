@@ -1,0 +1,217 @@
+"""Measures of one recording, each a pure function of its samples; the judging is done in `data.clip_findings`.
+
+A waveform is mono, (S,) float32 in [-1, 1]. Powers are mean squares; decibels are of full scale where not said
+otherwise. Needs numpy alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+Samples = NDArray[np.float32]
+Powers = NDArray[np.float64]
+
+VERSION = 1  # of what is measured, and so of what is cached
+NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
+_FULL = 0.999  # of full scale: clipped
+_STEP = 2.0**-15  # of 16-bit samples
+_FLAT = 3  # samples in a row on the peak that no voice makes
+_FRAME_S, _HOP_S = 0.025, 0.010
+_BANDS, _MOMENTS = 17, 17  # of the sketch: 16 x 16 differences
+_SKETCH_S = 0.064
+_SKETCH_HZ = (200.0, 3400.0)  # what every copy keeps, also one by telephone
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What was measured of a recording. None: it cannot be told from this one."""
+
+    duration_s: float
+    sample_rate: int  # Hz
+    peak: float  # of full scale
+    clipped_share: float  # of the samples
+    level_lufs: float | None
+    snr_db: float | None
+    silence_start_s: float
+    silence_end_s: float
+    bandwidth_hz: float
+    sketch: str  # 256 bits in hexadecimal, alike for recordings that sound alike; empty where too little happens
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict) -> Measures:
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+
+def measure(waveform: Samples, sample_rate: int) -> Measures:
+    """All measures of (S,), S > 0."""
+    powers = frame_powers(waveform, sample_rate)
+    start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
+    loudness, snr = level_lufs(waveform, sample_rate), signal_to_noise(powers)
+    return Measures(
+        round(len(waveform) / sample_rate, 3), sample_rate, round(peak(waveform), 4),
+        round(clipped_share(waveform), 6), None if loudness is None else round(loudness, 1),
+        None if snr is None else round(snr, 1), round(start_s, 3), round(end_s, 3),
+        round(bandwidth(waveform, sample_rate)), sketch(waveform, sample_rate),
+    )
+
+
+def peak(waveform: Samples) -> float:
+    """The largest sample, of full scale."""
+    return float(np.abs(waveform).max())
+
+
+def clipped_share(waveform: Samples) -> float:
+    """Share of the samples at full scale, or in a flat top: three or more in a row at the recording's own peak.
+
+    The second finds recordings that were clipped and then made quieter.
+    """
+    size = np.abs(waveform)
+    top = float(size.max())
+    if top == 0:
+        return 0.0
+    on_top = np.concatenate(([False], size >= top - _STEP, [False]))
+    edges = np.flatnonzero(on_top[1:] != on_top[:-1])
+    flat = np.zeros(len(size) + 1, dtype=np.int32)
+    for begin, end in edges.reshape(-1, 2):
+        if end - begin >= _FLAT:
+            flat[begin] += 1
+            flat[end] -= 1
+    return float(((size >= _FULL) | (np.cumsum(flat)[:-1] > 0)).mean())
+
+
+def level_lufs(waveform: Samples, sample_rate: int) -> float | None:
+    """Integrated loudness of ITU-R BS.1770-4, one channel; None for silence. A 997 Hz sine at full scale is at -3.01.
+
+    K-weighting is done by its frequency response, so that it holds at any rate; a clip of less than 0.4 s is one block.
+    """
+    size = 1 << (len(waveform) + sample_rate // 10).bit_length()  # room for what the filter leaves behind
+    weighted = np.fft.irfft(np.fft.rfft(waveform, size) * _k_weighting(size, sample_rate), size)[:len(waveform)]
+    total = np.concatenate(([0.0], np.cumsum(weighted**2)))
+    block = min(len(waveform), round(0.4 * sample_rate))
+    starts = np.arange(0, len(waveform) - block + 1, max(1, block // 4))
+    powers = (total[starts + block] - total[starts]) / block
+    heard = powers[powers > 10 ** ((-70 + 0.691) / 10)]
+    if not len(heard):
+        return None
+    heard = heard[heard > heard.mean() / 10]
+    return float(-0.691 + 10 * np.log10(heard.mean()))
+
+
+def _k_weighting(size: int, sample_rate: int) -> NDArray[np.complex128]:
+    """Response of BS.1770's two filters at the bins of a real FFT: a high shelf of 4 dB, and a high-pass at 38 Hz.
+
+    Frequencies and qualities are those that give the standard's coefficients at 48 kHz (B. De Man 2014).
+    """
+    z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
+    k, q = np.tan(np.pi * 1681.974450955533 / sample_rate), 0.7071752369554196
+    high = 10 ** (3.999843853973347 / 20)
+    band = high**0.4996667741545416
+    shelf = ((high + band * k / q + k * k) + 2 * (k * k - high) * z + (high - band * k / q + k * k) * z**2) \
+        / ((1 + k / q + k * k) + 2 * (k * k - 1) * z + (1 - k / q + k * k) * z**2)
+    k, q = np.tan(np.pi * 38.13547087602444 / sample_rate), 0.5003270373238773
+    a0 = 1 + k / q + k * k
+    passed = (1 - 2 * z + z**2) / (1 + 2 * (k * k - 1) / a0 * z + (1 - k / q + k * k) / a0 * z**2)
+    return shelf * passed
+
+
+def frame_powers(waveform: Samples, sample_rate: int) -> Powers:
+    """Power of frames of 25 ms, one each 10 ms, (F,): at least one."""
+    frame, hop = min(len(waveform), round(_FRAME_S * sample_rate)), max(1, round(_HOP_S * sample_rate))
+    total = np.concatenate(([0.0], np.cumsum(waveform.astype(np.float64)**2)))
+    starts = np.arange(0, len(waveform) - frame + 1, hop)
+    return np.maximum(0.0, total[starts + frame] - total[starts]) / frame
+
+
+def signal_to_noise(powers: Powers) -> float | None:
+    """Estimated ratio of voice to noise in dB, from frame powers (F,): pauses hold the noise alone.
+
+    Noise is the third percentile (short readings pause that seldom), digital silence at the ends left out; voice is
+    what louder frames have beyond it. None where there is no pause to hear the noise in.
+    """
+    sounding = np.flatnonzero(powers > 1e-12)
+    if not len(sounding):
+        return None
+    inner = powers[sounding[0]:sounding[-1] + 1]
+    noise, loud = float(np.percentile(inner, 3)), float(np.percentile(inner, 95))
+    if loud < 2 * noise:
+        return None
+    voice = float(inner[inner > 2 * noise].mean()) - noise
+    return min(NO_NOISE_DB, 10 * float(np.log10(voice / noise))) if noise > 1e-12 else NO_NOISE_DB
+
+
+def silence_at_ends(waveform: Samples, sample_rate: int, powers: Powers | None = None) -> tuple[float, float]:
+    """Seconds before the first and after the last frame with sound; all of it and 0 for a silent recording.
+
+    Sound is 40 dB or less under the loud frames and 6 dB or more above the pauses.
+    """
+    powers = frame_powers(waveform, sample_rate) if powers is None else powers
+    duration_s = len(waveform) / sample_rate
+    noise, loud = float(np.percentile(powers, 10)), float(np.percentile(powers, 95))
+    sounding = np.flatnonzero(powers > min(max(loud * 1e-4, noise * 4), loud / 10)) if loud > 1e-12 else np.array([])
+    if not len(sounding):
+        return duration_s, 0.0
+    # The first frame that sounds is the one whose end the sound reaches, the last the one whose start it reaches.
+    first = float(sounding[0]) * _HOP_S + (_FRAME_S if sounding[0] else 0.0)
+    last = float(sounding[-1]) * _HOP_S + (0.0 if sounding[-1] < len(powers) - 1 else duration_s)
+    return min(first, duration_s), max(0.0, duration_s - last)
+
+
+def bandwidth(waveform: Samples, sample_rate: int) -> float:
+    """The highest frequency in Hz at which the mean spectrum is 50 dB or less under its strongest part; 0 for silence.
+
+    Upsampled sound ends at half of its old rate, however many samples a second it has now. Voices have some -35 dB at
+    8 kHz (Byrne et al. 1994); what a short resampling filter leaves just beyond the old rate may still be counted.
+    """
+    spectrum = _mean_spectrum(waveform, sample_rate)
+    if spectrum.max() <= 1e-14:
+        return 0.0
+    width = sample_rate / 2 / (len(spectrum) - 1)
+    heard = np.flatnonzero(spectrum > spectrum.max() * 1e-5)
+    return float(heard[-1] * width)
+
+
+def _mean_spectrum(waveform: Samples, sample_rate: int) -> Powers:
+    """Mean power spectrum of half-overlapping windows of 32 ms."""
+    size = max(64, round(0.032 * sample_rate / 2) * 2)
+    return _spectra(waveform, size, size // 2).mean(axis=0)
+
+
+def _spectra(waveform: Samples, size: int, hop: int) -> Powers:
+    """Power spectra (F, size // 2 + 1) of Blackman windows, whose side lobes are below -58 dB and fall fast."""
+    padded = np.pad(waveform, (0, max(0, size - len(waveform))))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
+    window = np.blackman(size).astype(np.float32)
+    return np.concatenate([np.abs(np.fft.rfft(frames[start:start + 512] * window, axis=1)) ** 2 / window.sum()**2
+                           for start in range(0, len(frames), 512)])
+
+
+def sketch(waveform: Samples, sample_rate: int) -> str:
+    """256 bits that copies of a recording share, whatever their level, rate and format; empty where little happens.
+
+    Whether the difference of neighbouring bands grows from one moment to the next (Haitsma and Kalker 2002), over 17
+    bands up to 3.4 kHz and 17 parts of the recording between its silent ends.
+    """
+    start_s, end_s = silence_at_ends(waveform, sample_rate)
+    voiced = waveform[int(start_s * sample_rate):max(1, ceil(len(waveform) - end_s * sample_rate))]
+    size = round(_SKETCH_S * sample_rate / 2) * 2
+    if len(voiced) < size * 6:
+        return ""
+    total = np.cumsum(_spectra(voiced, size, size // 4), axis=1)
+    edges = np.geomspace(*_SKETCH_HZ, _BANDS + 1) * size / sample_rate  # in bins, of which a part may count
+    below = np.stack([np.interp(edges, np.arange(total.shape[1]), frame) for frame in total])
+    parts = np.stack([part.mean(axis=0) for part in np.array_split(np.diff(below, axis=1), _MOMENTS)])
+    level = np.log(parts + parts.max() * 1e-4)
+    growth = np.diff(np.diff(level, axis=1), axis=0)
+    return np.packbits(growth > 0).tobytes().hex() if (np.abs(growth) > 0.1).mean() > 0.5 else ""
+
+
+def differing_bits(one: str, other: str) -> int:
+    """In how many of 256 bits two sketches differ: about 128 for unrelated recordings."""
+    return (int(one, 16) ^ int(other, 16)).bit_count()

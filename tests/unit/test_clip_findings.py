@@ -1,0 +1,108 @@
+"""What is remarked upon, with made measures: each fault is found, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data.clip_findings import ERROR, WARNING, ClipFinding, Spoken, badness, judge, robust_z
+from data.measures import Measures
+
+GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
+TEXT = "abcdefghij klmnopqrst uvwxyz abcde"  # 31 letters in 2.8 s
+
+
+def clips(*odd: Spoken, count: int = 30) -> list[Spoken]:
+    """Good clips by one speaker, each with a text of its own, and odd ones after them."""
+    letters = "bcdfghjklmnprstvwz"
+    return [*(Spoken(f"good{index}", TEXT + letters[index % 18] + letters[index // 18], "ann", GOOD)
+              for index in range(count)), *odd]
+
+
+def kinds(found: Sequence[ClipFinding]) -> list[tuple[str, str]]:
+    return [(one.kind, one.level) for one in found]
+
+
+def odd(text: str = TEXT, speaker: str = "ann", **changes: float | str | None) -> Spoken:
+    return Spoken("odd", text, speaker, replace(GOOD, **changes))  # type: ignore[arg-type]
+
+
+def test_good_clips_are_not_remarked_upon() -> None:
+    assert judge(clips()) == [()] * 30
+
+
+@pytest.mark.parametrize(("clip", "kind", "level", "number"), [
+    (odd(clipped_share=0.02), "clipping", WARNING, "2.0%"),
+    (odd(snr_db=4.0), "noise", WARNING, "4 dB"),
+    (odd(silence_start_s=0.9), "silence", WARNING, "0.9 s of silence at the start"),
+    (odd(silence_end_s=0.9), "silence", WARNING, "0.9 s of silence at the end"),
+    (odd(bandwidth_hz=3900.0), "bandwidth", WARNING, "nothing above 3.9 kHz in 24,000"),
+    (odd(level_lufs=-35.0), "level", WARNING, "-35 LUFS, 15 under the others"),
+    (odd(text="abcdefghij klm"), "pace", ERROR, "4.6 letters a second, the others 11.8"),
+    (odd(text=TEXT + " " + TEXT[:24]), "pace", WARNING, "letters a second, the others 11.8"),
+    (odd(text=TEXT[:-2] + "12"), "symbols", WARNING, "1 2 in the text"),
+    (odd(speaker="bob"), "one clip", WARNING, "'bob'"),
+    (Spoken("odd", TEXT, "ann", None), "unreadable", ERROR, "could not be read"),
+    (Spoken("odd", TEXT, "ann", GOOD, unknown="ሀለ"), "unknown characters", ERROR, "ሀ ለ"),
+    (Spoken("odd", TEXT, "ann", GOOD, over="310 text ids, 256 can be held"), "too long", ERROR, "310 text ids, 256"),
+])
+def test_each_fault_is_found_with_its_number(clip: Spoken, kind: str, level: str, number: str) -> None:
+    found = judge(clips(clip))
+    assert (kind, level) in kinds(found[-1])
+    assert number in next(one.message for one in found[-1] if one.kind == kind)
+    assert {one.kind for one in found[-1]} <= {kind, "rare characters"}
+    assert found[:-1] == [()] * 30
+
+
+def test_a_text_of_another_recording_stands_out_from_real_spread() -> None:
+    chance = np.random.default_rng(0)
+    spread = [Spoken(str(index), "ab" * 20, "ann", replace(GOOD, duration_s=0.2 + 3 * float(factor)))
+              for index, factor in enumerate(np.exp(0.15 * chance.standard_normal(300)))]
+    swapped = Spoken("swapped", "ab" * 60, "ann", GOOD)
+    found = judge([*spread, swapped])
+    assert ("pace", ERROR) in kinds(found[-1])
+    assert sum("pace" in {one.kind for one in each} for each in found[:-1]) <= 3  # 15% of spread: no false alarms
+
+
+def test_few_clips_have_no_usual_pace() -> None:
+    assert judge([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
+
+
+def test_copies_are_told_of_the_first_and_another_text_is_an_error() -> None:
+    sketch = "0123456789abcdef" * 4
+    near = f"{int(sketch, 16) ^ 0b1011:064x}"  # three bits
+    far = f"{int(sketch, 16) ^ (2**256 - 1):064x}"
+    first, copy = odd(sketch=sketch), replace(odd(sketch=near), id="copy")
+    wrong = replace(odd(text=TEXT[::-1], sketch=near), id="wrong")
+    other = replace(odd(text=TEXT[1:], sketch=far), id="other")
+    found = judge([first, copy, wrong, other])
+    assert kinds(found[0]) == []
+    assert ("same sound", WARNING) in kinds(found[1])
+    assert found[2][0].message == "sounds like odd, which has another text"
+    assert "same sound" not in {one.kind for one in found[3]}
+
+
+def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
+    found = judge([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
+                   replace(odd(text=TEXT[::-1], speaker="bob"), id="bob2")])
+    assert [[one.message for one in each] for each in found] == [
+        [], ["the text of odd, by the same speaker"], [], []]
+
+
+def test_the_worst_come_first() -> None:
+    found = judge(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
+    worst = sorted(range(33), key=lambda at: -badness(found[at]))
+    assert worst[:3] == [32, 30, 31]
+    assert badness(found[0]) == 0
+
+
+def test_robust_scores_are_not_moved_by_outliers() -> None:
+    values = [*np.random.default_rng(0).standard_normal(2001), 1e6]
+    scores = robust_z(values)
+    assert np.std(scores[:-1]) == pytest.approx(1, abs=0.1)
+    assert scores[-1] > 1e5
+    assert (robust_z([5.0] * 9) == 0).all()
+    assert robust_z([5.0] * 9 + [6.0])[-1] > 3.5
