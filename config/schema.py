@@ -129,6 +129,8 @@ class PrepareOptions(Options):
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")
     most_clips: int = Field(0, ge=0, title="Most clips", description="Take no more than so many clips of the source, the first ones; 0 takes all.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out before a text is checked: those that the tokenizer will be made with. The dataset keeps its texts as they were written.")
+    licence: str = Field("", max_length=200, title="Licence", description="What the recordings may be used for, such as `CC-BY-4.0`; it is told on the dataset and on every export that learned from it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
     held_out_apart: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
@@ -146,6 +148,17 @@ class TokenizerOptions(Options):
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken: `am`, `om`, `ti`, the code of a language that num2words knows, or your own; nothing leaves the text as it stands.")
+
+
+class LabOptions(Options):
+    """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
+
+    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is to be extended.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose text the candidates are learned from.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing leaves the text as it stands.")
+    sizes: tuple[Annotated[int, Field(ge=1, le=20000)], ...] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
+    text: Annotated[str, AfterValidator(_absolute)] = Field("", title="Text of the language", description="A text file (UTF-8) of the language: characters that it has and the dataset lacks are shown, with the sentences to record that would close the gaps.")
+    sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="At most so many sentences to record are named.")
 
 
 class ExtendOptions(Options):
@@ -287,7 +300,7 @@ VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
     "extend": ExtendOptions, "preflight": PreflightOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
     "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
-    "doctor": DoctorOptions,
+    "doctor": DoctorOptions, "lab": LabOptions,
 }
 """The verbs that run as jobs, with their options."""
 

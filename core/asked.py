@@ -13,6 +13,7 @@ from config.schema import (
     DoctorOptions,
     ExportOptions,
     ExtendOptions,
+    LabOptions,
     Options,
     PrepareOptions,
     PushOptions,
@@ -44,6 +45,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_source(options.source)
     if isinstance(options, DoctorOptions):
         _check_files(options)
+    if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
+        raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
     missing: list[tuple[_Need, UserError]] = []
@@ -92,6 +95,9 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
         case TokenizerOptions():
             if options.part == "report":
                 yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
+            yield _Need("download", options.model, workspace.model)
+            yield _Need("prepare", options.dataset, workspace.dataset)
+        case LabOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("prepare", options.dataset, workspace.dataset)
         case ExtendOptions():

@@ -240,7 +240,11 @@ class FrontEnd:
 
     def body(self, text: str, language: str) -> list[int]:
         """Ids of the normalised text alone, an unknown character as one [UNK]; for counting, never for the model."""
-        return self._ids(self._entry(language).file, self.normalise(text, language))[0]
+        return self.ids_of(self.normalise(text, language), language)
+
+    def ids_of(self, normal: str, language: str) -> list[int]:
+        """What `body` gives, for text that `normalise` made already: many tokenizers may be counted on one reading."""
+        return self._ids(self._entry(language).file, normal)[0]
 
     def unknown_characters(self, text: str, language: str) -> tuple[str, ...]:
         """Distinct characters of the normalised text that have no id in `language`."""

@@ -347,6 +347,10 @@ class Family(Protocol):
         """Codes of a clip that the language model has positions for, from the headers of its files alone."""
         ...
 
+    def longest_text(self, folder: Path) -> int:
+        """Text ids that the language model has positions for, start and stop counted, from the headers alone."""
+        ...
+
     def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
 
     def extractor_fingerprint(self, folder: Path) -> str:

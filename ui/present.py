@@ -16,7 +16,7 @@ VERB_TITLES: Mapping[str, str] = {
     "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
     "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
     "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
-    "doctor": "Examine a model",
+    "doctor": "Examine a model", "lab": "Compare tokenizers",
 }
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",

@@ -72,6 +72,11 @@ class Chatterbox:
         path = files.language_model(folder)
         return t3.config_of(weights.shapes(path), str(path)).speech_positions - 1
 
+    def longest_text(self, folder: Path) -> int:
+        """See `models.base.Family`."""
+        path = files.language_model(folder)
+        return t3.config_of(weights.shapes(path), str(path)).text_positions
+
     def extractor_fingerprint(self, folder: Path) -> str:
         """Of the bytes of the two files that hold it."""
         found = files.find(folder)

@@ -137,6 +137,10 @@ class Tiny:
         """See `models.base.Family`; the start takes a position."""
         return _language_model_config(folder).speech_positions - 1
 
+    def longest_text(self, folder: Path) -> int:
+        """See `models.base.Family`."""
+        return _language_model_config(folder).text_positions
+
     def language_model_file(self, folder: Path) -> Path:
         """See `models.base.Family`."""
         path = folder / LANGUAGE_MODEL

@@ -100,5 +100,8 @@ class SmallFamily:
     def longest_speech(self, folder: Path) -> int:
         return 100
 
+    def longest_text(self, folder: Path) -> int:
+        return 60
+
     def extractor(self, folder: Path, device: torch.device) -> SmallExtractor:
         return self.small_extractor

@@ -1,0 +1,197 @@
+"""The tokenizer lab: what it measures is what the tokenizer would be, and what it recommends follows from numbers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
+
+from config.errors import UserError
+from config.schema import LabOptions, TokenizerOptions
+from core import asked, lab, script_map, vocabulary
+from core.candidates import Texts, candidates
+from core.lab_report import BASE, CHARACTERS, ENOUGH, Candidate, LabReport, recommend
+from core.tokenizer_report import prove
+from core.workspace import Workspace
+from data import blocks, manifest
+from data.front_end import FrontEnd
+from data.manifest import Clip
+
+UDHR = Path(__file__).resolve().parents[3] / "shared" / "texts" / "udhr.jsonl"
+NUMBERS = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1.0, 12.0, 90, 0, 5, ())
+
+
+@pytest.fixture
+def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A workspace with a model, a Somali and an Amharic dataset of two seconds a clip."""
+    monkeypatch.setattr(lab, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(vocabulary, "family", lambda name: SmallFamily())
+    base().save(workspace.models / "tiny")
+    write(workspace, "somali", "so", SOMALI * 4)
+    write(workspace, "amharic", "am", AMHARIC)
+    return workspace
+
+
+def write(workspace: Workspace, name: str, language: str, texts: tuple[str, ...]) -> None:
+    clips = [Clip(str(n), f"audio/{n}.wav", text, language, "train", 2.0, "one", str(n))
+             for n, text in enumerate(texts)]
+    clips[-1] = replace(clips[-1], split="held_out")
+    folder = workspace.datasets / name
+    folder.mkdir()
+    manifest.save(folder, manifest.make_card(name, language, "test", clips), clips)
+
+
+def compared(workspace: Workspace, tmp_path: Path, **options: object) -> LabReport:
+    reporter = Recorder(tmp_path)
+    lab.run(LabOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}), workspace, reporter)
+    return LabReport.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", [CHARACTERS, "bpe-5", "bpe-40", "sentencepiece-40"])
+def test_what_is_measured_is_what_the_tokenizer_will_be(ready: Workspace, tmp_path: Path, name: str) -> None:
+    report = compared(ready, tmp_path)
+    one = report.candidate(name)
+    assert one is not None
+    made = vocabulary.run(TokenizerOptions(dataset="somali", tokenizer="x", merges=one.merges_asked,
+                                           algorithm=one.algorithm), ready, Recorder(tmp_path))
+    assert made["tokens_added"] == one.tokens_added
+    assert made["tokens_per_character"] == round(one.tokens_per_character, 4)
+    front_end = FrontEnd.load(ready.tokenizer("x"))
+    clips = manifest.load(ready.dataset("somali")).clips
+    whole = [len(front_end.encode(clip.text, "so")) for clip in clips]
+    assert (one.longest, one.over_limit) == (max(whole), sum(length > 60 for length in whole))
+    assert one.tokens_per_second == sum(length - 3 for length in whole) / (2.0 * len(clips))
+    uses = Counter(int(token) for clip in clips if clip.split == "train" for token in front_end.encode(clip.text, "so"))
+    rare = {token.text: uses[token.id] for token in front_end.added_tokens()
+            if token.kind != "tag" and uses[token.id] < 10}
+    assert dict(one.rare_pieces) == rare
+    assert one.rare == len(rare)
+
+
+def test_the_base_stands_beside_them_and_leaves_ethiopic_unknown(ready: Workspace, tmp_path: Path) -> None:
+    report = compared(ready, tmp_path, dataset="amharic")
+    before, plain = report.candidate(BASE), report.candidate(CHARACTERS)
+    assert before is not None
+    assert plain is not None
+    assert (before.characters_covered, before.tokens_added) == (0, 0)
+    assert before.unknown_rate > 0.7
+    assert (plain.characters_covered, plain.unknown_rate) == (plain.characters, 0)
+    assert report.proven == ("en", "fr")
+    assert report.recommendation.name == CHARACTERS  # no piece is seen ten times in six sentences
+
+
+def test_given_text_shows_what_the_data_lacks_and_what_to_record(ready: Workspace, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("ሰላም ለሁሉም ሰው።\nጳጳሱ ጳጳስ ነው።\nቐ\n", encoding="utf-8-sig")
+    report = compared(ready, tmp_path, dataset="amharic", text=str(text), sentences=2)
+    plain = report.candidate(CHARACTERS)
+    assert plain is not None
+    assert plain.given_unknown_rate is not None
+    assert plain.given_unknown_rate > 0
+    cells = {cell.character: cell for block in report.script for cell in block.cells}
+    assert (cells["ጳ"].train, cells["ጳ"].given) == (0, 4)
+    assert report.script[0].name == "Ethiopic"
+    assert report.script[0].whole
+    assert cells["ሿ"].train == cells["ሿ"].given == 0  # a letter of the block that no text has
+    assert "ጳጳሱ ጳጳስ ነው።" in [one.text for one in report.sentences]
+    assert len(report.sentences) == 2
+    assert set(report.left_open) <= set(report.gaps)
+
+
+def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
+    wrong = tmp_path / "latin.txt"
+    wrong.write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match="not UTF-8"):
+        compared(ready, tmp_path, text=str(wrong))
+    with pytest.raises(UserError, match="could not be read"):
+        compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
+    with pytest.raises(UserError, match="There is no text file"):
+        asked.check(ready, "lab", LabOptions(dataset="somali", text=str(tmp_path / "none.txt")))
+    with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):
+        asked.check(ready, "lab", LabOptions(dataset="nosuch"))
+    (tmp_path / "lab.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match=r"lab\.json could not be read"):
+        LabReport.load(tmp_path)
+
+
+@pytest.mark.parametrize(("changes", "chosen", "said"), [
+    ({}, "bpe-50", "40% fewer tokens"),
+    ({"rare": 6}, "characters", "6 of bpe-50 are seen fewer than 10 times, 5 of the characters"),
+    ({"tokens_per_character": 0.95}, "characters", "save too little"),
+    ({"unknown_rate": 0.1}, "characters", "leaves text unknown (bpe-50: 10.0%)"),
+    ({"over_limit": 3}, "bpe-50", "3 texts are longer than the model's 60 tokens"),
+])
+def test_the_recommendation_follows_from_the_numbers(changes: dict[str, float], chosen: str, said: str) -> None:
+    other = replace(NUMBERS, **{"name": "bpe-50", "tokens_per_character": 0.6, "merges": 50, **changes})
+    found = recommend([replace(NUMBERS, name=BASE, algorithm=""), NUMBERS, other], 60)
+    assert found.name == chosen
+    assert said in found.reason
+
+
+def test_the_shortest_of_the_learnable_is_chosen_and_fewer_lost_texts_come_first() -> None:
+    short = replace(NUMBERS, name="bpe-200", tokens_per_character=0.5, over_limit=2)
+    fits = replace(NUMBERS, name="bpe-100", tokens_per_character=0.7)
+    assert recommend([NUMBERS, short, fits], 60).name == "bpe-100"
+    assert recommend([NUMBERS, replace(short, over_limit=0), fits], 60).name == "bpe-200"
+    assert "no pieces longer" in recommend([NUMBERS], 60).reason
+
+
+@given(st.lists(st.text("abcdeሀለ ", min_size=1, max_size=30), max_size=12), st.integers(0, 12))
+@settings(max_examples=60, deadline=None)
+def test_a_cover_brings_only_what_is_needed_and_never_repeats(texts: list[str], most: int) -> None:
+    train = {"a": ENOUGH, "b": ENOUGH - 1}
+    chosen, left = script_map.cover([(text, text) for text in texts], train, most)
+    assert len(chosen) <= most
+    assert len({one.text for one in chosen}) == len(chosen)
+    assert all(one.brings and set(one.brings) <= set(one.text) - {"a", " "} for one in chosen)
+    have = Counter(train) + script_map.count([one.text for one in chosen])
+    assert set(left) == {one for one in script_map.count(texts) if have[one] < ENOUGH}
+
+
+def test_a_cover_takes_the_sentence_that_brings_most_first() -> None:
+    texts = ["aaaa", "abcd", "bcbc", "abcdeeee"]
+    chosen, left = script_map.cover([(text, text) for text in texts], {"a": 10, "d": 10}, 10)
+    assert [one.text for one in chosen][:2] == ["abcdeeee", "bcbc"]  # three letters that are missing, then two
+    assert "aaaa" not in [one.text for one in chosen]
+    assert left == ("b", "c", "e")
+
+
+def test_blocks_and_their_letters() -> None:
+    assert (blocks.block_of("ሀ"), blocks.block_of("ß"), blocks.block_of("☃")) == (
+        "Ethiopic", "Latin-1 Supplement", blocks.OTHER)
+    assert {"ሀ", "ፚ"} <= set(blocks.letters("Ethiopic"))
+    assert "፩" not in blocks.letters("Ethiopic")  # a numeral
+    assert blocks.letters("Hangul Syllables") == ()
+
+
+def test_letters_that_never_reach_the_model_are_not_missing() -> None:
+    drawn = script_map.draw({"a": 5, "é": 1}, {}, {}, str.islower)
+    cells = {cell.character for block in drawn for cell in block.cells}
+    assert "z" in cells
+    assert "Z" not in cells
+    assert [block.name for block in drawn] == ["Basic Latin", "Latin-1 Supplement"]
+
+
+@pytest.mark.skipif(not UDHR.is_file(), reason="the texts are not beside the checkout")
+def test_every_base_language_keeps_its_ids_on_real_text() -> None:
+    rows = [json.loads(line) for line in UDHR.read_text(encoding="utf-8").splitlines()]
+    spoken = {row["language"]: row["paragraphs"] for row in rows if row["chatterbox_base"]}
+    letters = sorted({letter for texts in spoken.values() for text in texts[::2] for letter in text.lower()} - {" "})
+    before = FrontEnd.base(dict.fromkeys(spoken, "latin"), "".join(letters))
+    amharic = next(row["paragraphs"] for row in rows if row["language"] == "am")
+    yoruba = tuple(next(row["paragraphs"] for row in rows if row["language"] == "yo"))  # Latin, as many of the base
+    for language, own in (("am", tuple(amharic)), ("yo", yoruba)):
+        normal = tuple(before.extended(language, "latin", [], []).normalise(text, language) for text in own)
+        texts = Texts(language, normal[5:], normal[:5], (), 60.0)
+        for made in candidates(before, texts, (200,), 2000, None, lambda reason: None):
+            if made.candidate.name == BASE:
+                continue
+            proofs = prove(before, made.front_end, [(code, text) for code in spoken for text in spoken[code][:12]])
+            assert [proof.language for proof in proofs if proof.same] == list(spoken)
+            assert made.candidate.unknown_rate == 0
