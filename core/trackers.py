@@ -87,11 +87,12 @@ def _imported(package: str) -> Any:
 
 
 class TrackedReporter:
-    """A reporter whose events some trackers hear as well."""
+    """A reporter whose numbers some trackers hear as well, from the first on: a run that is refused begins none."""
 
-    def __init__(self, reporter: Reporter, trackers: Mapping[str, Tracker]) -> None:
+    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[], Tracker]]) -> None:
         self._reporter = reporter
-        self._trackers = dict(trackers)
+        self._makers = dict(makers)
+        self._trackers: dict[str, Tracker] = {}
 
     @property
     def directory(self) -> Path:
@@ -102,6 +103,8 @@ class TrackedReporter:
 
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
+        if isinstance(event, (Step, Evaluated, SampleMade)):
+            self._begin()
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
         elif isinstance(event, SampleMade):
@@ -110,6 +113,15 @@ class TrackedReporter:
 
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
+
+    def _begin(self) -> None:
+        while self._makers:
+            name, make = self._makers.popitem()
+            try:
+                self._trackers[name] = make()
+            except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
+                self._reporter.emit(Warned(f"{_TITLES[name]} could not be started: {type(error).__name__}: {error}. "
+                                           "The training goes on without it."))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -139,15 +151,10 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 @contextmanager
 def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
     """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
-    trackers: dict[str, Tracker] = {}
-    for name in ("tensorboard", *((chosen,) if chosen != NONE else ())):
-        try:
-            trackers[name] = (TensorBoard(reporter.directory, settings) if name == "tensorboard"
-                              else Logged(name, reporter.directory, settings))
-        except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
-            reporter.emit(Warned(f"{_TITLES[name]} could not be started: {type(error).__name__}: {error}. "
-                                 "The training goes on without it."))
-    tracked = TrackedReporter(reporter, trackers)
+    makers: dict[str, Callable[[], Tracker]] = {"tensorboard": lambda: TensorBoard(reporter.directory, settings)}
+    if chosen != NONE:
+        makers[chosen] = lambda: Logged(chosen, reporter.directory, settings)
+    tracked = TrackedReporter(reporter, makers)
     try:
         yield tracked
     finally:

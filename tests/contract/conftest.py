@@ -58,6 +58,12 @@ class World:
         rehearsed = replay.load(voice, voices).rehearsed if options.scope == "full" else ()
         return Trainer(options, voice, data, rehearsed, Precision("cpu", dtype, "for the test"), warn)
 
+    def few_sentences(self) -> str:
+        """A file with what the base is to speak for rehearsal, where it has no clips; the app's own are many."""
+        path = self.workspace.path / "few-sentences.txt"
+        path.write_text("".join(f"{code}\tthe cat\n{code}\ta red cat\n" for code in ("en", "fr")), encoding="utf-8")
+        return str(path)
+
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
         clips = replay.load(base, base.family.voices(base.base_folder)).probing

@@ -176,7 +176,8 @@ def test_importance_without_clips_is_refused(world: World) -> None:
 
 def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     options = train_options(**{**FULL, "steps": 5, "checkpoint_every": 3, "l2_sp": 0.1, "distillation": 0.5,
-                               "ema": 0.9, "layer_decay": 0.8, "layer_rate": 1e-2})
+                               "ema": 0.9, "layer_decay": 0.8, "layer_rate": 1e-2,
+                               "replay_texts": world.few_sentences()})
     whole, parts = (Listener(world.workspace.runs / f"full-{name}") for name in ("whole", "parts"))
     train.run(options, world.workspace, whole)
     parts.stop_after = 2

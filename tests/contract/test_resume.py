@@ -35,7 +35,7 @@ def trained_tensors(world: World, run: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("scope", "stops"), [("gated", (3, 3)), ("rows", (4,)), ("full", (2,))])
 def test_resume_equals_uninterrupted(world: World, scope: str, stops: tuple[int, ...]) -> None:
-    options = train_options(scope=scope, **CHANGES)
+    options = train_options(scope=scope, replay_texts=world.few_sentences(), **CHANGES)
     whole = Listener(world.workspace.runs / f"whole-{scope}")
     train.run(options, world.workspace, whole)
     parts = []

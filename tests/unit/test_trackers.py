@@ -85,7 +85,7 @@ class Failing:
 
 def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: Path, events: list[Event]) -> None:
     listener = Listener(tmp_path)
-    reporter = trackers.TrackedReporter(listener, {"wandb": Failing()})
+    reporter = trackers.TrackedReporter(listener, {"wandb": Failing})
     for event in events:
         reporter.emit(event)
     reporter.close()

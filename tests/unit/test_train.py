@@ -134,9 +134,12 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
 
 def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = iter([10**12, 5_000_000])
+    def usage(path: Path) -> object:
+        free = 5_000_000 if checkpoint.steps(world.runs / "one") else 10**12
+        return shutil._ntuple_diskusage(10**12, 0, free)
+
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, next(free)))
+        patch.setattr(checkpoint.shutil, "disk_usage", usage)
         with pytest.raises(UserError, match="The checkpoint of step 8 was not begun: .* has 5.0 MB .5,000,000 bytes. "
                                             "free, 16.. MB .16,...,... bytes. are wanted") as caught:
             train.run(train_options(), world, Listener(world.runs / "one"))
