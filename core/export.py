@@ -196,23 +196,24 @@ def _speak(folder: Path, workspace: Workspace, model: VoiceModel, tell: Tell) ->
 
 def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof: Certificate,
                  files: Sequence[ExportFile], samples: Sequence[Sample], overridden: tuple[str, ...]) -> None:
-    source, clips = _dataset_facts(workspace, record.dataset)
+    source, clips, licence = _dataset_facts(workspace, record.dataset)
     own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE, SUMS) or (folder / path).exists()]
     facts = CardFacts(
         source, clips, (*((file.path, file.purpose) for file in files), *own),
         tuple((item.path, item.language, item.text) for item in samples), overridden,
-        next((file.path for file in files if "merged" in file.path), ""),
+        next((file.path for file in files if "merged" in file.path), ""), licence,
     )
     (folder / README).write_text(model_card.card(record, proof, facts), encoding="utf-8")
     first = samples[0] if samples else Sample("", record.languages[0], "")
     (folder / EXAMPLE).write_text(model_card.load_example(first.language, first.text), encoding="utf-8")
 
 
-def _dataset_facts(workspace: Workspace, name: str) -> tuple[str, str]:
+def _dataset_facts(workspace: Workspace, name: str) -> tuple[str, str, str]:
     if name not in workspace.list_datasets():
-        return "a source that is no longer in the workspace", "a number of clips that is no longer known"
+        return "a source that is no longer in the workspace", "a number of clips that is no longer known", ""
     found = manifest.load_card(workspace.dataset(name))
-    return f"`{Path(found.source).name or found.source}`", f"{found.clips} clips ({found.duration_s / 60:.1f} minutes)"
+    clips = f"{found.clips} clips ({found.duration_s / 60:.1f} minutes)"
+    return f"`{Path(found.source).name or found.source}`", clips, found.licence
 
 
 @contextmanager

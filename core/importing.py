@@ -17,18 +17,18 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core import sources
+from core import sources, text_rules
 from core.aside import written_aside
 from core.journal import Plan, Progress, Warned
 from core.merging import Joined, join, sides
 from core.reporter import Reporter, check_stop
 from core.workspace import Workspace, resolve_inside
-from data import manifest
+from data import manifest, rules
 from data.importers import Entry, Row
 from data.manifest import Clip, Dataset
 from data.normalise import Style, for_language
 from data.splits import assign, leaks, with_sources
-from data.validation import CheckedRow, Report, row_bytes, validate
+from data.validation import CheckedRow, Reading, Report, row_bytes, validate
 
 REPORT_FILE = "report.json"
 SHOWN_FINDINGS = 10
@@ -51,14 +51,21 @@ class _Checked:
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
                    reporter: Reporter) -> tuple[Dataset, str, Report]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
-    joined = _joined(options, style, workspace)
+    reading = reading_of(options.language, style, options.rules, workspace)
+    joined = _joined(options, reading, workspace)
     with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
-        checked = _check(gathered, options, style, joined, reporter)
+        checked = _check(gathered, options, reading, joined, reporter)
         dataset, state = _write(checked, options, workspace)
     return dataset, state, checked.report
 
 
-def _joined(options: PrepareOptions, style: Style, workspace: Workspace) -> Joined | None:
+def reading_of(language: str, style: Style, chosen: str, workspace: Workspace) -> Reading:
+    """How texts of a new language are read, with the text rules `chosen`."""
+    found = text_rules.for_dataset(workspace, chosen, language)
+    return Reading(for_language(language, style), rules.writer_of(found).spoken if found else str)
+
+
+def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> Joined | None:
     """The dataset to add to."""
     if not options.add_to:
         return None
@@ -73,10 +80,10 @@ def _joined(options: PrepareOptions, style: Style, workspace: Workspace) -> Join
         raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
                         "Add recordings of the same language.")
     _check_audio(dataset)
-    return Joined.of(dataset, for_language(options.language, style))
+    return Joined.of(dataset, reading)
 
 
-def _check(gathered: sources.Gathered, options: PrepareOptions, style: Style, joined: Joined | None,
+def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
            reporter: Reporter) -> _Checked:
     imported = sources.read(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
@@ -86,8 +93,8 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, style: Style, jo
         check_stop(reporter, "Stopped before the dataset was written.")
         reporter.emit(Progress(done, total, "clips", "checked"))
 
-    rows, report = validate(_first(imported, options.most_clips), for_language(options.language, style),
-                            progress=progress)
+    rows, report = validate(_first(imported, options.most_clips), reading.normaliser, progress=progress,
+                            written_out=reading.written_out)
     notes = imported.notes
     if joined is not None:
         rows, found, note = join(joined, rows, options.source)
@@ -133,7 +140,8 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
     """The dataset on disk, and whether it was written now or was there already."""
     target = resolve_inside(workspace.datasets, options.dataset)
     source = f"{checked.joined.dataset.card.source} + {options.source}" if checked.joined else options.source
-    card = manifest.make_card(options.dataset, options.language, source, checked.all_clips)
+    licence = _licence(options.licence.strip(), checked.joined.dataset.card.licence if checked.joined else "")
+    card = manifest.make_card(options.dataset, options.language, source, checked.all_clips, licence)
     if target.exists():
         there = manifest.load(target)
         if there.card.fingerprint != card.fingerprint:
@@ -143,7 +151,7 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
                 f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
             )
         _check_audio(there)
-        return there, "already there"
+        return _licensed(there, licence), "already there"
     if checked.joined and not checked.clips:
         raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
     with written_aside(target) as folder:
@@ -155,6 +163,24 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
         report = json.dumps(checked.report.to_json(), ensure_ascii=False, indent=1)
         (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
     return manifest.load(target), "written"
+
+
+def _licence(given: str, there: str) -> str:
+    """Of a dataset and what is added to it: both where they differ."""
+    return "; ".join(dict.fromkeys(part for part in (there, given) if part))
+
+
+def _licensed(dataset: Dataset, licence: str) -> Dataset:
+    """The dataset with a licence where it had none; another one is not put in its place."""
+    there = dataset.card.licence
+    if not licence or licence == there:
+        return dataset
+    if there:
+        raise UserError(f"The dataset {dataset.card.name!r} has the licence {there!r}, not {licence!r}.",
+                        "Leave the licence out, or prepare the source under another name.")
+    card = replace(dataset.card, licence=licence)
+    manifest.save_card(dataset.folder, card)
+    return replace(dataset, card=card)
 
 
 def _link_audio(dataset: Dataset, folder: Path) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from data.importers import unused
 from data.importers.kept import Kept
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
-from data.normalise import normalise
 from data.splits import assign
-from data.validation import CheckedRow, Finding
+from data.validation import CheckedRow, Finding, Reading
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,10 @@ class Joined:
     sides: dict[str, str]  # split by normalised text; held out where a text is on both
 
     @classmethod
-    def of(cls, dataset: Dataset, normaliser: str) -> Joined:
+    def of(cls, dataset: Dataset, reading: Reading) -> Joined:
         sides: dict[str, str] = {}
         for clip in dataset.clips:
-            text = normalise(clip.text, normaliser)
+            text = reading.normal(clip.text)
             if sides.get(text) != HELD_OUT:
                 sides[text] = clip.split
         return cls(dataset, {clip.sha256: clip for clip in dataset.clips}, sides)

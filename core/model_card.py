@@ -28,6 +28,7 @@ class CardFacts:
     samples: tuple[tuple[str, str, str], ...]  # path, language and text
     overridden: tuple[str, ...]
     merged: str  # file with folded adapters; empty when there are none
+    dataset_licence: str = ""  # as it was given when the dataset was prepared
 
 
 def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> str:
@@ -44,8 +45,8 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "The certificate was computed from these files when the export was made: `certificate.json`.",
         "## Data and licence",
         f"- Base model: {base.title}, licence {base.licence}.\n"
-        f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}. Its licence is not "
-        "recorded here: make sure that it allows what you do with this model.",
+        f"- Dataset `{record.dataset}`: {facts.dataset_clips}, from {facts.dataset_source}"
+        f"{_licence(facts.dataset_licence)}",
         "## How to load it",
         "With a checkout of Lisan and its requirements installed:\n\n"
         "    PYTHONPATH=path/to/lisan python load_example.py\n\n"
@@ -56,6 +57,12 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "## Files", "\n".join(f"- `{path}`: {purpose}" for path, purpose in facts.files),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _licence(licence: str) -> str:
+    if licence:
+        return f", licence {' '.join(licence.split())}."
+    return ". Its licence is not recorded here: make sure that it allows what you do with this model."
 
 
 def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:

@@ -49,6 +49,7 @@ class Card:
     held_out_clips: int
     duration_s: float
     fingerprint: str  # over audio, texts, languages, splits and speakers
+    licence: str = ""  # what the recordings may be used for; empty where nobody said
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,11 @@ class Dataset:
         return self.folder / clip.audio
 
 
-def make_card(name: str, language: str, source: str, clips: Sequence[Clip]) -> Card:
+def make_card(name: str, language: str, source: str, clips: Sequence[Clip], licence: str = "") -> Card:
     """The card of `clips`."""
     train = sum(clip.split == TRAIN for clip in clips)
     duration_s = round(sum(clip.duration_s for clip in clips), 3)
-    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips))
+    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips), licence)
 
 
 def fingerprint(clips: Iterable[Clip]) -> str:
@@ -85,7 +86,14 @@ def save(folder: Path, card: Card, clips: Iterable[Clip]) -> None:
     """Write manifest and card into `folder`."""
     lines = (json.dumps(asdict(clip), ensure_ascii=False) + "\n" for clip in clips)
     (folder / MANIFEST_FILE).write_text("".join(lines), encoding="utf-8")
-    (folder / CARD_FILE).write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
+    save_card(folder, card)
+
+
+def save_card(folder: Path, card: Card) -> None:
+    """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
+    aside = folder / f".{CARD_FILE}"
+    aside.write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
+    aside.replace(folder / CARD_FILE)
 
 
 def load(folder: Path) -> Dataset:

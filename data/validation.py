@@ -37,6 +37,17 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a text becomes what is spoken: written out by rules, where there are any, then normalised."""
+
+    normaliser: str
+    written_out: Callable[[str], str] = str
+
+    def normal(self, text: str) -> str:
+        return normalise(self.written_out(text), self.normaliser)
+
+
+@dataclass(frozen=True)
 class Finding:
     """One thing that was found; `kind` is a short word for grouping."""
 
@@ -82,8 +93,12 @@ class Report:
 
 
 def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(),
-             progress: Callable[[int], None] = lambda done: None) -> tuple[tuple[CheckedRow, ...], Report]:
-    """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done."""
+             progress: Callable[[int], None] = lambda done: None,
+             written_out: Callable[[str], str] = str) -> tuple[tuple[CheckedRow, ...], Report]:
+    """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done.
+
+    `written_out` is what text rules make of a text before it is normalised.
+    """
     errors: list[Finding] = []
     warnings: list[Finding] = []
     found = 0
@@ -92,7 +107,7 @@ def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(
     for found, entry in enumerate(entries, start=1):
         if isinstance(entry, Skipped):
             errors.append(Finding("skipped", entry.where, entry.reason))
-        elif checked := _check(entry, normaliser, limits, errors, warnings):
+        elif checked := _check(entry, Reading(normaliser, written_out), limits, errors, warnings):
             if checked.sha256 in first_use:
                 errors.append(Finding("duplicate", entry.where, f"the same recording as {first_use[checked.sha256]}"))
             else:
@@ -102,13 +117,13 @@ def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(
     if not kept:
         raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
     warnings += _text_warnings(kept, limits)
-    return tuple(kept), _report(found, kept, normaliser, errors, warnings)
+    return tuple(kept), _report(found, kept, Reading(normaliser, written_out), errors, warnings)
 
 
-def _check(row: Row, normaliser: str, limits: Limits, errors: list[Finding],
+def _check(row: Row, reading: Reading, limits: Limits, errors: list[Finding],
            warnings: list[Finding]) -> CheckedRow | None:
     row = _without_controls(row, warnings)
-    normal = normalise(row.text, normaliser)
+    normal = reading.normal(row.text)
     if not normal:
         errors.append(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
@@ -197,12 +212,12 @@ def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 
-def _report(found: int, kept: Sequence[CheckedRow], normaliser: str, errors: Iterable[Finding],
+def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: Iterable[Finding],
             warnings: Iterable[Finding]) -> Report:
     characters = Counter(character for row in kept for character in row.normal)
     lost: Counter[str] = Counter()
     for row in kept:
-        lost.update(dropped(row.row.text, normaliser))
+        lost.update(dropped(reading.written_out(row.row.text), reading.normaliser))
     duration_s = round(sum(row.duration_s for row in kept), 3)
     return Report(found, len(kept), duration_s, dict(sorted(characters.items())), dict(sorted(lost.items())),
                   tuple(errors), tuple(warnings))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from core import looking
+from core import looking, text_rules
 from core.job_state import JobState
 from ui import present, records, steps
 from ui.live import View
@@ -28,9 +28,11 @@ def build(page: Page) -> None:
                              label="Upload: an archive, or files that belong together")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
             form = steps.step_form(page, "prepare", "Check and prepare",
-                                   first=("source", "dataset", "language", "model", "held_out", "add_to"),
+                                   first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
+                                          "licence"),
                                    choices={"model": lambda view: page.workspace.list_models(),
-                                            "add_to": lambda view: ["", *page.workspace.list_datasets()]})
+                                            "add_to": lambda view: ["", *page.workspace.list_datasets()],
+                                            "rules": lambda view: _rules(page, view.chosen["prepare.language"])})
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
@@ -42,6 +44,11 @@ def build(page: Page) -> None:
                                                  lambda state: report(page, state)), "data")
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
+
+
+def _rules(page: Page, language: str) -> list[str]:
+    """Text rules for the language of the form; none first."""
+    return ["", *text_rules.choices(page.workspace, language.strip().lower())]
 
 
 def taken(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
@@ -88,11 +95,11 @@ def dataset_list(page: Page, view: View) -> Html:
         return NOTHING
     rows = [
         (one.name, present.language_name(one.language), _or_dash(one.clips), _or_dash(one.held_out_clips),
-         present.duration(one.duration_s))
+         present.duration(one.duration_s), one.licence or "not given")
         for one in found
     ]
     return join((element("h3", "In the workspace"),
-                 present.table_of(("Dataset", "Language", "Clips", "Held out", "Speech"), rows)))
+                 present.table_of(("Dataset", "Language", "Clips", "Held out", "Speech", "Licence"), rows)))
 
 
 def _or_dash(count: int | None) -> str:
