@@ -12,7 +12,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import LabOptions
 from config.text_rules import TextRules
-from core import script_map, text_rules
+from core import lab_text, script_map, text_rules
 from core.candidates import Made, Texts, candidates
 from core.catalog import family_of
 from core.journal import Plan, Progress, Result, Warned
@@ -27,8 +27,8 @@ from data.manifest import HELD_OUT, TRAIN, Dataset
 from data.sentences import split
 from models.registry import family
 
-_MOST_BYTES = 20_000_000  # of the given text
 _SENTENCE, _WORD = 150, 10**6  # characters
+_SPACES = " \u1361"  # the Ethiopic space between words as well
 _STOPPED = "Stopped before the comparison was written."
 
 
@@ -70,25 +70,12 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     }
 
 
-def read_text(path: str) -> list[str]:
-    """Lines of the text that a person gave; `UserError` when it is too large or not UTF-8."""
-    if not path:
-        return []
-    try:
-        size = Path(path).stat().st_size
-    except OSError as error:
-        raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
-    if size > _MOST_BYTES:
-        raise UserError(f"{path} has {size / 1e6:.0f} MB; {_MOST_BYTES / 1e6:.0f} MB are enough for a map.",
-                        "Give a part of it.")
-    return [line.strip() for line in manifest.read_text(Path(path)).splitlines() if line.strip()]
-
-
 def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:
     """Sentences of the given text, as they stand and as the model reads them, each once."""
     ends = reader.sentence_ends(language)
-    pieces = [piece.text for line in read_text(path) for piece in split(line, _SENTENCE, len, _WORD, ends)]
-    return [(text, normal) for text in dict.fromkeys(pieces) if (normal := reader.normalise(text, language))]
+    pieces = [piece.text.strip(_SPACES) for line in lab_text.lines(path)
+              for piece in split(line, _SENTENCE, len, _WORD, ends)]
+    return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]
 
 
 def _texts(dataset: Dataset, reader: FrontEnd, given: list[tuple[str, str]]) -> Texts:
@@ -137,7 +124,7 @@ def _show(report: LabReport, reporter: Reporter) -> None:
     reporter.emit(Plan((*lines, f"Recommended: {best.name}. {best.reason}", *map(_told, report.sentences)),
                        {"candidates": len(report.candidates), "sentences": len(report.sentences)}))
     if report.left_open:
-        reporter.emit(Warned(f"{len(report.left_open)} characters stay too rare with these sentences: "
+        reporter.emit(Warned(f"Characters that stay too rare with these sentences, {len(report.left_open)}: "
                              f"{' '.join(report.left_open[:30])}."))
 
 

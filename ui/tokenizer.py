@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import gradio as gr
 
 from core.job_state import JobState
-from ui import present, records, rules, steps, suggest
+from ui import lab, present, records, rules, steps, suggest
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
@@ -31,6 +31,7 @@ def build(page: Page) -> None:
             page.live.panel(last, steps.last_job("tokenizer", "The report appears here: tokens added, letters covered, "
                                                  "and the proof that the old languages read as before.",
                                                  lambda state: report(page, state)), "tokenizer")
+    lab.build(page, form)
     rules.build(page, form.widget("rules"))
 
 

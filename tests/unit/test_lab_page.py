@@ -1,0 +1,87 @@
+"""The lab on the page: what it shows of a report, and what its button would make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from config.errors import UserError
+from core import lab_text
+from core.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
+from core.workspace import Workspace
+from ui import lab as page
+
+PLAIN = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, 0.015, 1.0, 12.0, 90, 2, 5, (("ጯ", 0), ("<b>", 3)))
+LONGER = Candidate("bpe-50", "bpe", 50, 48, 88, 39, 39, 0.0, None, 0.6, 7.2, 60, 0, 4, ())
+REPORT = LabReport(
+    "tiny", "voice", "am", "am", 100, 840.0, 128,
+    (Candidate(BASE, "", 0, 0, 0, 39, 2, 0.82, None, 1.0, 12.0, 90, 0, 0, ()), PLAIN, LONGER),
+    Recommendation("bpe-50", "It needs 40% fewer tokens."), ("en", "fr"),
+    (Block("Ethiopic", True, (Cell("ሀ", 1200, 3, 0), Cell("ጳ", 0, 0, 4), Cell("ሿ", 0, 0, 0), Cell("ቐ", 9, 0, 1))),
+     Block("Combining Diacritical Marks", False, (Cell("\u0301", 10, 0, 0),))),
+    ("ጳ", "ቐ"), (Sentence("ጳጳሱ <i>", ("ጳ",)),), ("ቐ",), ("bpe-800: the text gives no more",),
+)
+
+
+def of(workspace: Workspace) -> page.Page:
+    return SimpleNamespace(workspace=workspace)  # type: ignore[return-value]
+
+
+def test_a_report_is_shown_whole_and_escaped() -> None:
+    shown = page.report_view(REPORT)
+    for text in ("Recommended: bpe-50", "It needs 40% fewer tokens.", "39 of 39", "1.5% of your text", "82.0%",
+                 "Over 128 tokens", "2 of 100", "English, French", "bpe-800: the text gives no more",
+                 "2 characters that the training text has fewer than 10 times", "1 stay below 10 with these"):
+        assert text in shown
+    assert shown.count("badge good") == 1
+    assert "<b>" not in shown
+    assert "<i>" not in shown
+
+
+@pytest.mark.parametrize(("character", "words"), [
+    ("ሀ", 'cell shade-4" title="U+1200 ETHIOPIC SYLLABLE HA: 1200 times in training text, 3 held out"'),
+    ("ጳ", 'cell shade-0 wanted" title="U+1333 ETHIOPIC SYLLABLE PHAA: 0 times in training text, 4 in your text"'),
+    ("ሿ", 'cell shade-0" title="U+123F'),
+    ("ቐ", 'cell shade-1" title='),
+    ("\u0301", 'cell shade-2" title="U+0301'),
+])
+def test_a_cell_says_how_often_a_character_is_there(character: str, words: str) -> None:
+    assert words in page.script_view(REPORT).replace("&#x27;", "'")
+    assert f"{character}</span>" in page.script_view(REPORT)
+
+
+def test_a_block_counts_what_is_there_and_what_is_rare() -> None:
+    shown = page.script_view(REPORT)
+    assert "2 of 4 letters and signs; 1 fewer than 10 times." in shown
+    assert "1 of 1 characters of the texts; 0 fewer than 10 times." in shown
+
+
+def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Workspace) -> None:
+    made = page.made_of(of(workspace), REPORT)
+    assert (made.algorithm, made.merges, made.rules, made.dataset, made.tokenizer) == (
+        "bpe", 50, "am", "voice", "tiny-am")
+    (workspace.tokenizers / "tiny-am").mkdir()
+    assert page.made_of(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
+
+
+def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
+    def said(own: str, sizes: str = "10, 20", keep: bool = True) -> object:
+        return page.options(of(workspace), "tiny", "voice", "", sizes, "5", own, keep=keep)
+
+    made = page.options(of(workspace), "tiny", "voice", "", "10, 20", "5", "ሰላም\nለሁሉም", keep=True)
+    assert (made.sizes, made.sentences) == ((10, 20), 5)
+    assert lab_text.lines(made.text) == ["ሰላም", "ለሁሉም"]
+    assert said("ሰላም\nለሁሉም") == made
+    assert len(list((workspace.path / "texts").iterdir())) == 1
+    said("something else", keep=False)
+    assert len(list((workspace.path / "texts").iterdir())) == 1
+    assert page.options(of(workspace), "tiny", "voice", "", "", "", "/tmp/x.txt", keep=True).text == "/tmp/x.txt"
+    with pytest.raises(UserError, match="[Ss]izes"):
+        said("", "ten")
+
+
+def test_a_report_is_the_same_after_it_was_written(tmp_path: Path) -> None:
+    REPORT.save(tmp_path)
+    assert LabReport.load(tmp_path) == REPORT

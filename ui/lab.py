@@ -1,0 +1,236 @@
+"""The tokenizer lab on the Tokenizer tab: candidates beside each other, the one to make, and the map of the script."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import gradio as gr
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import LabOptions, TokenizerOptions
+from core import lab_text
+from core.job_state import JobState
+from core.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
+from ui import present, suggest
+from ui.form import Form, command_line
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.page import Page
+
+TAB = "tokenizer"
+_FIELDS = LabOptions.model_fields
+_SIZES = " ".join(map(str, LabOptions().sizes))
+_SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
+
+
+def build(page: Page, form: Form) -> None:
+    """Lay out the fold; base, dataset and rules are those of the tokenizer's `form`."""
+    with gr.Accordion("Which tokenizer suits the text?", open=False, elem_classes="fold", elem_id="lab"):
+        gr.HTML(paragraph(
+            "Characters alone, and longer pieces learned in two ways at several sizes, are measured on the dataset "
+            "chosen above. Below the table stands which characters the recordings have and which they lack."))
+        with gr.Row(elem_classes="grid"):
+            sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
+                               elem_id="lab-sizes")
+            most = gr.Number(LabOptions().sentences, label=_FIELDS["sentences"].title, precision=0, minimum=0,
+                             maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
+        own = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
+                         info="Paste text of the language, or the path of a text file on this machine; it may be left "
+                              "empty. It shows what the recordings lack, and what to record.")
+        with gr.Row(elem_classes="controls"):
+            start = gr.Button("Compare", variant="primary", size="md", elem_id="run-lab", min_width=140)
+            make = gr.Button("Make the recommended one", size="md", elem_id="lab-make", visible=False, min_width=140)
+        notice = gr.HTML(elem_classes="notices", elem_id="lab-notice")
+        command = gr.HTML(elem_id="command-lab")
+        shown = gr.HTML(elem_id="lab-result")
+    chosen = [form.widget(name) for name in ("model", "dataset", "rules")]
+    for name, widget in (("sizes", sizes), ("sentences", most), ("text", own)):
+        page.live.watch(f"lab.{name}", widget)
+    page.live.panel(command, lambda view: _command(page, view), TAB)
+    page.live.panel(shown, _shown, TAB)
+    page.live.panel(make, _offer, TAB)
+    page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, own], [notice])
+    page.on(make.click, lambda: _make(page), [], [notice, form.widget("algorithm"), form.widget("merges"),
+                                                  form.widget("tokenizer")])
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def options(page: Page, model: str, dataset: str, rules: str, sizes: str, most: str, own: str, *,
+            keep: bool) -> LabOptions:
+    """What the fold says. Pasted text becomes a file of the workspace when `keep` is set."""
+    path = own
+    if own and not _is_path(own):
+        path = str((lab_text.keep if keep else lab_text.place)(page.workspace, own))
+    counts = sizes.replace(",", " ").split()
+    values = {"model": model, "dataset": dataset, "rules": rules, "sizes": tuple(counts), "text": path,
+              "sentences": int(float(most)) if most else 0}
+    return parse_options(LabOptions, values)
+
+
+def _is_path(text: str) -> bool:
+    """Whether `text` looks like a path; one that leads nowhere is told of when the job is asked for."""
+    return "\n" not in text and len(text) < 1000 and Path(text).expanduser().is_absolute()
+
+
+def _start(page: Page, *values: str) -> Sequence[object]:
+    suggest.missing("lab", ("model", "dataset"), values[:2])
+    return [page.begun(page.start("lab", options(page, *values, keep=True)))]
+
+
+def _command(page: Page, view: View) -> Html:
+    values = [view.chosen[f"tokenizer.{name}"] for name in ("model", "dataset", "rules")]
+    values += [view.chosen[f"lab.{name}"].strip() for name in ("sizes", "sentences", "text")]
+    if not all(values[:2]):
+        return NOTHING
+    words = command_line("lab", options(page, *values, keep=False), page.workspace.path)
+    return element("pre", words, class_="command")
+
+
+def _finished(view: View) -> tuple[JobState, LabReport] | None:
+    """The newest comparison, and its report."""
+    state = view.newest("lab")
+    if state is None or state.status != "finished":
+        return None
+    return state, _load(state.job.directory, _changed_ns(state.job.directory / FILE))
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, changed_ns: int) -> LabReport:
+    """The page asks every second or two."""
+    return LabReport.load(folder)
+
+
+def _offer(view: View) -> object:
+    found = _finished(view)
+    if found is None:
+        return gr.update(visible=False)
+    return gr.update(visible=True, value=f"Make the recommended one: {found[1].recommendation.name}")
+
+
+def _make(page: Page) -> Sequence[object]:
+    """Start the tokenizer that the newest comparison recommends, and show its settings in the form."""
+    found = _finished(View(TAB, {}, tuple(page.live.board.states())))
+    if found is None:
+        raise UserError("There is no finished comparison.", "Compare first.")
+    wanted = made_of(page, found[1])
+    return [page.begun(page.start("tokenizer", wanted)), wanted.algorithm, wanted.merges, wanted.tokenizer]
+
+
+def made_of(page: Page, report: LabReport) -> TokenizerOptions:
+    """The options that make what `report` recommends, under a name that is free, or says which candidate it is."""
+    best = report.candidate(report.recommendation.name)
+    assert best is not None
+    name = suggest.tokenizer_name(page.workspace, report.model, report.dataset)
+    if name in page.workspace.list_tokenizers():
+        name = f"{name}-{best.name}"[:64]
+    return TokenizerOptions.model_validate({
+        "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules,
+        "algorithm": best.algorithm, "merges": best.merges_asked})
+
+
+def _shown(view: View) -> Html:
+    state = view.newest("lab")
+    if state is None:
+        return present.empty("The comparison appears here: how much of the text each candidate covers, how many tokens "
+                             "it takes, and which of its rows the recordings could not teach.")
+    found = _finished(view)
+    return join((present.job_card(state), report_view(found[1]) if found else NOTHING))
+
+
+def report_view(report: LabReport) -> Html:
+    """All of a comparison."""
+    return join((
+        div("plan", element("strong", f"Recommended: {report.recommendation.name}"),
+            paragraph(report.recommendation.reason)),
+        candidates_view(report), script_view(report), sentences_view(report)))
+
+
+def candidates_view(report: LabReport) -> Html:
+    """The candidates beside each other, the recommended one marked."""
+    rows = [(_named(one, report.recommendation.name), one.tokens_added or "–", _rare(one),
+             f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
+             f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
+    head = ("Candidate", "New rows", "Seen under ten times", "Characters", "Unknown", "Tokens a character",
+            "Tokens a second", f"Over {report.limit} tokens")
+    proven = (f"{len(report.proven)} base languages keep the ids of their sample sentences with the recommended one: "
+              f"{', '.join(present.language_name(code) for code in report.proven)}.")
+    return join((element("h4", "Candidates"), present.table_of(head, rows),
+                 paragraph(f"{report.texts} texts, {present.duration(report.seconds)} of audio. {proven}",
+                           class_="small"),
+                 element("details", element("summary", f"{len(report.left_out)} were left out"),
+                         *map(paragraph, report.left_out)) if report.left_out else NOTHING))
+
+
+def _named(one: Candidate, recommended: str) -> Html:
+    badge = (" ", span("badge good", "recommended")) if one.name == recommended else ()
+    return join((one.name, *badge))
+
+
+def _rare(one: Candidate) -> Html | str:
+    if not one.rare:
+        return "none" if one.name != BASE else "–"
+    pieces = " ".join(f"{text} {count}" for text, count in one.rare_pieces)
+    more = " …" if one.rare > len(one.rare_pieces) else ""
+    return element("details", element("summary", str(one.rare)), paragraph(pieces + more, class_="small"))
+
+
+def _unknown(one: Candidate) -> str:
+    given = f"; {one.given_unknown_rate:.1%} of your text" if one.given_unknown_rate is not None else ""
+    return f"{one.unknown_rate:.1%}{given}"
+
+
+def script_view(report: LabReport) -> Html:
+    """The heat map: every character by its block, darker where training text has it more often."""
+    key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
+        ("none", f"under {ENOUGH}", f"{ENOUGH} and more", "100 and more", "1000 and more"))),
+        span("cell shade-0 wanted", "only in your text"))
+    return join((element("h4", "Characters of the script"), paragraph(
+        "How often the training text has each character, as the model reads it. A character that is seen fewer than "
+        f"{ENOUGH} times cannot be learnt well.", class_="small"), key, *map(_block, report.script)))
+
+
+def _block(block: Block) -> Html:
+    present_now = sum(cell.train > 0 for cell in block.cells)
+    rare = sum(0 < cell.train < ENOUGH for cell in block.cells)
+    of = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
+    return join((element("h5", block.name), paragraph(f"{of}; {rare} fewer than {ENOUGH} times.", class_="small"),
+                 div("script", *map(_cell, block.cells))))
+
+
+def _cell(cell: Cell) -> Html:
+    shade = max(number for number, least in enumerate(_SHADES) if cell.train >= least)
+    wanted = " wanted" if cell.given and not cell.train else ""
+    name = unicodedata.name(cell.character, "without a name")
+    told = [f"U+{ord(cell.character):04X} {name}: {cell.train} times in training text"]
+    told += [f"{cell.held_out} held out"] if cell.held_out else []
+    told += [f"{cell.given} in your text"] if cell.given else []
+    mark = "\u25cc" if unicodedata.combining(cell.character) or unicodedata.category(cell.character)[0] == "M" else ""
+    return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(told))
+
+
+def sentences_view(report: LabReport) -> Html:
+    """What to record to close the gaps, for the text that was given."""
+    if not report.gaps:
+        return NOTHING
+    head = join((element("h4", "What to record"), paragraph(
+        f"Your text has {len(report.gaps)} characters that the training text has fewer than {ENOUGH} times: "
+        f"{' '.join(report.gaps)}", class_="small")))
+    rows = [(number, one.text, " ".join(one.brings)) for number, one in enumerate(report.sentences, 1)]
+    rest = (f"{len(report.left_open)} stay below {ENOUGH} with these: {' '.join(report.left_open)}"
+            if report.left_open else f"With these recorded, each is seen at least {ENOUGH} times.")
+    return join((head, present.table_of(("Order", "Sentence", "Brings"), rows) if rows else NOTHING,
+                 paragraph(rest, class_="small")))
