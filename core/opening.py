@@ -17,7 +17,7 @@ from core.loading import VoiceModel, load_checkpoint, load_extension
 from core.milestones import Milestones
 from core.patience import Patience
 from core.records import CheckpointRecord
-from core.reporter import Reporter
+from core.reporter import Reporter, telling
 from core.trainer import Trainer
 from core.workspace import Workspace
 
@@ -46,7 +46,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         reporter.emit(Warned(note))
     studio = Studio.of(voice)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
-                                lambda message: reporter.emit(Warned(message)))
+                                lambda message: reporter.emit(Warned(message)), telling(reporter))
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
                       lambda message: reporter.emit(Warned(message)), company)
     trainer.probing = replayed.probing

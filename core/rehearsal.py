@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +20,10 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import replay, tensor_files
+from core.journal import Progress
 from core.loading import VoiceModel
 from core.replay import Replay
+from core.reporter import Tell, to_nobody
 from core.training_data import Utterance, utterance
 from core.vocabulary import probe_sentences
 from core.workspace import Workspace
@@ -31,12 +33,12 @@ from data.manifest import HELD_OUT
 from models.base import Features, Voice
 
 SPOKEN = "spoken"  # .json and .safetensors, in the run's folder
-Tell = Callable[[str], None]
+_BATCH = 16  # sentences spoken together
 
 
 def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-           tell: Tell) -> Replay:
-    """The clips to rehearse and to measure by; none outside of `full`."""
+           tell: Callable[[str], None], watch: Tell = to_nobody) -> Replay:
+    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks."""
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
@@ -46,13 +48,13 @@ def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voice
     if not voices:
         tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
         return Replay((), ())
-    found = replay.parted(_spoken(options, voice, voices, run, tell))
+    found = replay.parted(_spoken(options, voice, voices, run, tell, watch))
     if options.replay > 0 and not found.rehearsed:
         tell("There are no clips of base languages to rehearse: replay is off, expect more drift.")
     return found
 
 
-def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Tell) -> Replay:
+def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Callable[[str], None]) -> Replay:
     """The prepared datasets of base languages: training clips are rehearsed, held-out ones measure."""
     rehearsed: list[Utterance] = []
     probing: list[Utterance] = []
@@ -106,14 +108,14 @@ def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]
 
 
 def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-            tell: Tell) -> list[Utterance]:
+            tell: Callable[[str], None], watch: Tell) -> list[Utterance]:
     """What the base spoke for this run, spoken now if it was not yet."""
     texts, codes = run / f"{SPOKEN}.json", run / f"{SPOKEN}.safetensors"
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
                             "Put it back, or start a new run.")
-        said = _speak(options, voice, voices, tell)
+        said = _speak(options, voice, voices, tell, watch)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(said)})
         texts.write_text(json.dumps([part[:3] for part in said], ensure_ascii=False), encoding="utf-8")
@@ -128,25 +130,27 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
 
 
 def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
-           tell: Tell) -> list[tuple[str, str, str, np.ndarray]]:
+           tell: Callable[[str], None], watch: Tell) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
     sampling = replace(voice.family.sampling, seed=options.seed)
-    said, left_out = [], 0
     wanted = sentences(options, voice)
+    names = list(voices)
+    readable: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            readable.append((language, text, name, voice.front_end.encode(text, language)))
+    said: list[tuple[str, str, str, np.ndarray]] = []
     with voice.adapters.switched(False) if voice.adapters else nullcontext():
         prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
-        for index, (language, text) in enumerate(wanted):
-            name = list(voices)[index // 2 % len(voices)]  # pairs: of a speaker there must be two
-            try:
-                ids = voice.front_end.encode(text, language)
-            except UserError:  # what its text needs is not installed; the plan says which languages are measured
-                left_out += 1
-                continue
-            spoken = voice.model.generate([ids], [prepared[name]], sampling)[0]
-            if spoken.ending == "stop" and len(spoken.codes):
-                said.append((language, text, name, spoken.codes))
-            else:
-                left_out += 1
+        for start in range(0, len(readable), _BATCH):
+            watch(Progress(start, len(readable), "sentences", "spoken by the base, to be rehearsed"))
+            part = readable[start:start + _BATCH]
+            speakers = [prepared[name] for _, _, name, _ in part]
+            spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            said += [(language, text, name, one.codes) for (language, text, name, _), one in
+                     zip(part, spoken, strict=True) if one.ending == "stop" and len(one.codes)]
+    left_out = len(wanted) - len(said)
     tell(f"The base model spoke {len(said)} of {len(wanted)} sentences to rehearse and to measure its languages by"
          + (f"; {left_out} could not be read, or did not come to an end." if left_out else "."))
     return said

@@ -36,16 +36,23 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     asked: list[int] = []
 
     def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
-        asked.append(len(ids[0]))
-        return [Generated(np.arange(5) + len(asked), "limit" if len(asked) == 3 else "stop")]
+        made = []
+        for one in ids:
+            asked.append(len(one))
+            made.append(Generated(np.arange(5) + len(asked), "limit" if len(asked) == 3 else "stop"))
+        return made
 
     monkeypatch.setattr(type(voice.model), "generate", generate)
     monkeypatch.setattr(type(voice.family), "replay", lambda self, folder: [])
     lines = [f"en\t{text}" for text in (*ENGLISH, *ENGLISH[:3])]
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [*lines, ""]))
     voices, told = voice.family.voices(voice.base_folder), []
-    found = rehearsal.gather(options, world.workspace, voice, voices, tmp_path, told.append)
+    monkeypatch.setattr(rehearsal, "_BATCH", 3)
+    seen: list[int] = []
+    found = rehearsal.gather(options, world.workspace, voice, voices, tmp_path, told.append,
+                             lambda progress: seen.append(progress.done))
     assert len(asked) == 7
+    assert seen == [0, 3, 6]
     assert told == ["The base model spoke 6 of 7 sentences to rehearse and to measure its languages by; 1 could not be "
                     "read, or did not come to an end."]
     spoken = [item.speech_codes[0] for item in (*found.probing, *found.rehearsed)]
