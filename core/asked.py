@@ -47,6 +47,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_files(options)
     if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
         raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
+    if isinstance(options, LabOptions | TokenizerOptions) and options.own and not Path(options.own).exists():
+        raise UserError(f"There is no tokenizer {options.own}.", "Give the path of a tokenizer's file, or nothing.")
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
     missing: list[tuple[_Need, UserError]] = []

@@ -9,9 +9,12 @@ from typing import Literal
 
 from config.text_rules import TextRules
 from core.lab_report import BASE, CHARACTERS, ENOUGH, Candidate
+from core.own_pieces import OWN
 from core.pieces import Pieces, learn
 from core.tokenizer_report import characters_of
 from data import normalise
+from data.bpe import vocabulary
+from data.entries import BASE_FILE
 from data.front_end import FrontEnd
 
 ALGORITHMS: tuple[Literal["bpe", "sentencepiece"], ...] = ("bpe", "sentencepiece")
@@ -43,8 +46,11 @@ class Made:
 
 
 def candidates(base: FrontEnd, texts: Texts, sizes: Sequence[int], limit: int, rules: TextRules | None,
-               leave_out: Callable[[str], None]) -> Iterator[Made]:
-    """The base as it is, characters alone, and each algorithm at each size; `leave_out` is told of those left out."""
+               leave_out: Callable[[str], None], own: Pieces | None = None) -> Iterator[Made]:
+    """The base as it is, characters alone, each algorithm at each size, and the pieces that a person brought.
+
+    `leave_out` is told of those left out, and why.
+    """
     yield Made(_measure(BASE, base, None, texts, limit), base)
     bare = [normalise.without_marks(text) for text in texts.train]
     yield _made(CHARACTERS, base, with_all_characters(learn(bare, "bpe", 0), texts), texts, limit, rules)
@@ -58,6 +64,19 @@ def candidates(base: FrontEnd, texts: Texts, sizes: Sequence[int], limit: int, r
                 continue
             seen.add(pieces.merges)
             yield _made(name, base, pieces, texts, limit, rules)
+    if own is not None:
+        yield _made(OWN, base, with_all_characters(own, texts), texts, limit, rules)
+
+
+def why_no_bytes(base: FrontEnd, texts: Texts) -> str:
+    """Why byte fallback is no candidate for `base`, with the numbers of this text; empty where the base has bytes."""
+    if any(f"<0x{byte:02X}>" in vocabulary(base.files[BASE_FILE], BASE_FILE) for byte in range(256)):
+        return ""
+    needed = len({byte for character in characters_of(texts.all) for byte in character.encode("utf-8", "replace")})
+    return (f"byte fallback: the base has no pieces of bytes, so it would be {needed} more rows for the bytes of this "
+            "text and 256 for any text. Every character of the text has a row of its own, so training would see each "
+            "of them 0 times, and a character that is new would be spoken by rows that were never taught. It is named "
+            "and refused instead.")
 
 
 def with_all_characters(pieces: Pieces, texts: Texts) -> Pieces:

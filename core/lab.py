@@ -12,8 +12,8 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import LabOptions
 from config.text_rules import TextRules
-from core import lab_text, script_map, text_rules
-from core.candidates import Made, Texts, candidates
+from core import lab_text, own_pieces, script_map, text_rules
+from core.candidates import Made, Texts, candidates, why_no_bytes
 from core.catalog import family_of
 from core.journal import Plan, Progress, Result, Warned
 from core.lab_report import LabReport, Sentence, recommend
@@ -56,7 +56,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     report = LabReport(
         options.model, options.dataset, texts.language, options.rules, len(texts.all), texts.seconds, limit,
         tuple(one.candidate for one in made), recommendation, proven, blocks, script_map.gaps(train, wanted),
-        sentences, left_open, tuple(left_out),
+        sentences, left_open, tuple(left_out), options.own,
     )
     path = report.save(reporter.directory)
     _show(report, reporter)
@@ -92,13 +92,14 @@ def _texts(dataset: Dataset, reader: FrontEnd, given: list[tuple[str, str]]) -> 
 def _compare(base: FrontEnd, texts: Texts, options: LabOptions, limit: int, rules: TextRules | None,
              reporter: Reporter) -> tuple[list[Made], list[str]]:
     left_out: list[str] = []
-    total = 2 + 2 * len(set(options.sizes))
+    own = own_pieces.take(base, options.own) if options.own else None
+    total = 2 + 2 * len(set(options.sizes)) + bool(own)
     made = []
-    for one in candidates(base, texts, options.sizes, limit, rules, left_out.append):
+    for one in candidates(base, texts, options.sizes, limit, rules, left_out.append, own):
         made.append(one)
         reporter.emit(Progress(len(made) + len(left_out), total, "candidates", one.candidate.name))
         check_stop(reporter, _STOPPED)
-    return made, left_out
+    return made, [*left_out, *filter(None, [why_no_bytes(base, texts)])]
 
 
 def _prove(base: FrontEnd, extended: FrontEnd, model_folder: Path) -> tuple[str, ...]:

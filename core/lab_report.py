@@ -99,6 +99,7 @@ class LabReport:
     sentences: tuple[Sentence, ...]  # of the given text, to record
     left_open: tuple[str, ...]  # gaps that the sentences named do not close
     left_out: tuple[str, ...] = ()  # candidates that were not compared, and why
+    own: str = ""  # the tokenizer that a person brought, whose pieces are the candidate `own`
 
     def candidate(self, name: str) -> Candidate | None:
         return next((one for one in self.candidates if one.name == name), None)

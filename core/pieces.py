@@ -83,9 +83,14 @@ def _learn_sentencepiece(texts: Sequence[str], characters: Sequence[str], merges
         bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0, num_threads=1, minloglevel=2,
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return pairs_of([processor.id_to_piece(one) for one in range(1, processor.get_piece_size())], characters)
+
+
+def pairs_of(ranked: Sequence[str], characters: Sequence[str]) -> list[tuple[str, str]]:
+    """Every pair of known pieces that gives one of `ranked` (best first), in their order."""
     known = set(characters)
     pairs: list[tuple[str, str]] = []
-    for piece in map(processor.id_to_piece, range(1, processor.get_piece_size())):  # best first
+    for piece in ranked:
         if len(piece) == 1:
             continue
         splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]

@@ -13,7 +13,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from config.text_rules import TextRules
-from core import text_rules
+from core import own_pieces, text_rules
 from core.aside import written_aside
 from core.catalog import family_of
 from core.journal import Plan, Result, Warned
@@ -74,12 +74,15 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
 
 
 def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rules: TextRules | None = None) -> Pieces:
-    """Characters of all of the dataset's text, and merges of the words of its training text."""
+    """Characters of all of the dataset's text, and merges of the words of its training text, or those brought."""
     language = dataset.card.language
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
     train = [reader.normalise(clip.text, language) for clip in dataset.split(TRAIN)]
     held_out = [reader.normalise(clip.text, language) for clip in dataset.split(HELD_OUT)]
-    pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
+    if options.own:
+        pieces = own_pieces.take(base, options.own)
+    else:
+        pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
     more = sorted(characters_of((*train, *held_out)) - set(pieces.characters))
     return replace(pieces, characters=(*pieces.characters, *more))
 

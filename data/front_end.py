@@ -159,6 +159,11 @@ class FrontEnd:
         """Number of ids, and of rows the text tables must have."""
         return self.prefix_size + len(self.added_tokens())
 
+    @property
+    def base_ids(self) -> int:
+        """Number of ids in the base's file; `prefix_size` is more where the checkpoint has spare rows."""
+        return highest_id(vocabulary(self.files[BASE_FILE], BASE_FILE)) + 1
+
     def added_tokens(self) -> tuple[NewToken, ...]:
         """Tokens after the prefix, in the order of their ids."""
         return tuple(token for entry in self.by_code.values() for token in entry.added)

@@ -23,6 +23,7 @@ from ui.page import Page
 
 TAB = "tokenizer"
 _FIELDS = LabOptions.model_fields
+_SHARED = ("model", "dataset", "rules", "own")  # fields of the tokenizer's form that the lab reads
 _SIZES = " ".join(map(str, LabOptions().sizes))
 _SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
 
@@ -32,13 +33,14 @@ def build(page: Page, form: Form) -> None:
     with gr.Accordion("Which tokenizer suits the text?", open=False, elem_classes="fold", elem_id="lab"):
         gr.HTML(paragraph(
             "Characters alone, and longer pieces learned in two ways at several sizes, are measured on the dataset "
-            "chosen above. Below the table stands which characters the recordings have and which they lack."))
+            "chosen above; so are the pieces of your own tokenizer, where More settings name one. Below the table "
+            "stands which characters the recordings have and which they lack."))
         with gr.Row(elem_classes="grid"):
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
             most = gr.Number(LabOptions().sentences, label=_FIELDS["sentences"].title, precision=0, minimum=0,
                              maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
-        own = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
+        text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
                          info="Paste text of the language, or the path of a text file on this machine; it may be left "
                               "empty. It shows what the recordings lack, and what to record.")
         with gr.Row(elem_classes="controls"):
@@ -47,29 +49,29 @@ def build(page: Page, form: Form) -> None:
         notice = gr.HTML(elem_classes="notices", elem_id="lab-notice")
         command = gr.HTML(elem_id="command-lab")
         shown = gr.HTML(elem_id="lab-result")
-    chosen = [form.widget(name) for name in ("model", "dataset", "rules")]
-    for name, widget in (("sizes", sizes), ("sentences", most), ("text", own)):
+    chosen = [form.widget(name) for name in _SHARED]
+    for name, widget in (("sizes", sizes), ("sentences", most), ("text", text)):
         page.live.watch(f"lab.{name}", widget)
     page.live.panel(command, lambda view: _command(page, view), TAB)
     page.live.panel(shown, _shown, TAB)
     page.live.panel(make, _offer, TAB)
-    page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, own], [notice])
-    page.on(make.click, lambda: _make(page), [], [notice, form.widget("algorithm"), form.widget("merges"),
-                                                  form.widget("tokenizer")])
+    page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, text], [notice])
+    page.on(make.click, lambda: _make(page), [],
+            [notice, *(form.widget(name) for name in ("algorithm", "merges", "own", "tokenizer"))])
 
 
 def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def options(page: Page, model: str, dataset: str, rules: str, sizes: str, most: str, own: str, *,
+def options(page: Page, model: str, dataset: str, rules: str, own: str, sizes: str, most: str, text: str, *,
             keep: bool) -> LabOptions:
     """What the fold says. Pasted text becomes a file of the workspace when `keep` is set."""
-    path = own
-    if own and not _is_path(own):
-        path = str((lab_text.keep if keep else lab_text.place)(page.workspace, own))
+    path = text
+    if text and not _is_path(text):
+        path = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
     counts = sizes.replace(",", " ").split()
-    values = {"model": model, "dataset": dataset, "rules": rules, "sizes": tuple(counts), "text": path,
+    values = {"model": model, "dataset": dataset, "rules": rules, "own": own, "sizes": tuple(counts), "text": path,
               "sentences": int(float(most)) if most else 0}
     return parse_options(LabOptions, values)
 
@@ -85,7 +87,7 @@ def _start(page: Page, *values: str) -> Sequence[object]:
 
 
 def _command(page: Page, view: View) -> Html:
-    values = [view.chosen[f"tokenizer.{name}"] for name in ("model", "dataset", "rules")]
+    values = [view.chosen[f"tokenizer.{name}"] for name in _SHARED]
     values += [view.chosen[f"lab.{name}"].strip() for name in ("sizes", "sentences", "text")]
     if not all(values[:2]):
         return NOTHING
@@ -127,7 +129,8 @@ def _make(page: Page) -> Sequence[object]:
     if found is None:
         raise UserError("There is no finished comparison.", "Compare first.")
     wanted = made_of(page, found[1])
-    return [page.begun(page.start("tokenizer", wanted)), wanted.algorithm, wanted.merges, wanted.tokenizer]
+    return [page.begun(page.start("tokenizer", wanted)), wanted.algorithm, wanted.merges, wanted.own,
+            wanted.tokenizer]
 
 
 def made_of(page: Page, report: LabReport) -> TokenizerOptions:
@@ -137,9 +140,9 @@ def made_of(page: Page, report: LabReport) -> TokenizerOptions:
     name = suggest.tokenizer_name(page.workspace, report.model, report.dataset)
     if name in page.workspace.list_tokenizers():
         name = f"{name}-{best.name}"[:64]
+    how = {"own": report.own} if best.name == "own" else {"algorithm": best.algorithm, "merges": best.merges_asked}
     return TokenizerOptions.model_validate({
-        "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules,
-        "algorithm": best.algorithm, "merges": best.merges_asked})
+        "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules, **how})
 
 
 def _shown(view: View) -> Html:

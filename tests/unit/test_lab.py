@@ -83,6 +83,8 @@ def test_the_base_stands_beside_them_and_leaves_ethiopic_unknown(ready: Workspac
     assert before.unknown_rate > 0.7
     assert (plain.characters_covered, plain.unknown_rate) == (plain.characters, 0)
     assert report.proven == ("en", "fr")
+    needed = {byte for text in AMHARIC for byte in text.replace(" ", "").encode()}
+    assert any(f"it would be {len(needed)} more rows for the bytes" in line for line in report.left_out)
     assert report.recommendation.name == CHARACTERS  # no piece is seen ten times in six sentences
 
 
