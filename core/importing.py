@@ -23,12 +23,12 @@ from core.journal import Plan, Progress, Warned
 from core.merging import Joined, join, sides
 from core.reporter import Reporter, check_stop
 from core.workspace import Workspace, resolve_inside
-from data import manifest, rules
+from data import manifest
 from data.importers import Entry, Row
 from data.manifest import Clip, Dataset
-from data.normalise import Style, for_language
+from data.normalise import Reading, Style, for_language
 from data.splits import assign, leaks, with_sources
-from data.validation import CheckedRow, Reading, Report, row_bytes, validate
+from data.validation import CheckedRow, Report, row_bytes, validate
 
 REPORT_FILE = "report.json"
 SHOWN_FINDINGS = 10
@@ -51,18 +51,26 @@ class _Checked:
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
                    reporter: Reporter) -> tuple[Dataset, str, Report]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
-    reading = reading_of(options.language, style, options.rules, workspace)
+    reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
     joined = _joined(options, reading, workspace)
+    if (there := _reviewed(options, workspace)) is not None:
+        return there
     with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
         checked = _check(gathered, options, reading, joined, reporter)
         dataset, state = _write(checked, options, workspace)
     return dataset, state, checked.report
 
 
-def reading_of(language: str, style: Style, chosen: str, workspace: Workspace) -> Reading:
-    """How texts of a new language are read, with the text rules `chosen`."""
-    found = text_rules.for_dataset(workspace, chosen, language)
-    return Reading(for_language(language, style), rules.writer_of(found).spoken if found else str)
+def _reviewed(options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str, Report] | None:
+    """A dataset of this name that a person made of the same source by reviewing: it is not what the source gives."""
+    target = resolve_inside(workspace.datasets, options.dataset)
+    if options.add_to or not target.exists():
+        return None
+    there = manifest.load(target)
+    if not there.card.reviewed or there.card.source != options.source:
+        return None
+    _check_audio(there)
+    return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
 
 
 def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> Joined | None:

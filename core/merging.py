@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from data.importers import unused
 from data.importers.kept import Kept
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.normalise import Reading
 from data.splits import assign
-from data.validation import CheckedRow, Finding, Reading
+from data.validation import CheckedRow, Finding
 
 
 @dataclass(frozen=True)

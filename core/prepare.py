@@ -13,17 +13,18 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import PrepareOptions
-from core import compute
+from core import compute, measuring, text_rules
 from core.catalog import family_of
 from core.importing import import_dataset
 from core.journal import Progress, Result, Warned
-from core.lengths import tell_of_long
+from core.lengths import tell_of_long, too_long
 from core.reporter import Reporter, check_stop, stage
 from core.workspace import Workspace
 from data import audio
 from data.features import FeatureCache
 from data.front_end import FrontEnd
 from data.manifest import Clip, Dataset
+from data.normalise import for_language
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -42,13 +43,15 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         failed = extract_features(dataset, extractor, workspace, reporter)
         longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
+    with stage(reporter, "measure"):
+        found = _index(options, workspace, dataset, front_end, extractor, reporter)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
-        "too_long": long,
+        "too_long": long, "clips_with_findings": found,
         "folder": str(dataset.folder),
     }
 
@@ -60,6 +63,20 @@ def _check_new(options: PrepareOptions, front_end: FrontEnd) -> None:
             "nothing of it may change.",
             f"Give the code of the language to add; {', '.join(front_end.base_languages)} are there.",
         )
+
+
+def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, extractor: Extractor,
+           reporter: Reporter) -> int:
+    """Measure the recordings and sort the clips for review; how many have findings."""
+    chosen, folder = family(family_of(workspace, options.model)), workspace.model(options.model)
+    longest = chosen.longest_speech(folder)
+    over = {clip.id: f"{codes} codes of speech, the model holds {longest}"
+            for clip, codes in too_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest)}
+    reading = text_rules.reading(workspace, options.rules, options.language,
+                                 for_language(options.language, front_end.style))
+    around = 3  # start, tag and stop
+    return measuring.index(dataset, workspace, reporter, reading, options.rules,
+                           chosen.longest_text(folder) - around, over)
 
 
 def features_of(clip: Clip, cache: FeatureCache) -> Features:

@@ -20,6 +20,7 @@ from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
 from data.languages.written_out import Writer
 from data.manifest import Dataset
+from data.normalise import Reading
 
 LARGEST_FILE = 512 * 1024  # bytes of rules
 _COPIES = (
@@ -111,6 +112,12 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
         raise UserError(f"The rules {name!r} are for {rules.language!r}, the texts are in {language!r}.",
                         f"Choose rules for {language!r}, or write `language: {language}` in a copy of these.")
     return rules
+
+
+def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> Reading:
+    """How texts of a new language are read: by the rules `name`, if any, then by the normaliser."""
+    rules = for_dataset(workspace, name, language)
+    return Reading(normaliser, shipped.writer_of(rules).spoken if rules else str)
 
 
 def entries(workspace: Workspace, *, own: bool = False) -> tuple[Entry, ...]:

@@ -34,6 +34,7 @@ class ClipLimits:
     pace_error_times: float = 2.5  # so far, nobody reads: the text is another one
     least_clips: int = 10  # for a median to mean something
     rare_occurrences: int = 3
+    longest_text: int = 0  # characters that the model can hold; 0: nobody said
     sketch_bits: int = 24  # of 256; the nearest of 617 unrelated clips of the demo differ in 58
     sketch_duration: float = 0.1  # share by which copies may differ in length: their silent ends
 
@@ -64,7 +65,7 @@ def judge(clips: Sequence[Spoken], limits: ClipLimits = ClipLimits()) -> list[tu
     """The findings of each clip, in the order of `clips`."""
     found: list[list[ClipFinding]] = [[] for _ in clips]
     for at, clip in enumerate(clips):
-        found[at] += _of_text(clip)
+        found[at] += _of_text(clip, limits)
         found[at] += _of_sound(clip.measures, limits) if clip.measures else [
             ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]
     for find in (_level, _pace, _same_sound, _same_text, _rare, _alone):
@@ -96,12 +97,16 @@ def speaking_rate(clip: Spoken) -> float | None:
     return len(clip.text.replace(" ", "")) / voiced_s if voiced_s > 0.05 and clip.text else None
 
 
-def _of_text(clip: Spoken) -> list[ClipFinding]:
+def _of_text(clip: Spoken, limits: ClipLimits) -> list[ClipFinding]:
     found = []
     if clip.unknown:
         found.append(ClipFinding("unknown characters", ERROR, f"unknown to the tokenizer: {' '.join(clip.unknown)}", 5))
     if clip.over:
         found.append(ClipFinding("too long", ERROR, clip.over, 5.0))
+    if 0 < limits.longest_text < len(clip.text):
+        message = (f"{len(clip.text)} characters; the model holds {limits.longest_text} tokens, so it fits only where "
+                   "pieces are longer than one")
+        found.append(ClipFinding("long text", WARNING, message, 3.0))
     symbols = sorted({one for one in clip.text if one.isnumeric() or (one.isprintable() and not one.isspace()
                       and not one.isalnum() and not _in_words(one))})
     if symbols:

@@ -50,6 +50,7 @@ class Card:
     duration_s: float
     fingerprint: str  # over audio, texts, languages, splits and speakers
     licence: str = ""  # what the recordings may be used for; empty where nobody said
+    reviewed: str = ""  # the dataset that a person made it of, by leaving clips out or writing texts anew
 
 
 @dataclass(frozen=True)

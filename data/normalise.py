@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from config.errors import UserError
@@ -46,6 +47,17 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
     if name == _ENGLISH:
         return published.english(text)
     return words(text, _kind(name))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a text of a new language becomes what is spoken: written out by rules, if any, then normalised."""
+
+    normaliser: str
+    written_out: Callable[[str], str] = str
+
+    def normal(self, text: str) -> str:
+        return normalise(self.written_out(text), self.normaliser)
 
 
 def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:

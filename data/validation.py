@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from config.errors import UserError
 from data import audio
 from data.importers import Entry, Row, Skipped
-from data.normalise import dropped, is_mark, normalise
+from data.normalise import Reading, dropped, is_mark
 
 _TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
@@ -34,17 +34,6 @@ class Limits:
     max_characters_per_s: float = 35.0
     possible_characters_per_s: float = 100.0  # more cannot be this recording's text
     rare_occurrences: int = 3
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a text becomes what is spoken: written out by rules, where there are any, then normalised."""
-
-    normaliser: str
-    written_out: Callable[[str], str] = str
-
-    def normal(self, text: str) -> str:
-        return normalise(self.written_out(text), self.normaliser)
 
 
 @dataclass(frozen=True)

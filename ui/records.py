@@ -90,8 +90,9 @@ def datasets(workspace: Workspace) -> list[Dataset]:
 def dataset(workspace: Workspace, name: str) -> Dataset:
     """What is known of one prepared dataset."""
     about = read_yaml(workspace.datasets / name / "dataset.yaml")
-    return Dataset(name, str(about.get("language", "")), _count(about.get("clips")), _count(about.get("held_out_clips")),
-                   _measure(about.get("duration_s")), str(about.get("licence") or ""))
+    return Dataset(name, str(about.get("language", "")), _count(about.get("clips")),
+                   _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
+                   str(about.get("licence") or ""))
 
 
 def dataset_source(workspace: Workspace, name: str) -> str:

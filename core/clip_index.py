@@ -1,0 +1,195 @@
+"""What was measured of each recording, and the clips of a dataset sorted by their findings: both in SQLite files.
+
+Measures are kept by the content of the recording, so they are taken once whatever dataset it is in. The index of a
+dataset is made when its measures are there; pages are then read by rank, so the last of 100,000 clips is as near as the
+first. Both lie in the cache: lost, they are made again. Never loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from core.workspace import Workspace
+from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, judge, speaking_rate
+from data.manifest import Clip, Dataset
+from data.measures import VERSION, Measures
+
+_TABLES = """
+CREATE TABLE clips (rank INTEGER PRIMARY KEY, id TEXT UNIQUE, clip TEXT, spoken TEXT, measures TEXT, findings TEXT,
+                    badness REAL);
+CREATE TABLE kinds (kind TEXT, rank INTEGER, PRIMARY KEY (kind, rank)) WITHOUT ROWID;
+CREATE TABLE summary (kind TEXT PRIMARY KEY, level TEXT, count INTEGER);
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT);
+"""
+
+
+class MeasureStore:
+    """Measures by the SHA-256 of a recording's bytes."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._path = workspace.cache / f"measures-{VERSION}.sqlite"
+
+    def load(self, wanted: Iterable[str]) -> dict[str, Measures]:
+        """Those of `wanted` that are there."""
+        if not self._path.is_file():
+            return {}
+        with closing(self._open()) as database:
+            rows = dict(database.execute("SELECT sha256, value FROM measures"))
+        return {sha256: Measures.from_json(json.loads(rows[sha256])) for sha256 in wanted if sha256 in rows}
+
+    def save(self, found: Mapping[str, Measures]) -> None:
+        """Keep some, all or none."""
+        with closing(self._open()) as database, database:
+            database.executemany("INSERT OR REPLACE INTO measures VALUES (?, ?)",
+                                 [(sha256, json.dumps(one.to_json())) for sha256, one in found.items()])
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=60)
+        database.execute("CREATE TABLE IF NOT EXISTS measures (sha256 TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        return database
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A clip with what was found of it. `rank` counts from 0, the worst first."""
+
+    rank: int
+    clip: Clip
+    spoken: str  # its text as rules and normaliser leave it
+    measures: Measures | None
+    findings: tuple[ClipFinding, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Letters a second."""
+        return speaking_rate(Spoken(self.clip.id, self.spoken, self.clip.speaker, self.measures))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How many clips have a finding of a kind, and its gravest level."""
+
+    kind: str
+    level: str
+    count: int
+
+
+def build(workspace: Workspace, dataset: Dataset, spoken: Sequence[Spoken],
+          about: Mapping[str, str]) -> list[tuple[ClipFinding, ...]]:
+    """Judge the clips and write the index of `dataset`; the findings. `spoken` is in the order of its clips."""
+    found = judge(spoken, ClipLimits(longest_text=int(about.get("longest_text", "0"))))
+    order = sorted(range(len(spoken)), key=lambda at: (-badness(found[at]), dataset.clips[at].id))
+    target = _path(workspace, dataset.card.fingerprint)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}-{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(aside)) as database, database:
+            database.executescript(_TABLES)
+            database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)", (
+                (rank, dataset.clips[at].id, *_columns(dataset.clips[at], spoken[at], found[at]), badness(found[at]))
+                for rank, at in enumerate(order)))
+            database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
+                (one.kind, rank) for rank, at in enumerate(order) for one in found[at]))
+            database.executemany("INSERT INTO summary VALUES (?, ?, ?)", _summary(found))
+            database.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    return found
+
+
+def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
+    measures = json.dumps(spoken.measures.to_json()) if spoken.measures else ""
+    return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
+
+
+def _summary(found: Iterable[Sequence[ClipFinding]]) -> list[tuple[str, str, int]]:
+    counts: dict[str, tuple[str, int]] = {}
+    for each in found:
+        levels = {one.kind: one.level for one in sorted(each, key=lambda one: one.level == ERROR)}
+        for kind, level in levels.items():
+            there, count = counts.get(kind, (level, 0))
+            counts[kind] = (ERROR if ERROR in (there, level) else level, count + 1)
+    return [(kind, level, count) for kind, (level, count) in counts.items()]
+
+
+class ClipIndex:
+    """The clips of one dataset, the worst first."""
+
+    def __init__(self, workspace: Workspace, fingerprint: str) -> None:
+        self._path = _path(workspace, fingerprint)
+        if not self._path.is_file():
+            raise UserError("The recordings of this dataset have not been measured yet.",
+                            "Prepare it once more with its settings: what is there stays, and the rest is measured.")
+
+    def count(self, kind: str = "") -> int:
+        """Clips with a finding of `kind`, or all."""
+        table, words = ("kinds WHERE kind = ?", (kind,)) if kind else ("clips", ())
+        with self._database() as database:
+            return int(database.execute(f"SELECT COUNT(*) FROM {table}", words).fetchone()[0])
+
+    def faulty(self) -> int:
+        """Clips with any finding."""
+        with self._database() as database:
+            found = database.execute("SELECT MIN(rank) FROM clips WHERE badness = 0").fetchone()[0]
+            return int(found) if found is not None else self.count()
+
+    def page(self, start: int, size: int, kind: str = "") -> list[Judged]:
+        """`size` clips from the one number `start`, the worst first; only those with a finding of `kind`, if given."""
+        columns = "clips.rank, clip, spoken, measures, findings"
+        with self._database() as database:
+            if kind:
+                rows = database.execute(
+                    f"SELECT {columns} FROM (SELECT rank FROM kinds WHERE kind = ? ORDER BY rank LIMIT ? OFFSET ?) "
+                    "AS chosen JOIN clips ON clips.rank = chosen.rank ORDER BY clips.rank", (kind, size, start))
+            else:
+                rows = database.execute(f"SELECT {columns} FROM clips WHERE rank >= ? ORDER BY rank LIMIT ?",
+                                        (start, size))
+            return [_judged(*row) for row in rows]
+
+    def clip(self, name: str) -> Judged | None:
+        """The clip with this id."""
+        with self._database() as database:
+            row = database.execute("SELECT rank, clip, spoken, measures, findings FROM clips WHERE id = ?",
+                                   (name,)).fetchone()
+        return _judged(*row) if row else None
+
+    def all(self) -> Iterator[Judged]:
+        """Every clip, the worst first."""
+        with self._database() as database:
+            for row in database.execute("SELECT rank, clip, spoken, measures, findings FROM clips ORDER BY rank"):
+                yield _judged(*row)
+
+    def kinds(self) -> list[Kind]:
+        """What was found, errors first, then the most frequent."""
+        with self._database() as database:
+            found = [Kind(*row) for row in database.execute("SELECT kind, level, count FROM summary")]
+        return sorted(found, key=lambda one: (one.level != ERROR, -one.count))
+
+    def about(self) -> dict[str, str]:
+        """What the index was made with."""
+        with self._database() as database:
+            return dict(database.execute("SELECT key, value FROM about"))
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._path, timeout=10)) as database:
+            yield database
+
+
+def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> Judged:
+    return Judged(rank, Clip(**json.loads(clip)), json.loads(spoken),
+                  Measures.from_json(json.loads(measures)) if measures else None,
+                  tuple(ClipFinding(**one) for one in json.loads(findings)))
+
+
+def _path(workspace: Workspace, fingerprint: str) -> Path:
+    return workspace.cache / "review" / f"{fingerprint}.sqlite"

@@ -1,0 +1,109 @@
+"""Review a dataset: its clips with findings, the worst first; leave some out, write texts anew, save a new version.
+
+    python -m scripts.review mine                                    what was found, and the 20 worst clips
+    python -m scripts.review mine --kind pace --most 100             those with one kind of finding
+    python -m scripts.review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
+    python -m scripts.review mine --exclude-kind "same sound"
+    python -m scripts.review mine --include clip9 --text clip3 "what is said"
+    python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from config.errors import UserError
+from core import review
+from core.clip_index import Judged
+from core.review import Decision
+from core.workspace import Workspace
+from scripts.command import DEFAULT_WORKSPACE, USAGE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit code."""
+    given = build_parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        outcome = _do(Workspace.open(given.workspace), given)
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        if given.json:
+            print(json.dumps({"status": "refused", "message": error.message, "hint": error.hint}, ensure_ascii=False))
+        return USAGE
+    if given.json:
+        print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scripts.review", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", help="a prepared dataset")
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
+    parser.add_argument("--kind", default="", help="show clips with this kind of finding alone")
+    parser.add_argument("--start", type=int, default=0, help="show clips from this one on (default: %(default)s)")
+    parser.add_argument("--most", type=int, default=20, help="show at most so many clips (default: %(default)s)")
+    parser.add_argument("--exclude", action="append", default=[], metavar="ID", help="leave a clip out; repeatable")
+    parser.add_argument("--exclude-kind", action="append", default=[], metavar="KIND",
+                        help="leave out all clips with this kind of finding")
+    parser.add_argument("--include", action="append", default=[], metavar="ID", help="take a clip in again")
+    parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
+                        help="write a text anew")
+    parser.add_argument("--save-as", metavar="NAME", help="write the dataset with what was decided under this name")
+    return parser
+
+
+def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
+    index = review.index_of(workspace, given.dataset)
+    decided = _decide(workspace, given)
+    if given.save_as:
+        version = review.save_version(workspace, given.dataset, given.save_as)
+        print(f"{version.name}: {version.clips} clips; {len(version.excluded)} excluded, {len(version.included)} "
+              f"included again, {len(version.changed)} texts written anew. {version.folder}")
+        return {"decided": decided, "version": {**asdict(version), "folder": str(version.folder)}}
+    shown = index.page(given.start, given.most, given.kind)
+    print(f"{index.faulty()} of {index.count()} clips have findings.")
+    for kind in index.kinds():
+        print(f"    {kind.level:8} {kind.kind}: {kind.count}")
+    made = review.decisions(workspace, given.dataset)
+    for one in shown:
+        _tell(one, made.get(one.clip.id))
+    return {"decided": decided, "clips": index.count(), "with_findings": index.faulty(),
+            "kinds": [asdict(kind) for kind in index.kinds()], "worst": [asdict(one) for one in shown]}
+
+
+def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
+    """Note what the command line decides; about how many clips."""
+    known = review.known_clips(workspace, given.dataset)
+    named = [*given.exclude, *given.include, *(one for one, _ in given.text)]
+    if strange := [one for one in named if one not in known]:
+        raise UserError(f"{given.dataset!r} has no clip {strange[0]!r}.", "Look the id up in the list.")
+    count = review.exclude(workspace, given.dataset, given.exclude, "by hand")
+    count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
+    made = review.decisions(workspace, given.dataset)
+    again = [replace(made.get(one, Decision(one)), included=True, reason="") for one in given.include]
+    review.decide(workspace, given.dataset, again)
+    made = review.decisions(workspace, given.dataset)
+    texts = [replace(made.get(one, Decision(one, included=known[one])), text=text) for one, text in given.text]
+    review.decide(workspace, given.dataset, texts)
+    return count + len(again) + len(texts)
+
+
+def _tell(one: Judged, made: Decision | None) -> None:
+    state = "" if made is None else " [excluded]" if not made.included else " [text written anew]" if made.text else ""
+    print(f"{one.rank + 1:>6} {one.clip.id}{state}: {(made.text if made and made.text else one.clip.text)[:100]}")
+    for finding in one.findings:
+        print(f"           {finding.level}: {finding.message} ({finding.kind})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Reviewing a dataset: the worst first, decisions that are only added, and a new version that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
+
+from config.errors import UserError
+from config.schema import PrepareOptions
+from core import prepare, review
+from core.clip_index import ClipIndex, MeasureStore, build
+from core.review import Decision
+from core.workspace import Workspace
+from data import manifest
+from data.clip_findings import Spoken
+from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.measures import Measures
+from scripts import review as script
+
+GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with the dataset `d`: twelve clips, of which `clip3` is far too long for its text. Source: `in`."""
+    folder = tmp_path_factory.mktemp("made")
+    workspace = Workspace.open(folder / "workspace")
+    base().save(workspace.models / "tiny")
+    source = write_dataset(folder / "in", tuple(f"{text} {end}" for end in ("አለ", "ነው") for text in AMHARIC))
+    write_clip(source / "clip3.wav", duration_s=9.0, pitch=411)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "family", lambda name: SmallFamily(SmallExtractor()))
+        prepared(workspace, source)
+    return folder
+
+
+@pytest.fixture
+def ready(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A copy of `made` for one test."""
+    monkeypatch.setattr(prepare, "family", lambda name: SmallFamily(SmallExtractor()))
+    shutil.copytree(made / "workspace", tmp_path / "workspace")
+    return Workspace(tmp_path / "workspace")
+
+
+def prepared(workspace: Workspace, source: Path, name: str = "d") -> dict[str, object]:
+    options = PrepareOptions(source=str(source), dataset=name, language="am", held_out=0.2)
+    return dict(prepare.run(options, workspace, Recorder()))
+
+
+def versions(workspace: Workspace, name: str) -> Dataset:
+    return manifest.load(workspace.dataset(name))
+
+
+def test_preparing_puts_the_misaligned_pair_first(ready: Workspace) -> None:
+    index = review.index_of(ready, "d")
+    worst = index.page(0, 3)
+    assert worst[0].clip.id == "clip3"
+    assert worst[0].findings[0].kind == "pace"
+    assert index.count() == 12
+    assert worst[0].measures is not None
+    assert worst[0].measures.duration_s == 9.0
+
+
+def test_pages_are_the_whole_in_order(ready: Workspace) -> None:
+    index = review.index_of(ready, "d")
+    pages = [one.clip.id for start in range(0, 12, 5) for one in index.page(start, 5)]
+    assert pages == [one.clip.id for one in index.all()]
+    assert sorted(pages) == sorted(clip.id for clip in versions(ready, "d").clips)
+    for kind in index.kinds():
+        found = index.page(0, 100, kind.kind)
+        assert len(found) == kind.count == index.count(kind.kind)
+        assert all(kind.kind in {finding.kind for finding in one.findings} for one in found)
+
+
+def test_a_recording_is_measured_once(ready: Workspace, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from core import measuring
+
+    calls: list[int] = []
+    monkeypatch.setattr(measuring, "measure", lambda waveform, rate: calls.append(rate))
+    assert prepared(ready, made / "in")["state"] == "already there"
+    assert calls == []
+
+
+def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> None:
+    before = {path: path.read_bytes() for path in ready.dataset("d").rglob("*") if path.is_file()}
+    review.exclude(ready, "d", ["clip3"], "pace")
+    review.decide(ready, "d", [Decision("clip4", text="ዛሬ ዝናብ ዘነበ")])
+    made = review.save_version(ready, "d", "d-2")
+    assert (made.clips, made.excluded, made.changed) == (11, ("clip3",), ("clip4",))
+    new = versions(ready, "d-2")
+    assert "clip3" not in {clip.id for clip in new.clips}
+    assert next(clip.text for clip in new.clips if clip.id == "clip4") == "ዛሬ ዝናብ ዘነበ"
+    assert new.card.reviewed == "d"
+    report = json.loads((new.folder / "report.json").read_text("utf-8"))
+    assert {"kind": "excluded", "where": "clip3", "message": "excluded: pace"} in report["errors"]
+    assert report["kept"] == 11
+    assert "1 clips excluded, 0 included again, 1 texts written anew" in report["notes"][-1]
+    assert all(path.read_bytes() == content for path, content in before.items())  # the old one is as it was
+    index = review.index_of(ready, "d-2")
+    assert index.count() == 11
+    assert index.clip("clip4").spoken == "ዛሬ ዝናብ ዘነበ"  # type: ignore[union-attr]
+
+
+def test_what_was_excluded_can_come_back_with_the_same_bytes(ready: Workspace) -> None:
+    review.exclude(ready, "d", ["clip3"], "by ear")
+    review.save_version(ready, "d", "d-2")
+    assert [(clip.id, reason) for clip, reason in review.excluded(ready.dataset("d-2"))] == [("clip3", "by ear")]
+    review.decide(ready, "d-2", [Decision("clip3")])
+    made = review.save_version(ready, "d-2", "d-3")
+    assert (made.included, made.excluded) == (("clip3",), ())
+    assert versions(ready, "d-3").card.fingerprint == versions(ready, "d").card.fingerprint
+    first, last = versions(ready, "d"), versions(ready, "d-3")
+    for clip in last.clips:
+        assert last.audio_path(clip).read_bytes() == first.audio_path(clip).read_bytes()
+
+
+def test_the_last_decision_counts_and_none_is_lost(ready: Workspace) -> None:
+    for text in ("አንድ ሁለት", "ሦስት አራት"):
+        review.decide(ready, "d", [Decision("clip1", text=text)])
+    assert review.decisions(ready, "d")["clip1"].text == "ሦስት አራት"
+    assert len((ready.dataset("d") / review.DRAFT_FILE).read_text("utf-8").splitlines()) == 2
+
+
+def test_a_text_that_becomes_a_held_out_one_goes_to_its_side(ready: Workspace) -> None:
+    dataset = versions(ready, "d")
+    held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
+    train = next(clip for clip in dataset.clips if clip.split == TRAIN)
+    review.decide(ready, "d", [Decision(train.id, text=held.text + "።")])
+    review.save_version(ready, "d", "d-2")
+    assert next(clip.split for clip in versions(ready, "d-2").clips if clip.id == train.id) == HELD_OUT
+
+
+@pytest.mark.parametrize(("decided", "message"), [
+    ([], "Nothing was decided"),
+    ([Decision("nosuch", included=False)], "does not have: .'nosuch'"),
+    ([Decision(f"clip{number}", included=False) for number in range(12)], "nothing is left to train on"),
+])
+def test_versions_that_make_no_sense_are_refused(ready: Workspace, decided: list[Decision], message: str) -> None:
+    review.decide(ready, "d", decided)
+    with pytest.raises(UserError, match=message):
+        review.save_version(ready, "d", "d-2")
+    assert ready.list_datasets() == ["d"]
+
+
+def test_a_version_is_never_written_over_a_dataset(ready: Workspace) -> None:
+    review.exclude(ready, "d", ["clip3"], "pace")
+    with pytest.raises(UserError, match="already is a dataset named 'd'"):
+        review.save_version(ready, "d", "d")
+
+
+def test_an_empty_text_is_refused(ready: Workspace) -> None:
+    with pytest.raises(UserError, match="nothing to speak"):
+        review.decide(ready, "d", [Decision("clip1", text=" ። ")])
+    assert review.decisions(ready, "d") == {}
+
+
+def test_a_reviewed_dataset_is_prepared_as_it_is(ready: Workspace, made: Path) -> None:
+    review.exclude(ready, "d", ["clip3"], "pace")
+    review.save_version(ready, "d", "d-2")
+    told = prepared(ready, made / "in", "d-2")
+    assert (told["state"], told["clips"]) == ("already there", 11)
+
+
+def test_all_with_a_finding_are_excluded_at_once(ready: Workspace) -> None:
+    assert review.exclude_kind(ready, "d", "pace") == 1
+    assert review.exclude_kind(ready, "d", "pace") == 0
+    assert review.decisions(ready, "d")["clip3"] == Decision("clip3", included=False, reason="pace")
+
+
+def test_a_dataset_that_was_never_measured_says_so(ready: Workspace) -> None:
+    (next((ready.cache / "review").glob("*.sqlite"))).unlink()
+    with pytest.raises(UserError, match="not been measured") as caught:
+        review.index_of(ready, "d")
+    assert "Prepare it once more" in caught.value.hint
+
+
+def test_measures_are_kept_by_content(workspace: Workspace) -> None:
+    store = MeasureStore(workspace)
+    assert store.load(["a"]) == {}
+    store.save({"a": GOOD, "b": replace(GOOD, level_lufs=None)})
+    assert store.load(["a", "c"]) == {"a": GOOD}
+
+
+def test_the_longest_text_of_the_model_is_told(workspace: Workspace) -> None:
+    clip = Clip("a", "audio/a.wav", "ሰላም", "am", TRAIN, 3.0, "one", "0" * 64)
+    dataset = Dataset(workspace.datasets, manifest.make_card("d", "am", "x", [clip]), (clip,))
+    build(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"longest_text": "253"})
+    found = ClipIndex(workspace, dataset.card.fingerprint).page(0, 1)[0].findings
+    assert "300 characters; the model holds 253 tokens" in next(one.message for one in found if one.kind == "long text")
+
+
+def test_the_command_line_shows_decides_and_saves(ready: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["d", "--workspace", str(ready.path), "--json"]
+    assert script.main([*where, "--most", "1"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["worst"][0]["clip"]["id"] == "clip3"
+    assert script.main([*where, "--exclude-kind", "pace", "--text", "clip1", "ሰላም ለዓለም", "--save-as", "d-2"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["decided"], told["version"]["excluded"], told["version"]["changed"]) == (2, ["clip3"], ["clip1"])
+    assert script.main([*where, "--exclude", "nosuch"]) != 0
+    assert "no clip 'nosuch'" in capsys.readouterr().err
