@@ -9,7 +9,7 @@ import gradio as gr
 
 from core import looking, text_rules
 from core.job_state import JobState
-from ui import present, records, steps
+from ui import present, records, review, steps
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -44,6 +44,7 @@ def build(page: Page) -> None:
                                                  lambda state: report(page, state)), "data")
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
+    review.build(page)
 
 
 def _rules(page: Page, language: str) -> list[str]:

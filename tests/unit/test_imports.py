@@ -19,10 +19,11 @@ SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.te
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.asked", "core.catalog", "core.certificate", "core.demo", "core.diagnosis", "core.doctor", "core.download",
+    "core.asked", "core.catalog", "core.certificate", "core.clip_index", "core.demo", "core.diagnosis", "core.doctor",
+    "core.download",
     "core.hub", "core.job", "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.kept",
     "core.lab_report", "core.lab_text", "core.locks", "core.looking", "core.model_record", "core.offers", "core.pages",
-    "core.places", "core.push", "core.queueing", "core.references", "core.reporter", "core.resident",
+    "core.places", "core.push", "core.queueing", "core.references", "core.reporter", "core.resident", "core.review",
     "core.rules_preview", "core.rules_text", "core.text_rules", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
