@@ -151,13 +151,19 @@ class TokenizerOptions(Options):
     own: Annotated[str, AfterValidator(_absolute)] = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken instead of learning some; they are matched by piece, and their ids there mean nothing here.")
 
 
+def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
+    if wrong := [value for value in values if not 1 <= value <= 20_000]:
+        raise ValueError(f"{wrong[0]} pieces cannot be learned: ask for 1 to 20000")
+    return values
+
+
 class LabOptions(Options):
     """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
 
     model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is to be extended.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose text the candidates are learned from.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing leaves the text as it stands.")
-    sizes: tuple[Annotated[int, Field(ge=1, le=20000)], ...] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
+    sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
     text: Annotated[str, AfterValidator(_absolute)] = Field("", title="Text of the language", description="A text file (UTF-8) of the language: characters that it has and the dataset lacks are shown, with the sentences to record that would close the gaps.")
     own: Annotated[str, AfterValidator(_absolute)] = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken as one more candidate; they are matched by piece, and their ids there mean nothing here.")
     sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="At most so many sentences to record are named.")

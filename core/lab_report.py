@@ -17,6 +17,7 @@ FILE = "lab.json"
 ENOUGH = 10  # times that a piece must be seen for its row to be learnt
 CHARACTERS = "characters"  # the candidate without merges, against which the others are held
 BASE = "base as it is"
+_RARE = 0.05  # share of its new rows that may be seen fewer than ENOUGH times, where the characters' own is less
 _WORTH = 0.1  # share of tokens that longer pieces must save to be worth their rows
 
 
@@ -136,12 +137,14 @@ class LabReport:
 def recommend(candidates: Sequence[Candidate], limit: int) -> Recommendation:
     """The candidate to make, from its numbers alone.
 
-    Characters come first: each is needed in any case. Longer pieces are worth their rows when no more rows than the
-    characters' own are seen too seldom to be learnt, nothing becomes unknown, and a tenth of the tokens is saved.
+    Characters come first: each is needed in any case. Longer pieces are worth their rows when the share of new rows
+    that is seen too seldom to be learnt is no higher than the characters' own or a twentieth, nothing becomes
+    unknown, and a tenth of the tokens is saved.
     """
     plain = next(one for one in candidates if one.name == CHARACTERS)
     longer = [one for one in candidates if one.algorithm and one.name != CHARACTERS]
-    learnable = [one for one in longer if one.rare <= plain.rare and one.unknown_rate <= plain.unknown_rate]
+    allowed = max(_rare_share(plain), _RARE)
+    learnable = [one for one in longer if _rare_share(one) <= allowed and one.unknown_rate <= plain.unknown_rate]
     worth = [one for one in learnable if one.tokens_per_character <= (1 - _WORTH) * plain.tokens_per_character]
     if worth:
         best = min(worth, key=lambda one: (one.over_limit, one.tokens_per_character, one.tokens_added))
@@ -149,22 +152,28 @@ def recommend(candidates: Sequence[Candidate], limit: int) -> Recommendation:
     return Recommendation(plain.name, " ".join((_why_plain(plain, longer, learnable), *_cautions(plain, limit))))
 
 
+def _rare_share(one: Candidate) -> float:
+    return one.rare / max(1, one.tokens_added)
+
+
 def _why_longer(best: Candidate, plain: Candidate) -> str:
     saved = 1 - best.tokens_per_character / plain.tokens_per_character
     return (f"It needs {saved:.0%} fewer tokens than characters alone ({best.tokens_per_character:.2f} a character "
-            f"against {plain.tokens_per_character:.2f}), and no more of its new rows are seen fewer than {ENOUGH} "
-            f"times ({best.rare} against {plain.rare}).")
+            f"against {plain.tokens_per_character:.2f}), and its rows can be learnt: {best.rare} of "
+            f"{best.tokens_added} are seen fewer than {ENOUGH} times, {plain.rare} of {plain.tokens_added} of "
+            "the characters.")
 
 
 def _why_plain(plain: Candidate, longer: Sequence[Candidate], learnable: Sequence[Candidate]) -> str:
     if not longer:
         return "The text gave no pieces longer than one character."
     if not learnable:
-        nearest = min(longer, key=lambda one: (one.unknown_rate > plain.unknown_rate, one.rare))
+        nearest = min(longer, key=lambda one: (one.unknown_rate > plain.unknown_rate, _rare_share(one)))
         if nearest.unknown_rate > plain.unknown_rate:
             return f"Every other candidate leaves text unknown ({nearest.name}: {nearest.unknown_rate:.1%})."
-        return (f"Every other candidate has more rows that cannot be learnt: {nearest.rare} of {nearest.name} are seen "
-                f"fewer than {ENOUGH} times, {plain.rare} of the characters.")
+        return (f"Every other candidate has too many rows that cannot be learnt: {nearest.rare} of the "
+                f"{nearest.tokens_added} of {nearest.name} are seen fewer than {ENOUGH} times, {plain.rare} of the "
+                f"{plain.tokens_added} of the characters.")
     best = min(learnable, key=lambda one: one.tokens_per_character)
     saved = 1 - best.tokens_per_character / plain.tokens_per_character
     return (f"Longer pieces save too little: {best.name}, the best whose rows can be learnt, needs {saved:.0%} fewer "

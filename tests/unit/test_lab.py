@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
 
+from config.arguments import given_values, to_arguments
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import LabOptions, TokenizerOptions
 from core import asked, lab, script_map, vocabulary
 from core.candidates import Texts, candidates
@@ -22,6 +24,7 @@ from core.workspace import Workspace
 from data import blocks, manifest
 from data.front_end import FrontEnd
 from data.manifest import Clip
+from scripts import command
 
 NUMBERS = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1.0, 12.0, 90, 0, 5, ())
 
@@ -123,7 +126,7 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "chosen", "said"), [
     ({}, "bpe-50", "40% fewer tokens"),
-    ({"rare": 6}, "characters", "6 of bpe-50 are seen fewer than 10 times, 5 of the characters"),
+    ({"rare": 6}, "characters", "6 of the 40 of bpe-50 are seen fewer than 10 times, 5 of the 40 of the characters"),
     ({"tokens_per_character": 0.95}, "characters", "save too little"),
     ({"unknown_rate": 0.1}, "characters", "leaves text unknown (bpe-50: 10.0%)"),
     ({"over_limit": 3}, "bpe-50", "3 texts are longer than the model's 60 tokens"),
@@ -133,6 +136,20 @@ def test_the_recommendation_follows_from_the_numbers(changes: dict[str, float], 
     found = recommend([replace(NUMBERS, name=BASE, algorithm=""), NUMBERS, other], 60)
     assert found.name == chosen
     assert said in found.reason
+
+
+@pytest.mark.parametrize(("rare", "chosen"), [(2, "bpe-50"), (3, "characters")])
+def test_one_row_in_twenty_may_be_rare_where_the_characters_are_all_seen(rare: int, chosen: str) -> None:
+    longer = replace(NUMBERS, name="bpe-50", tokens_per_character=0.6, rare=rare)
+    assert recommend([replace(NUMBERS, rare=0), longer], 60).name == chosen
+
+
+def test_the_command_line_gives_the_options_back() -> None:
+    options = LabOptions(sizes=(7, 90), own="/x.json", text="/y.txt", sentences=3)
+    given = command.build_parser("lab").parse_args(to_arguments(options))
+    assert parse_options(LabOptions, given_values(given, LabOptions)) == options
+    with pytest.raises(UserError, match="0 pieces cannot be learned"):
+        parse_options(LabOptions, {"sizes": ("0",)})
 
 
 def test_the_shortest_of_the_learnable_is_chosen_and_fewer_lost_texts_come_first() -> None:
