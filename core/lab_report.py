@@ -184,7 +184,7 @@ def _cautions(chosen: Candidate, limit: int) -> list[str]:
     told = []
     if chosen.rare:
         told.append(f"{chosen.rare} of its {chosen.tokens_added} new rows are seen fewer than {ENOUGH} times; more "
-                    "recordings with these characters would teach them.")
+                    "recordings that hold them would teach them.")
     if chosen.over_limit:
         told.append(f"{chosen.over_limit} texts are longer than the model's {limit} tokens and will not be trained on: "
                     "cut their recordings shorter.")
