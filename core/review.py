@@ -78,11 +78,13 @@ def index_of(workspace: Workspace, name: str) -> ClipIndex:
     return ClipIndex(workspace, manifest.load_card(workspace.dataset(name)).fingerprint)
 
 
-def known_clips(workspace: Workspace, name: str) -> dict[str, bool]:
-    """The ids of a dataset, and whether each is in it or was left out before."""
-    folder = workspace.dataset(name)
-    out = {clip.id: False for clip, _ in excluded(folder)}
-    return out | {clip.id: True for clip in manifest.read_clips(folder / manifest.MANIFEST_FILE)}
+def is_in(workspace: Workspace, name: str, clip: str) -> bool:
+    """Whether a clip is in the dataset or was left out before; `UserError` when it is neither."""
+    if index_of(workspace, name).clip(clip) is not None:
+        return True
+    if any(there.id == clip for there, _ in excluded(workspace.dataset(name))):
+        return False
+    raise UserError(f"{name!r} has no clip {clip!r}.", "Look its id up in the table.")
 
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:

@@ -83,10 +83,8 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 
 def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     """Note what the command line decides; about how many clips."""
-    known = review.known_clips(workspace, given.dataset)
     named = [*given.exclude, *given.include, *(one for one, _ in given.text)]
-    if strange := [one for one in named if one not in known]:
-        raise UserError(f"{given.dataset!r} has no clip {strange[0]!r}.", "Look the id up in the list.")
+    known = {one: review.is_in(workspace, given.dataset, one) for one in named}
     count = review.exclude(workspace, given.dataset, given.exclude, "by hand")
     count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
     made = review.decisions(workspace, given.dataset)

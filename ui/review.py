@@ -148,10 +148,8 @@ def _text(page: Page, name: str, clip: str) -> str:
 def _decide(page: Page, chosen: object, clip: object, *, included: bool | None = None,
             text: str | None = None) -> Sequence[object]:
     name, one = _dataset(page, str(chosen or "")), str(clip or "")
-    known = review.known_clips(page.workspace, name)
-    if one not in known:
-        raise UserError(f"{name!r} has no clip {one!r}.", "Choose one of the page, or type the id of another.")
-    there = review.decisions(page.workspace, name).get(one, Decision(one, included=known[one]))
+    known = review.is_in(page.workspace, name, one)
+    there = review.decisions(page.workspace, name).get(one, Decision(one, included=known))
     if included is not None:
         there = replace(there, included=included, reason="" if included else "by hand")
     review.decide(page.workspace, name, [replace(there, text=text.strip()) if text is not None else there])
