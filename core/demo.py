@@ -14,6 +14,7 @@ from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
 from core.job import Job, check_free, create
 from core.workspace import Workspace
+from data.rules import names
 
 PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"
 Chosen = TypeVar("Chosen", bound=Options)
@@ -63,10 +64,11 @@ def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     """Verb and options of each job of the chain."""
     model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
     tokenizer = {"tokenizer": chosen.extended}
+    rules = {"rules": chosen.language if chosen.language in names() else ""}  # digits are typed later, if not learnt
     values: dict[str, dict[str, object]] = {
         "download": {**model},
-        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language},
-        "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges},
+        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language, **rules},
+        "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges, **rules},
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }

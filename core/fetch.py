@@ -185,7 +185,8 @@ def _chosen(part: Part, listing: Listing) -> Iterator[RemoteFile]:
         if name is None:
             raise UserError(
                 f"{listing.repository} has no {' or '.join(names)} at {listing.commit[:12]}.",
-                "Try another --revision or HF_ENDPOINT, or give a folder with the files: --folder PATH.",
+                "Try another --revision or HF_ENDPOINT, or give a folder with the files (--folder PATH; on the page: "
+                "Model).",
             )
         yield RemoteFile(listing.repository, listing.commit, name, listing.files[name])
 

@@ -160,7 +160,7 @@ class Hub:
         except errors.OfflineModeIsEnabled:
             raise UserError(
                 f"{repository} cannot be asked for: HF_HUB_OFFLINE is set.",
-                "Unset it, or give a folder with the files: --folder PATH.",
+                "Unset it, or give a folder with the files (--folder PATH; on the page: Model).",
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -168,7 +168,8 @@ class Hub:
             raise self._refusal(error, repository, revision, name) from None
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
             raise UserError(
-                f"{self.host} leads nowhere for {repository}.", "Check HF_ENDPOINT, or give a folder: --folder PATH.",
+                f"{self.host} leads nowhere for {repository}.",
+                "Check HF_ENDPOINT, or give a folder (--folder PATH; on the page: Model).",
             ) from None
         except httpx2.TimeoutException:
             raise Interrupted(f"{self.host} did not answer in time") from None
@@ -200,7 +201,7 @@ class Hub:
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
             return UserError(f"{repository} has no file {name!r} at {revision[:12]}.",
-                             f"Look at what is there: {page}; or give a folder: --folder PATH.")
+                             f"Look at what is there: {page}; or give a folder (--folder PATH; on the page: Model).")
         if status in (401, 403, 404):
             return UserError(
                 f"{repository} is private, or there is no such repository ({self.host} answered {status}).",
@@ -208,7 +209,7 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         "Try again later, or give a folder with the files: --folder PATH.")
+                         "Try again later, or give a folder with the files (--folder PATH; on the page: Model).")
 
 
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:

@@ -105,7 +105,7 @@ def ask(work: Callable[[], Answer], reporter: Reporter, patience: Patience, what
         except Interrupted as fault:
             if failures == patience.listing_tries:
                 raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then try again; or give a folder "
-                                               "with the files: --folder PATH.") from None
+                                               "with the files (--folder PATH; on the page: Model).") from None
             until = time.monotonic() + patience.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
                 check_stop(reporter, _STOPPED)

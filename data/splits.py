@@ -40,17 +40,27 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
 
 
 def with_sources(clips: Sequence[Clip], rows: Sequence[CheckedRow]) -> tuple[Clip, ...]:
-    """`clips` with the recording that each was cut from, by folder and name; those that are one by themselves as is."""
+    """`clips` with the recording that each was cut from, by folder and name; those that are one by themselves as is.
+
+    Where all are cut from one, none is named: no clip could be held out from it.
+    """
     shared = Counter(row.row.audio for row in rows)
+    if len(shared) == 1:
+        return tuple(clips)
     return tuple(replace(clip, source=_name(row.row.audio)) if shared[row.row.audio] > 1 else clip
                  for clip, row in zip(clips, rows, strict=True))
 
 
 def leaks(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[Finding, ...]:
-    """Training clips whose text or recording is also held out; only a source that names splits can have them."""
+    """Training clips whose text or recording is also held out; only a source that names splits, or is one recording."""
     held = {row.normal for row, split in zip(rows, splits, strict=True) if split == HELD_OUT}
     recordings = {row.row.audio for row, split in zip(rows, splits, strict=True) if split == HELD_OUT}
     found = []
+    if held and _one_recording(rows) and not any(row.row.split for row in rows):
+        recordings = set()
+        name = rows[0].row.audio.name
+        found.append(Finding("leak", rows[0].row.where, f"all clips are cut from one recording, {name}: held-out clips "
+                             "are other sentences of it, and say less than those of another recording would"))
     for row, split in zip(rows, splits, strict=True):
         if split == TRAIN and row.normal in held:
             found.append(Finding("leak", row.row.where, f"{row.row.id} trains on a held-out text: {row.row.text!r}"))
@@ -70,8 +80,9 @@ def _groups(rows: Sequence[CheckedRow], by_speaker: bool) -> list[list[int]]:
         return index
 
     first: dict[tuple[str, str], int] = {}
+    apart = not _one_recording(rows)
     for index, row in enumerate(rows):
-        for mark in _marks(row, by_speaker):
+        for mark in _marks(row, by_speaker, apart):
             parent[root(index)] = root(first.setdefault(mark, index))
     found: dict[int, list[int]] = {}
     for index in range(len(rows)):
@@ -79,9 +90,16 @@ def _groups(rows: Sequence[CheckedRow], by_speaker: bool) -> list[list[int]]:
     return list(found.values())
 
 
-def _marks(row: CheckedRow, by_speaker: bool) -> Iterator[tuple[str, str]]:
+def _one_recording(rows: Sequence[CheckedRow]) -> bool:
+    """Whether several clips are all cut from the same recording."""
+    return len(rows) > 1 and len({row.row.audio for row in rows}) == 1
+
+
+def _marks(row: CheckedRow, by_speaker: bool, apart: bool) -> Iterator[tuple[str, str]]:
+    """What ties a row to others; its recording where clips of several can be kept `apart`."""
     yield "text", row.normal
-    yield "recording", str(row.row.audio)
+    if apart:
+        yield "recording", str(row.row.audio)
     if by_speaker:
         yield "speaker", row.row.speaker
 

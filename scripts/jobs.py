@@ -42,18 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.jobs", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="list each job as one line of JSON")
+    for where, otherwise in ((parser, None), (anywhere := argparse.ArgumentParser(add_help=False), argparse.SUPPRESS)):
+        where.add_argument("--workspace", default=otherwise or DEFAULT_WORKSPACE,
+                           help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
+        where.add_argument("--json", action="store_true", default=otherwise or False,
+                           help="list each job as one line of JSON")
     parts = parser.add_subparsers(dest="do", required=True, metavar="WHAT")
-    parts.add_parser("list", help="what runs, waits and has ended").set_defaults(job="")
+    parts.add_parser("list", help="what runs, waits and has ended", parents=[anywhere]).set_defaults(job="")
     for name, words in {**_HELP, **{name: f"move a waiting job: {name}" for name in MOVES}}.items():
-        parts.add_parser(name, help=words).add_argument("job", help="its id")
+        parts.add_parser(name, help=words, parents=[anywhere]).add_argument("job", help="its id")
     return parser
 
 
 def _stop(board: JobBoard, name: str) -> str:
-    jobs.stop(board.state(name).job)
-    return f"{name} finishes its step, saves, and stops."
+    state = board.state(name)
+    jobs.stop(state.job)
+    return f"{name} {'leaves the queue' if state.status == 'waiting' else 'finishes its step, saves, and stops'}."
 
 
 def _force_stop(board: JobBoard, name: str) -> str:

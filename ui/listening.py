@@ -89,7 +89,9 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals
 
 
 def _base_reads_otherwise(sides: Mapping[str, AudioMade]) -> bool:
-    return any(side == "base" and clip.note for side, clip in sides.items())
+    """Whether the base reads another spelling; what is the same for both sides is no such note."""
+    base, other = (sides[side].note if side in sides else "" for side in SIDES)
+    return bool(base) and base != other
 
 
 def length_notice(text: str, states: Sequence[JobState]) -> Html:

@@ -64,8 +64,8 @@ def _lay_out() -> _Widgets:
                 dataset = gr.Dropdown([(teach.DEMO_LABEL, teach.DEMO)], value=teach.DEMO,
                                       label="Recordings to learn from", filterable=False,
                                       elem_id="start-dataset", min_width=200)
-                length = gr.Dropdown([("Until it speaks (5 min)", teach.FULL), ("A quick try (1 min)", teach.QUICK)],
-                                     value=teach.FULL, label="How long it practises", filterable=False,
+                length = gr.Dropdown([("Until it speaks (5 min)", teach.FULL)], value=teach.FULL,
+                                     label="How long it practises", filterable=False,
                                      elem_id="start-length", min_width=200)
             button = gr.Button("Teach it Amharic", variant="primary", size="lg", elem_id="teach")
             notice = gr.HTML(elem_classes="notices")

@@ -91,9 +91,11 @@ def _family_or_first(workspace: Workspace, name: str) -> Family:
 
 def _length(one: Family, length: str) -> str:
     if one.preset == "demo":
-        return "Until it speaks (5 min)" if length == FULL else "A quick try (1 min)"
+        return "Until it speaks (5 min)" if length == FULL else "A quick try (too short to speak well)"
     steps = training(one, length).steps
-    return f"The whole preset ({steps:,} steps; wants a GPU)" if length == FULL else f"A quick try ({steps} steps)"
+    if length == FULL:
+        return f"The whole preset ({steps:,} steps; wants a GPU)"
+    return f"A quick try ({steps} steps, too few to speak well)"
 
 
 def training(one: Family, length: str) -> TrainOptions:

@@ -72,7 +72,7 @@ def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
     made = chain(workspace, ChainOptions(dataset="mine", language="ti", train=TrainOptions(steps=5), name="run-1"))
     assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
     assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
-    assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti")
+    assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti", rules="ti")
     assert made[4].options() == TrainOptions(dataset="mine", extension="tiny-ti", steps=5)
     assert made[4].id == "run-1"
 

@@ -74,3 +74,14 @@ def test_a_source_that_splits_one_recording_is_named() -> None:
     rows = [checked("a", "one", "talk.wav", split=TRAIN), checked("b", "two", "talk.wav", split=HELD_OUT)]
     assert [finding.message for finding in leaks(rows, assign(rows, 0.1, 0))] == [
         "a trains on a recording that is also held out: talk.wav"]
+
+
+def test_one_recording_gives_both_sides_and_says_what_that_is_worth() -> None:
+    rows = [checked(f"c{index}", f"text {index}", "film.wav") for index in range(20)]
+    splits = assign(rows, 0.1, seed=0)
+    assert splits.count(HELD_OUT) == 2
+    (finding,) = leaks(rows, splits)
+    assert "all clips are cut from one recording, film.wav" in finding.message
+    clips = [Clip(one.row.id, "", one.normal, "am", split, 1.0, "a", "") for one, split
+             in zip(rows, splits, strict=True)]
+    assert all(not one.source for one in with_sources(clips, rows))
