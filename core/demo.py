@@ -14,7 +14,6 @@ from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
 from core.job import Job, check_free, create
 from core.workspace import Workspace
-from data.rules import names
 
 PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"
 Chosen = TypeVar("Chosen", bound=Options)
@@ -62,6 +61,8 @@ def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job
 
 def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     """Verb and options of each job of the chain."""
+    from data.rules import names  # on use: the command line reads options from here before it needs any data
+
     model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
     tokenizer = {"tokenizer": chosen.extended}
     rules = {"rules": chosen.language if chosen.language in names() else ""}  # digits are typed later, if not learnt
