@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from config.errors import UserError
-from core import pages
+from core.job import pages
 from core.workspace import Workspace
 from ui.startup import import_gradio
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core import clips, compute, evaluate, originals, spectrogram
-from core.clips import Clip
-from core.journal import Plan, Result, Warned
-from core.loading import VoiceModel
-from core.reporter import Reporter, stage
-from core.shelf import Shelf
-from core.speak import unused_controls
+from core import compute
+from core.job.journal import Plan, Result, Warned
+from core.job.reporter import Reporter, stage
+from core.speech import clips, evaluate, originals, spectrogram
+from core.speech.clips import Clip
+from core.speech.shelf import Shelf
+from core.speech.speak import unused_controls
+from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data.romanise import romanise
 from models.base import Judge, Verdict

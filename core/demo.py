@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
-from core.job import Job, check_free, create
+from core.job.directory import Job, check_free, create
 from core.workspace import Workspace
 
 PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.certificate import Certificate, LanguageError
-from core.job_state import JobState
+from core.job.state import JobState
+from core.proof.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
 

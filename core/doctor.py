@@ -23,8 +23,8 @@ import soundfile
 
 from config.errors import UserError
 from core import download
-from core.locks import FileLock, is_held
-from core.model_record import find_faults, read_record
+from core.job.locks import FileLock, is_held
+from core.library.model_record import find_faults, read_record
 from core.workspace import Workspace
 
 Verdict = Literal["ok", "warn", "fail"]

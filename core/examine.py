@@ -15,14 +15,14 @@ import torch
 
 from config.errors import UserError
 from config.schema import DoctorOptions
-from core import diagnosis, restore, tensor_change, tokenizer_fit, verdict
-from core.catalog import family_of
-from core.diagnosis import Diagnosis, Finding, TokenizerFit
-from core.journal import Plan, Progress, Result
-from core.loading import load_base
-from core.probe_drift import measure
-from core.reporter import Reporter, check_stop, stage
-from core.tensor_names import Matching, match
+from core.job.journal import Plan, Progress, Result
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.catalog import family_of
+from core.proof import diagnosis, restore, tensor_change, tokenizer_fit, verdict
+from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
+from core.proof.probe_drift import measure
+from core.proof.tensor_names import Matching, match
+from core.voice_model.loading import load_base
 from core.workspace import Workspace, resolve_inside
 from data.bpe import vocabulary
 from data.entries import BASE_FILE

@@ -18,18 +18,22 @@ from safetensors import SafetensorError
 
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
-from core import certificate, certify, compute, evaluate, exports, model_card, originals, records, replay
-from core.aside import written_aside
-from core.catalog import resolve
-from core.certificate import Certificate, Check
-from core.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_record
-from core.journal import Plan, Progress, Result, Warned
-from core.loading import VoiceModel, load
-from core.model_card import CardFacts
-from core.prefix import base_tensors, hash_tensors, new_rows
-from core.records import CheckpointRecord
-from core.reporter import Reporter, Tell, check_stop, stage, telling
-from core.speak import Speaker, joined
+from core import compute
+from core.job.journal import Plan, Progress, Result, Warned
+from core.job.reporter import Reporter, Tell, check_stop, stage, telling
+from core.library import exports, model_card, records
+from core.library.aside import written_aside
+from core.library.catalog import resolve
+from core.library.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_record
+from core.library.model_card import CardFacts
+from core.library.records import CheckpointRecord
+from core.proof import certificate, certify
+from core.proof.certificate import Certificate, Check
+from core.speech import evaluate, originals
+from core.speech.speak import Speaker, joined
+from core.training import replay
+from core.voice_model.loading import VoiceModel, load
+from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from models.base import ExportFile

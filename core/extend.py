@@ -13,14 +13,15 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import fit_rows, records, tensor_files
-from core.aside import written_aside
-from core.initialise import Initialised, initial_rows
-from core.journal import Plan, Progress, Result, Warned
-from core.loading import VoiceModel, load_base, load_extension
-from core.prefix import base_tensors, hash_tensors, new_rows
-from core.records import ExtensionRecord, Origin
-from core.reporter import Reporter, check_stop, stage
+from core.job.journal import Plan, Progress, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library import records, tensor_files
+from core.library.aside import written_aside
+from core.library.records import ExtensionRecord, Origin
+from core.voice_model import fit_rows
+from core.voice_model.initialise import Initialised, initial_rows
+from core.voice_model.loading import VoiceModel, load_base, load_extension
+from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
 from data.front_end import FrontEnd
 

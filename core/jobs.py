@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import UserError
-from core import kept, locks
-from core.job import Job, create, load
-from core.job_reader import JobBoard, JobReader
-from core.job_state import JobState
-from core.journal import Journal, Queued, Stopped
-from core.locks import FileLock
+from core.job import kept, locks
+from core.job.directory import Job, create, load
+from core.job.journal import Journal, Queued, Stopped
+from core.job.locks import FileLock
+from core.job.reader import JobBoard, JobReader
+from core.job.state import JobState
 
 __all__ = [
     "AlreadyRunning", "Job", "JobBoard", "JobReader", "JobState", "claim", "create", "force_stop", "load",

@@ -12,13 +12,13 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import LabOptions
 from config.text_rules import TextRules
-from core import lab_text, own_pieces, script_map, text_rules
-from core.candidates import Made, Texts, candidates, why_no_bytes
-from core.catalog import family_of
-from core.journal import Plan, Progress, Result, Warned
-from core.lab_report import LabReport, Sentence, recommend
-from core.reporter import Reporter, check_stop, stage
-from core.tokenizer_report import prove
+from core.job.journal import Plan, Progress, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.catalog import family_of
+from core.text import lab_text, own_pieces, script_map, text_rules
+from core.text.candidates import Made, Texts, candidates, why_no_bytes
+from core.text.lab_report import LabReport, Sentence, recommend
+from core.text.tokenizer_report import prove
 from core.vocabulary import probe_sentences
 from core.workspace import Workspace
 from data import manifest

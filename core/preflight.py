@@ -19,12 +19,14 @@ import torch
 
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
-from core import advice, checkpoint, evaluate, train
-from core.journal import Result, SampleMade, Warned
-from core.loading import VoiceModel, load_checkpoint
-from core.milestones import Milestones
-from core.plan import duration
-from core.reporter import Reporter, check_stop, size_text, stage
+from core import train
+from core.job.journal import Result, SampleMade, Warned
+from core.job.reporter import Reporter, check_stop, size_text, stage
+from core.speech import evaluate
+from core.training import advice, checkpoint
+from core.training.milestones import Milestones
+from core.training.plan import duration
+from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.workspace import Workspace
 from data import audio, manifest
 from models.base import Extractor

@@ -1,4 +1,4 @@
-"""Import a dataset (`core.importing`) and cache its features.
+"""Import a dataset (`core.dataset.importing`) and cache its features.
 
 Features are extracted from several recordings of like length at once and cached recording by
 recording, so an interrupted preparation goes on where it was.
@@ -13,12 +13,14 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import PrepareOptions
-from core import compute, measuring, text_rules
-from core.catalog import family_of
-from core.importing import import_dataset
-from core.journal import Progress, Result, Warned
-from core.lengths import tell_of_long, too_long
-from core.reporter import Reporter, check_stop, stage
+from core import compute
+from core.dataset import measuring
+from core.dataset.importing import import_dataset
+from core.dataset.lengths import tell_of_long, too_long
+from core.job.journal import Progress, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.catalog import family_of
+from core.text import text_rules
 from core.workspace import Workspace
 from data import audio
 from data.features import FeatureCache

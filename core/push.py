@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core import certificate, exports_record
-from core.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
-from core.hub import Hub
-from core.journal import Plan, Result, Warned
-from core.reporter import Reporter, size_text, stage
-from core.transfer import Meter
+from core.incoming.hub import Hub
+from core.incoming.transfer import Meter
+from core.job.journal import Plan, Result, Warned
+from core.job.reporter import Reporter, size_text, stage
+from core.library import exports_record
+from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
+from core.proof import certificate
 from core.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
-from core import text_rules
-from core.aside import written_aside
-from core.clip_index import ClipIndex, MeasureStore, build
+from core.dataset.clip_index import ClipIndex, MeasureStore, build
+from core.library.aside import written_aside
+from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
 from data.clip_findings import Spoken

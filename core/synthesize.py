@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from config.schema import SynthesizeOptions
-from core import clips, compute, originals, spectrogram
-from core.journal import Plan, Result, Warned
-from core.reporter import Reporter, stage
-from core.shelf import Shelf
-from core.speak import unused_controls
+from core import compute
+from core.job.journal import Plan, Result, Warned
+from core.job.reporter import Reporter, stage
+from core.speech import clips, originals, spectrogram
+from core.speech.shelf import Shelf
+from core.speech.speak import unused_controls
 from core.workspace import Workspace
 
 SIDE = "speech"

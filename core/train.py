@@ -16,15 +16,18 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import advice, certificate, certify, checkpoint, compute, fitting, plan, ranking, records, trackers
-from core.company import Company, gathering
-from core.fitting import Estimate
-from core.journal import Result, Step, Warned
-from core.milestones import Milestones
-from core.opening import open_run
-from core.optimization import Diverged, StepLosses
-from core.reporter import Reporter, check_stop, stage, telling
-from core.trainer import Trainer
+from core import compute
+from core.job.journal import Result, Step, Warned
+from core.job.reporter import Reporter, check_stop, stage, telling
+from core.library import records
+from core.proof import certificate, certify
+from core.training import advice, checkpoint, fitting, plan, ranking, trackers
+from core.training.company import Company, gathering
+from core.training.fitting import Estimate
+from core.training.milestones import Milestones
+from core.training.opening import open_run
+from core.training.optimization import Diverged, StepLosses
+from core.training.trainer import Trainer
 from core.workspace import Workspace
 
 _PACKAGES = ("torch", "torchaudio", "numpy", "peft", "safetensors", "tokenizers")

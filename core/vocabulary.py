@@ -13,13 +13,13 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from config.text_rules import TextRules
-from core import own_pieces, text_rules
-from core.aside import written_aside
-from core.catalog import family_of
-from core.journal import Plan, Result, Warned
-from core.pieces import Pieces, learn
-from core.reporter import Reporter, check_stop, stage
-from core.tokenizer_report import Learned, TokenizerReport, characters_of, measure
+from core.job.journal import Plan, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.aside import written_aside
+from core.library.catalog import family_of
+from core.text import own_pieces, text_rules
+from core.text.pieces import Pieces, learn
+from core.text.tokenizer_report import Learned, TokenizerReport, characters_of, measure
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalise
 from data.entries import name_characters

@@ -24,12 +24,14 @@ from types import FrameType
 from typing import Any
 
 from config.errors import UserError
-from core import jobs, kept, pages, resident
-from core.job import Job, load_directory
-from core.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
-from core.locks import FileLock
-from core.queueing import wait_for_turn
-from core.reporter import JournalReporter, Reporter, StopRequested
+from core import jobs
+from core.job import kept, pages
+from core.job.directory import Job, load_directory
+from core.job.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
+from core.job.locks import FileLock
+from core.job.queueing import wait_for_turn
+from core.job.reporter import JournalReporter, Reporter, StopRequested
+from core.speech import resident
 from core.workspace import Workspace
 
 Verb = Callable[[Any, Workspace, Reporter], Result]

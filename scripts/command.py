@@ -19,11 +19,12 @@ from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options
-from core import asked, jobs, worker
-from core.job import Job
-from core.job_state import JobState
-from core.journal import Event, Failed, Progress, Result
-from core.reporter import describe
+from core import jobs, worker
+from core.job import asked
+from core.job.directory import Job
+from core.job.journal import Event, Failed, Progress, Result
+from core.job.reporter import describe
+from core.job.state import JobState
 from core.workspace import Workspace
 
 USAGE = 2

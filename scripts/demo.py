@@ -13,8 +13,9 @@ import sys
 
 from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions
-from core import certificate, demo, demo_report, jobs
-from core.job import Job, create
+from core import demo, demo_report, jobs
+from core.job.directory import Job, create
+from core.proof import certificate
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, run_job
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 from config.errors import UserError
-from core import jobs, kept, places
-from core.job_reader import JobBoard
+from core import jobs
+from core.job import kept, places
+from core.job.reader import JobBoard
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, USAGE
 

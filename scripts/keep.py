@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from config.errors import UserError
-from core import kept
+from core.job import kept
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from config.errors import UserError
 from core import review
-from core.clip_index import Judged
+from core.dataset.clip_index import Judged
 from core.review import Decision
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, USAGE

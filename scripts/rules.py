@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
-from core import rules_preview, text_rules
+from core.text import rules_preview, text_rules
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, USAGE
 

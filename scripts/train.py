@@ -12,7 +12,7 @@ from scripts.command import DEFAULT_WORKSPACE, main
 
 def follow() -> int:
     """What torchrun's processes but the first do: what that one says."""
-    from core import follower
+    from core.training import follower
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import torch
 
-from core import checkpoint, job, records
-from core.adapters import Adapters, plan
-from core.checkpoint import TrainerState
-from core.journal import CheckpointSaved, Journal
-from core.loading import load
-from core.prefix import base_tensors, hash_tensors, new_rows
-from core.records import CheckpointRecord, ExtensionRecord
+from core.job import directory as job
+from core.job.journal import CheckpointSaved, Journal
+from core.library import records
+from core.library.records import CheckpointRecord, ExtensionRecord
+from core.training import checkpoint
+from core.training.checkpoint import TrainerState
+from core.voice_model.adapters import Adapters, plan
+from core.voice_model.loading import load
+from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data.batches import Position
 from tests.worlds import extended_world, train_options

@@ -16,7 +16,7 @@ import torch
 
 from config.schema import ExtendOptions, TrainOptions
 from core import extend
-from core.journal import Event
+from core.job.journal import Event
 from core.workspace import Workspace
 from data import audio, manifest, normalise
 from data.features import FeatureCache

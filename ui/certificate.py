@@ -8,7 +8,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import ExportOptions
-from core.certificate import Certificate, Check, LanguageError, read
+from core.proof.certificate import Certificate, Check, LanguageError, read
 from ui import present, pushing, records, steps, suggest
 from ui.form import parse
 from ui.live import View

@@ -8,8 +8,9 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from core import jobs, kept
-from core.job_state import JobState
+from core import jobs
+from core.job import kept
+from core.job.state import JobState
 from ui import present
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, table

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import gradio as gr
 
-from core import looking, text_rules
-from core.job_state import JobState
+from core.incoming import looking
+from core.job.state import JobState
+from core.text import text_rules
 from ui import present, records, review, steps
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from core import jobs, kept, places
-from core.job import NO_DEVICE
-from core.job_state import JobState
+from core import jobs
+from core.job import kept, places
+from core.job.directory import NO_DEVICE
+from core.job.state import JobState
 from ui import present
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened

@@ -12,9 +12,9 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import LabOptions, TokenizerOptions
-from core import lab_text
-from core.job_state import JobState
-from core.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
+from core.job.state import JobState
+from core.text import lab_text
+from core.text.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
 from ui import present, suggest
 from ui.form import Form, command_line
 from ui.live import View

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from core.job_reader import JobBoard
+from core.job.reader import JobBoard
 from core.workspace import Workspace
 from ui import certificate, dataset, doctor, embeddings, jobs, listen, model, present, start, tokenizer, train
 from ui.live import QUIET, Live, View

@@ -11,9 +11,10 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
-from core import jobs, offers
-from core.catalog import resolve, voice_models
-from core.job_state import JobState
+from core import jobs
+from core.job.state import JobState
+from core.library import offers
+from core.library.catalog import resolve, voice_models
 from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
 from ui.form import Value, parse
 from ui.live import QUIET, View

@@ -16,8 +16,8 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.errors import UserError
-from core.job_reader import JobBoard
-from core.job_state import JobState
+from core.job.reader import JobBoard
+from core.job.state import JobState
 from core.workspace import Workspace
 from ui import present
 

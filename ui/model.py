@@ -8,9 +8,9 @@ import gradio as gr
 
 from config.schema import DownloadOptions
 from core import jobs
-from core.catalog import FAMILIES, Family, Variant, family_of, variant
-from core.job_state import JobState
-from core.journal import Result
+from core.job.journal import Result
+from core.job.state import JobState
+from core.library.catalog import FAMILIES, Family, Variant, family_of, variant
 from ui import present
 from ui.form import command_line, parse
 from ui.live import View

@@ -9,8 +9,9 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.schema import Options
-from core import asked, jobs
-from core.job import NO_DEVICE, Job
+from core import jobs
+from core.job import asked
+from core.job.directory import NO_DEVICE, Job
 from core.workspace import Workspace
 from ui import present
 from ui.live import QUIET, Live, guarded

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from config.languages import language_name as language_name
-from core.job_state import JobState
-from core.journal import Progress
+from core.job.journal import Progress
+from core.job.state import JobState
 from ui.facts import fact
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 

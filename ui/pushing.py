@@ -10,7 +10,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import PushOptions
 from core import jobs
-from core.journal import Result
+from core.job.journal import Result
 from ui import present
 from ui.form import parse
 from ui.live import View

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from core.certificate import FILE
-from core.job_state import JobState
+from core.job.state import JobState
+from core.proof.certificate import FILE
 from core.workspace import Workspace
 
 _ORIGINALS = "error_originals_"

@@ -9,7 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core import review
-from core.clip_index import Judged
+from core.dataset.clip_index import Judged
 from core.review import Decision
 from ui import media, present
 from ui.live import View

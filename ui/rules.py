@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import gradio as gr
 
 from config.errors import UserError
-from core import rules_preview, rules_text, text_rules
-from core.rules_preview import FoldCost, Line
+from core.text import rules_preview, rules_text, text_rules
+from core.text.rules_preview import FoldCost, Line
 from ui import present, records
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph

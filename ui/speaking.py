@@ -10,8 +10,9 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core import offers, references
-from core.catalog import FAMILIES, Family, VoiceModel, voice_models
+from core.library import offers
+from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
+from core.speech import references
 from core.workspace import Workspace
 from ui import present
 from ui.form import Form, Value, build_form

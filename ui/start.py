@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import gradio as gr
 
 from config.errors import UserError
-from core import demo, jobs, kept
-from core.catalog import FAMILIES
-from core.job_state import JobState
+from core import demo, jobs
+from core.job import kept
+from core.job.state import JobState
+from core.library.catalog import FAMILIES
 from ui import present, teach
 from ui.curves import chart
 from ui.live import View

@@ -8,7 +8,7 @@ import gradio as gr
 
 from config.loading import parse_options
 from config.schema import VERBS, Options
-from core.job_state import JobState
+from core.job.state import JobState
 from ui import present, suggest
 from ui.form import Form, Value, build_form, command_line
 from ui.live import View

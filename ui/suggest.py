@@ -12,8 +12,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import VERBS, TrainOptions
-from core import offers
-from core.catalog import FAMILIES, Family, family, family_of
+from core.library import offers
+from core.library.catalog import FAMILIES, Family, family, family_of
 from core.workspace import Workspace
 from ui import records
 from ui.form import Value

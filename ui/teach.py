@@ -8,8 +8,9 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, TokenizerOptions, TrainOptions
-from core import demo, offers
-from core.catalog import FAMILIES, Family, family, family_of
+from core import demo
+from core.library import offers
+from core.library.catalog import FAMILIES, Family, family, family_of
 from core.workspace import Workspace
 from ui import present, records
 from ui.live import View

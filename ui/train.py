@@ -8,8 +8,10 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import jobs, kept, offers
-from core.job_state import JobState
+from core import jobs
+from core.job import kept
+from core.job.state import JobState
+from core.library import offers
 from ui import checkpoints, present, runs, steps, suggest, training
 from ui.form import Value
 from ui.live import View

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.job_state import JobState
-from core.journal import SampleMade
+from core.job.journal import SampleMade
+from core.job.state import JobState
 from ui import media, present
 from ui.curves import Series, chart, smooth
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span

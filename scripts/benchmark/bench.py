@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from core import memory, precision
+from core.training import memory
+from core.voice_model import precision
 from scripts.benchmark.extent import Extent
 from scripts.benchmark.reference import Reference
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from core.clip_index import ClipIndex, build
+from core.dataset.clip_index import ClipIndex, build
 from core.workspace import Workspace
 from data.clip_findings import Spoken
 from data.manifest import Clip, Dataset, make_card

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from config.schema import Scope, TrainOptions
-from core import memory, precision
-from core.adapters import Adapters, plan
-from core.loading import VoiceModel, extended
-from core.trainer import Trainer
-from core.training_data import TrainingData, Utterance
+from core.training import memory
+from core.training.trainer import Trainer
+from core.training.training_data import TrainingData, Utterance
+from core.voice_model import precision
+from core.voice_model.adapters import Adapters, plan
+from core.voice_model.loading import VoiceModel, extended
 from data.front_end import FrontEnd
 from models.chatterbox import sound, t3
 from models.chatterbox.family import CODES_A_TOKEN, CODES_AT_LEAST

@@ -15,7 +15,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core import demo, jobs
-from core.job_state import JobState
+from core.job.state import JobState
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.experiments import measured, plan, report

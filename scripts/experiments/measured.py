@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from core import certificate
-from core.certificate import Certificate
-from core.job_state import JobState
+from core.job.state import JobState
+from core.proof import certificate
+from core.proof.certificate import Certificate
 
 RESULT = "experiment.json"
 _TRAINED = ("row_parameters", "adapter_parameters", "changed_parameters")

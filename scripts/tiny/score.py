@@ -12,10 +12,10 @@ import argparse
 
 import torch
 
-from core import evaluate
-from core.evaluate import Studio
-from core.loading import VoiceModel, load
-from core.training_data import Sentence
+from core.speech import evaluate
+from core.speech.evaluate import Studio
+from core.training.training_data import Sentence
+from core.voice_model.loading import VoiceModel, load
 from core.workspace import Workspace
 from data.manifest import read_json_lines
 from models.base import Sampling

@@ -10,11 +10,9 @@ import numpy as np
 import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
-from core import certificate, demo, diagnosis, verdict
-from core.certificate import Certificate, Check, LanguageError
-from core.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
-from core.job import Job, create
-from core.journal import (
+from core import demo
+from core.job.directory import Job, create
+from core.job.journal import (
     AudioMade,
     CheckpointSaved,
     Evaluated,
@@ -29,6 +27,9 @@ from core.journal import (
     Started,
     Step,
 )
+from core.proof import certificate, diagnosis, verdict
+from core.proof.certificate import Certificate, Check, LanguageError
+from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from core import jobs
-from core.job_reader import JobBoard
+from core.job.reader import JobBoard
 from core.workspace import Workspace
 from tests.browser.conftest import NARROW, Take
 from tests.serving import ROOT, served

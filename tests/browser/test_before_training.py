@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import PreflightOptions
-from core import job as job_files
-from core import kept
-from core.journal import Finished, Queued, Stage, Started, Warned
+from core.job import directory as job_files
+from core.job import kept
+from core.job.journal import Finished, Queued, Stage, Started, Warned
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, WIDE, Take

@@ -16,9 +16,10 @@ import soundfile
 from playwright.sync_api import Locator, Page, expect
 
 from config.languages import language_name
-from core import jobs, offers
-from core.job_reader import JobBoard
-from core.job_state import JobState
+from core import jobs
+from core.job.reader import JobBoard
+from core.job.state import JobState
+from core.library import offers
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, open_tab, wait_until
@@ -84,7 +85,7 @@ def test_a_language_is_taught_from_recordings_to_an_export(
     page = open_page(app.url + "?tab=data")
     prepare(page, workspace, recordings)
     extend(page, workspace)
-    train(page, workspace, take)
+    train_in_each_scope(page, workspace, take)
     hear(page, workspace, take)
     export(page, workspace)
     narrow = open_page(app.url + "?tab=listen", NARROW, "dark")
@@ -110,8 +111,7 @@ def test_the_same_at_the_published_size(
                 open_tab(page, "Data")
                 prepare(page, workspace, recordings)
                 extend(page, workspace)
-                for count, scope in enumerate(("rows", "full", "gated"), 1):
-                    train(page, workspace, take, scope, count)
+                train_in_each_scope(page, workspace, take)
                 hear(page, workspace, take)
                 export(page, workspace)
     finally:
@@ -156,7 +156,12 @@ def extend(page: Page, workspace: Workspace) -> None:
     done(page, workspace, "extend")
 
 
-def train(page: Page, workspace: Workspace, take: Take, scope: str = "gated", count: int = 1) -> None:
+def train_in_each_scope(page: Page, workspace: Workspace, take: Take) -> None:
+    for count, scope in enumerate(("rows", "full", "gated"), 1):  # the last is the one that is heard and exported
+        train(page, workspace, take, scope, count)
+
+
+def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) -> None:
     """The training number `count`: a few steps."""
     open_tab(page, "Train")
     form = page.locator("#new-run")

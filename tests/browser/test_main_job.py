@@ -13,8 +13,8 @@ import soundfile
 from playwright.sync_api import Page, Response, expect
 
 from core import jobs
-from core.job_reader import JobBoard
-from core.job_state import JobState
+from core.job.reader import JobBoard
+from core.job.state import JobState
 from core.workspace import Workspace
 from tests.browser.conftest import NARROW, Take, open_tab, wait_until
 from tests.serving import served

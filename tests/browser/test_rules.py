@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from core import text_rules
+from core.text import text_rules
 from core.workspace import Workspace
 from tests.browser.conftest import Take
 from tests.serving import served

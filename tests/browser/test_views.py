@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Response, expect
 
-from core.job import Job
-from core.journal import AudioMade, Finished, Step
-from core.locks import FileLock
+from core.job.directory import Job
+from core.job.journal import AudioMade, Finished, Step
+from core.job.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, WIDE, Take, open_tab, wait_until

@@ -9,9 +9,9 @@ import torch
 from peft import PeftModel
 
 from config.errors import UserError
-from core.adapters import Adapters, plan
-from core.prefix import base_tensors
-from core.trainer import Trainer
+from core.training.trainer import Trainer
+from core.voice_model.adapters import Adapters, plan
+from core.voice_model.prefix import base_tensors
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, train_options

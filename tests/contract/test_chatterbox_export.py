@@ -14,9 +14,11 @@ import torch
 from safetensors.torch import load_file
 
 from config.schema import ExportOptions, SamplingOptions
-from core import certificate, export, exports
-from core.loading import load
-from core.speak import Speaker, joined
+from core import export
+from core.library import exports
+from core.proof import certificate
+from core.speech.speak import Speaker, joined
+from core.voice_model.loading import load
 from core.workspace import Workspace
 from models.base import Sampling
 from models.chatterbox import files, t3

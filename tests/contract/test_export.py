@@ -18,12 +18,15 @@ from safetensors.torch import load_file
 
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
-from core import certificate, certify, export, exports, replay
+from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
-from core.loading import VoiceModel, load
-from core.prefix import new_rows
-from core.reporter import StopRequested
-from core.speak import Speaker, joined
+from core.job.reporter import StopRequested
+from core.library import exports
+from core.proof import certificate, certify
+from core.speech.speak import Speaker, joined
+from core.training import replay
+from core.voice_model.loading import VoiceModel, load
+from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 
 from config.schema import ExtendOptions
-from core import extend, fit_rows
-from core.initialise import initial_rows
-from core.loading import load_extension
-from core.prefix import base_tensors, hash_tensors, new_rows
+from core import extend
+from core.voice_model import fit_rows
+from core.voice_model.initialise import initial_rows
+from core.voice_model.loading import load_extension
+from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import checkpoint, fitting, memory
-from core.fitting import Setting
-from core.records import CheckpointRecord
-from core.trainer import Trainer
+from core.library.records import CheckpointRecord
+from core.training import checkpoint, fitting, memory
+from core.training.fitting import Setting
+from core.training.trainer import Trainer
 from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
 

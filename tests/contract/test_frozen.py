@@ -6,12 +6,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core import opening, training_data
-from core.fitting import Setting
-from core.optimization import Diverged
-from core.precision import Precision
-from core.prefix import base_tensors, hash_tensors
-from core.trainer import Trainer
+from core.training import opening, training_data
+from core.training.fitting import Setting
+from core.training.optimization import Diverged
+from core.training.trainer import Trainer
+from core.voice_model.precision import Precision
+from core.voice_model.prefix import base_tensors, hash_tensors
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.contract.test_full import clips

@@ -11,15 +11,18 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExportOptions
-from core import certify, checkpoint, drift, export, job, opening, scopes, train, training_data
-from core.anchors import Anchors
-from core.journal import Evaluated, Journal
-from core.loading import load, load_checkpoint
-from core.precision import Precision
-from core.prefix import base_tensors
-from core.reporter import StopRequested
-from core.trainer import Trainer
-from core.training_data import Utterance
+from core import export, train
+from core.job import directory as job
+from core.job.journal import Evaluated, Journal
+from core.job.reporter import StopRequested
+from core.proof import certify
+from core.training import checkpoint, drift, opening, scopes, training_data
+from core.training.anchors import Anchors
+from core.training.trainer import Trainer
+from core.training.training_data import Utterance
+from core.voice_model.loading import load, load_checkpoint
+from core.voice_model.precision import Precision
+from core.voice_model.prefix import base_tensors
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, extended_world, train_options

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.loading import VoiceModel
+from core.voice_model.loading import VoiceModel
 from models.base import Sample, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, FRENCH

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from config.errors import UserError
-from core import opening, rehearsal
-from core.loading import VoiceModel
+from core.training import opening, rehearsal
+from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
 from models.base import Generated

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from core import checkpoint, train
-from core.journal import Evaluated, Step
-from core.loading import load_checkpoint
-from core.reporter import StopRequested
+from core import train
+from core.job.journal import Evaluated, Step
+from core.job.reporter import StopRequested
+from core.training import checkpoint
+from core.voice_model.loading import load_checkpoint
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, train_options
 

@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
-from core import checkpoint, jobs, journal, locks, ranking, train
-from core import job as job_files
-from core.catalog import resolve
-from core.job import Job
-from core.journal import Evaluated, Event, Step
+from core import jobs, train
+from core.job import directory as job_files
+from core.job import journal, locks
+from core.job.directory import Job
+from core.job.journal import Evaluated, Event, Step
+from core.library.catalog import resolve
+from core.training import checkpoint, ranking
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import checkpoint, jobs, journal, opening, train, training_data
-from core import job as job_files
-from core.journal import Step
-from core.loading import load_checkpoint
-from core.precision import Precision
-from core.reporter import StopRequested
-from core.trainer import Trainer
+from core import jobs, train
+from core.job import directory as job_files
+from core.job import journal
+from core.job.journal import Step
+from core.job.reporter import StopRequested
+from core.training import checkpoint, opening, training_data
+from core.training.trainer import Trainer
+from core.voice_model.loading import load_checkpoint
+from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from config.schema import CompareOptions, SamplingOptions
 from core import jobs
-from core.job import create
-from core.job_state import JobState
-from core.resident import Residence
+from core.job.directory import create
+from core.job.state import JobState
+from core.speech.resident import Residence
 from core.workspace import Workspace
 from tests.serving import served
 from tests.trained import RUN, trained_world

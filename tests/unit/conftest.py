@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from core import jobs, locks
-from core.job_reader import JobBoard
+from core import jobs
+from core.job import locks
+from core.job.reader import JobBoard
 from core.workspace import Workspace
 
 

@@ -7,9 +7,10 @@ import time
 
 from config.errors import UserError
 from config.schema import SynthesizeOptions
-from core import resident_process, worker
-from core.journal import AudioPiece, Plan, Result
-from core.reporter import Reporter, check_stop
+from core import worker
+from core.job.journal import AudioPiece, Plan, Result
+from core.job.reporter import Reporter, check_stop
+from core.speech import resident_process
 from core.workspace import Workspace
 
 RESIDENT = (sys.executable, "-m", "tests.unit.fake_speaker", "resident")

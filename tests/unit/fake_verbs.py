@@ -8,8 +8,8 @@ import time
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import worker
-from core.journal import CheckpointSaved, Evaluated, Progress, Result, Step
-from core.reporter import Reporter, StopRequested
+from core.job.journal import CheckpointSaved, Evaluated, Progress, Result, Step
+from core.job.reporter import Reporter, StopRequested
 from core.workspace import Workspace
 
 COMMAND = (sys.executable, "-m", "tests.unit.fake_verbs")

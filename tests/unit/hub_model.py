@@ -4,11 +4,11 @@ import hashlib
 import json
 from pathlib import Path
 
-from core.catalog import Family, Variant, family, model_name, variant
-from core.fetch import Order, from_hub
-from core.hub import Hub
-from core.journal import Event, Progress, Result, Warned
-from core.transfer import Patience
+from core.incoming.fetch import Order, from_hub
+from core.incoming.hub import Hub
+from core.incoming.transfer import Patience
+from core.job.journal import Event, Progress, Result, Warned
+from core.library.catalog import Family, Variant, family, model_name, variant
 from core.workspace import Workspace
 from tests.hub import LoopbackHub
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from config.schema import TrainOptions
 from core import jobs
-from core.job import create
-from core.job_reader import JobReader
-from core.job_state import JobState
+from core.job.directory import create
+from core.job.reader import JobReader
+from core.job.state import JobState
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 

@@ -19,10 +19,10 @@ from config.schema import (
     TokenizerOptions,
     TrainOptions,
 )
-from core import asked
-from core.job import create
-from core.journal import Failed, Journal, Queued
-from core.locks import FileLock
+from core.job import asked
+from core.job.directory import create
+from core.job.journal import Failed, Journal, Queued
+from core.job.locks import FileLock
 from core.workspace import Workspace
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",

@@ -2,11 +2,12 @@ import pytest
 
 from config.errors import UserError
 from config.schema import ExportOptions, TokenizerOptions, TrainOptions
-from core import catalog, jobs
+from core import jobs
 from core.demo import ChainOptions, chain
-from core.job import create
-from core.journal import CheckpointSaved, Journal
-from core.model_record import ModelRecord, write_record
+from core.job.directory import create
+from core.job.journal import CheckpointSaved, Journal
+from core.library import catalog
+from core.library.model_record import ModelRecord, write_record
 from core.workspace import Workspace
 
 

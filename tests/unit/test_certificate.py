@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import certificate, certify, checkpoint, records, train
-from core.certificate import Certificate, Check
-from core.journal import Progress
-from core.records import CheckpointRecord
-from core.reporter import StopRequested
+from core import train
+from core.job.journal import Progress
+from core.job.reporter import StopRequested
+from core.library import records
+from core.library.records import CheckpointRecord
+from core.proof import certificate, certify
+from core.proof.certificate import Certificate, Check
+from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -57,7 +60,7 @@ def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.voice_model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)
@@ -114,7 +117,7 @@ def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_reading_a_certificate_needs_no_torch() -> None:
-    code = "import sys, core.certificate, core.records; sys.exit('torch' in sys.modules)"
+    code = "import sys, core.proof.certificate, core.library.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
-from core import speaking_precision
-from core.loading import VoiceModel, load_base
-from core.speak import Speaker, find_voice, joined, unused_controls
+from core.speech import speaking_precision
+from core.speech.speak import Speaker, find_voice, joined, unused_controls
+from core.voice_model.loading import VoiceModel, load_base
 from core.workspace import Workspace
 from models.base import Generated, Rendering
 from models.chatterbox import files

@@ -13,7 +13,8 @@ from config import schema
 from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
 from config.loading import parse_options
 from config.schema import VERBS, Options, TrainOptions
-from core import asked, jobs, worker
+from core import jobs, worker
+from core.job import asked
 from core.workspace import Workspace
 from scripts import command
 from scripts import jobs as scripts_jobs
@@ -171,7 +172,8 @@ def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Worksp
 
 def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace):
     script = (
-        "import sys; from core import asked, worker; from scripts import command; from tests.unit import fake_verbs\n"
+        "import sys; from core import worker; from core.job import asked\n"
+        "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
         "asked.check = lambda *given: ()\n"
         "sys.exit(command.main('train', sys.argv[1:], resumable=True))"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core import diagnosis
-from core.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
-from core.verdict import base_languages, can_restore, judge, worst_first
+from core.proof import diagnosis
+from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.proof.verdict import base_languages, can_restore, judge, worst_first
 from ui import doctor
 
 DAMAGED = (

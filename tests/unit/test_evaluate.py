@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from core import evaluate
-from core.evaluate import Studio
-from core.loading import VoiceModel, extended, load_base
-from core.training_data import Sentence
+from core.speech import evaluate
+from core.speech.evaluate import Studio
+from core.training.training_data import Sentence
+from core.voice_model.loading import VoiceModel, extended, load_base
 from core.workspace import Workspace
 from data.rules import checked
 from models.base import Sampling, Verdict

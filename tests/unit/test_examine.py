@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 
 from config.errors import UserError
 from config.schema import DoctorOptions
-from core import certificate, diagnosis, examine
-from core.diagnosis import Diagnosis, Finding
-from core.loading import load, load_base
-from core.prefix import new_rows
+from core import examine
+from core.proof import certificate, diagnosis
+from core.proof.diagnosis import Diagnosis, Finding
+from core.voice_model.loading import load, load_base
+from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from tests import damaged
 from tests.damaged import PROJECTION, TABLES, Tensors
@@ -350,7 +351,7 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
 
 def same_speech(base: object, restored: object) -> None:
     """Codes and logits of the base languages are those of the base, to the bit."""
-    from core import replay
+    from core.training import replay
     from models.base import Sampling
 
     clips = replay.load(base, base.family.voices(base.base_folder)).probing  # type: ignore[attr-defined,arg-type]

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from config.schema import DoctorOptions
-from core import certificate, diagnosis, examine
-from core.loading import load
+from core import examine
+from core.proof import certificate, diagnosis
+from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests import damaged
 from tests.chatterbox_world import TOKENIZER, write_model

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core import catalog, fetch
-from core.journal import Plan
-from core.model_record import read_record
+from core.incoming import fetch
+from core.job.journal import Plan
+from core.library import catalog
+from core.library.model_record import read_record
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (

@@ -9,8 +9,9 @@ import pytest
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core import doctor, download, from_folder
-from core.model_record import read_record
+from core import doctor, download
+from core.incoming import from_folder
+from core.library.model_record import read_record
 from core.workspace import Workspace
 from tests.hub_state import Blob
 from tests.unit.hub_model import CANGJIE, FILES, GRAPHEMES, S3GEN, T3, Recorder, contents, made_up, safetensors

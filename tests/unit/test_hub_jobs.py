@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from config.schema import DownloadOptions
-from core import jobs, locks
-from core.job import create
-from core.job_state import JobState
+from core import jobs
+from core.job import locks
+from core.job.directory import create
+from core.job.state import JobState
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, TOTAL, contents, made_up, partial

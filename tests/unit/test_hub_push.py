@@ -9,14 +9,16 @@ import pytest
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core import certificate, jobs, push, records
-from core.certificate import Certificate, Check
-from core.exports_record import ExportRecord, write_record
-from core.hub import Hub
-from core.job import create
-from core.journal import Progress
-from core.records import Origin
-from core.reporter import StopRequested
+from core import jobs, push
+from core.incoming.hub import Hub
+from core.job.directory import create
+from core.job.journal import Progress
+from core.job.reporter import StopRequested
+from core.library import records
+from core.library.exports_record import ExportRecord, write_record
+from core.library.records import Origin
+from core.proof import certificate
+from core.proof.certificate import Certificate, Check
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import TOKEN, Recorder, made_up

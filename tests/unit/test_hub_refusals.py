@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core import fetch
-from core.hub import Hub
-from core.model_record import Expected, read_record
-from core.reporter import StopRequested
+from core.incoming import fetch
+from core.incoming.hub import Hub
+from core.job.reporter import StopRequested
+from core.library.model_record import Expected, read_record
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (

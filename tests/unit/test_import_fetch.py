@@ -17,11 +17,11 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
-from core import sources
-from core.hub import Hub
-from core.hub_dataset import CONVERTED, Address, bring
-from core.transfer import Patience
-from core.web import fetch
+from core.incoming import sources
+from core.incoming.hub import Hub
+from core.incoming.hub_dataset import CONVERTED, Address, bring
+from core.incoming.transfer import Patience
+from core.incoming.web import fetch
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving

@@ -15,8 +15,9 @@ from small_data import AMHARIC, RATE, Recorder, SmallFamily, base, write_clip, w
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core import prepare, sources
-from core.journal import Plan
+from core import prepare
+from core.incoming import sources
+from core.job.journal import Plan
 from core.workspace import Workspace
 from data import audio, film, manifest
 from data.importers import import_source

@@ -19,12 +19,13 @@ SHARED_MODELS = ("models.base", "models.decoder", "models.speech_lm", "models.te
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.asked", "core.catalog", "core.certificate", "core.clip_index", "core.demo", "core.diagnosis", "core.doctor",
-    "core.download",
-    "core.hub", "core.job", "core.job_reader", "core.job_state", "core.jobs", "core.journal", "core.kept",
-    "core.lab_report", "core.lab_text", "core.locks", "core.looking", "core.model_record", "core.offers", "core.pages",
-    "core.places", "core.push", "core.queueing", "core.references", "core.reporter", "core.resident", "core.review",
-    "core.rules_preview", "core.rules_text", "core.text_rules", "core.worker", "core.workspace",
+    "core.dataset.clip_index", "core.demo", "core.doctor", "core.download", "core.incoming.hub",
+    "core.incoming.looking", "core.job.asked", "core.job.directory", "core.job.journal", "core.job.kept",
+    "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
+    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
+    "core.library.offers", "core.proof.certificate", "core.proof.diagnosis", "core.push", "core.review",
+    "core.speech.references", "core.speech.resident", "core.text.lab_report", "core.text.lab_text",
+    "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.
@@ -212,13 +213,13 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("name", "text", "target"), [
     ("config/a.py", "import data.manifest", "data.manifest"),
-    ("data/a.py", "from core import journal", "core.journal"),
+    ("data/a.py", "from core.job import journal", "core.job.journal"),
     ("core/a.py", "def f():\n    from models.tiny import codec", "models.tiny.codec"),
     ("core/a.py", "from models import tiny", "models.tiny"),
     ("core/a.py", "import ui.layout", "ui.layout"),
     ("models/tiny/a.py", "from models.chatterbox.t3 import T3", "models.chatterbox.t3.T3"),
     ("models/base.py", "from .tiny import family", "models.tiny.family"),
-    ("models/tiny/a.py", "import core.journal", "core.journal"),
+    ("models/tiny/a.py", "import core.job.journal", "core.job.journal"),
     ("ui/a.py", "from core import train", "core.train"),
     ("ui/a.py", "from data.manifest import read", "data.manifest.read"),
     ("scripts/train.py", "import models.base", "models.base"),

@@ -6,7 +6,7 @@ from small_data import AMHARIC, base
 
 from config.errors import UserError
 from config.schema import Initialisation
-from core.initialise import initial_rows
+from core.voice_model.initialise import initial_rows
 from data.front_end import FrontEnd
 
 STRATEGIES = ("random", "mean", "neighbours", "romanised", "factored")

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from core import job_reader, jobs
-from core.job_reader import JobBoard, JobReader
-from core.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Stage, Started
+from core import jobs
+from core.job import reader as job_reader
+from core.job.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Stage, Started
+from core.job.reader import JobBoard, JobReader
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
 from tests.unit.live_jobs import train

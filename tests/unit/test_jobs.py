@@ -9,10 +9,11 @@ import yaml
 
 from config.errors import UserError
 from config.schema import DownloadOptions, TrainOptions
-from core import jobs, locks, places
-from core.job import create, load
-from core.job_reader import JobBoard
-from core.journal import Journal, Queued
+from core import jobs
+from core.job import locks, places
+from core.job.directory import create, load
+from core.job.journal import Journal, Queued
+from core.job.reader import JobBoard
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until

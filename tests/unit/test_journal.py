@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core import journal
-from core.journal import AudioMade, Evaluated, Failed, Finished, Journal, Plan, Progress, Step, Warned, read
+from core.job import journal
+from core.job.journal import AudioMade, Evaluated, Failed, Finished, Journal, Plan, Progress, Step, Warned, read
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,7 +103,7 @@ def test_an_unknown_field_of_a_known_event_is_ignored(tmp_path: Path):
 def test_a_reader_beside_a_writing_process_sees_each_event_once_in_order(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     script = (
-        "import sys; from pathlib import Path; from core.journal import Journal, Progress, Finished\n"
+        "import sys; from pathlib import Path; from core.job.journal import Journal, Progress, Finished\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "for n in range(2000): journal.append(Progress(n, 2000, 'clips', 'ሰላም' * 50))\n"
         "journal.append(Finished({}))\n"

@@ -9,9 +9,12 @@ import pytest
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core import catalog, jobs, kept, ranking
-from core.job import create
-from core.journal import CheckpointSaved, Journal
+from core import jobs
+from core.job import kept
+from core.job.directory import create
+from core.job.journal import CheckpointSaved, Journal
+from core.library import catalog
+from core.training import ranking
 from core.workspace import Workspace
 from scripts import keep
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train

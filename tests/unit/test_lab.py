@@ -16,10 +16,12 @@ from config.arguments import given_values, to_arguments
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import LabOptions, TokenizerOptions
-from core import asked, lab, script_map, vocabulary
-from core.candidates import Texts, candidates
-from core.lab_report import BASE, CHARACTERS, ENOUGH, Candidate, LabReport, recommend
-from core.tokenizer_report import prove
+from core import lab, vocabulary
+from core.job import asked
+from core.text import script_map
+from core.text.candidates import Texts, candidates
+from core.text.lab_report import BASE, CHARACTERS, ENOUGH, Candidate, LabReport, recommend
+from core.text.tokenizer_report import prove
 from core.workspace import Workspace
 from data import blocks, manifest
 from data.front_end import FrontEnd

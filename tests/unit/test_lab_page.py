@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from config.errors import UserError
-from core import lab_text
-from core.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
+from core.text import lab_text
+from core.text.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
 from core.workspace import Workspace
 from ui import lab as page
 

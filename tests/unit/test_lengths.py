@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.lengths import tell_of_long, too_long
-from core.loading import load_base
+from core.dataset.lengths import tell_of_long, too_long
+from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache

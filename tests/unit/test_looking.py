@@ -10,7 +10,7 @@ import pytest
 from small_data import AMHARIC, write_clip, write_dataset
 
 from config.errors import UserError
-from core import looking
+from core.incoming import looking
 from core.workspace import Workspace
 from data.importers import Imported, import_source
 

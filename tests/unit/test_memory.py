@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core import memory
+from core.training import memory
 
 CPU = torch.device("cpu")
 SIZE = 4 * 1000

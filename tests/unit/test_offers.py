@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core import offers
-from core.catalog import FAMILIES, VoiceModel, family, resolve
-from core.job_reader import JobBoard
+from core.job.reader import JobBoard
+from core.library import offers
+from core.library.catalog import FAMILIES, VoiceModel, family, resolve
 from core.workspace import Workspace
 from data import normalise
 from models import registry

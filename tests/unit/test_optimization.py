@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from core import checkpoint, opening, optimization, train, training_data
-from core.averaging import Average
-from core.optimization import Diverged, NotFinite, StepLosses
-from core.precision import Precision
-from core.scopes import Group
-from core.trainer import Trainer
+from core import train
+from core.training import checkpoint, opening, optimization, training_data
+from core.training.averaging import Average
+from core.training.optimization import Diverged, NotFinite, StepLosses
+from core.training.scopes import Group
+from core.training.trainer import Trainer
+from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -116,7 +117,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world)
     failing(trainer, monkeypatch, {5, 6, 7, 8, 9})  # two passes that only measure time, then three steps
-    monkeypatch.setattr("core.fitting._time", lambda trainer: 1.0)
+    monkeypatch.setattr("core.training.fitting._time", lambda trainer: 1.0)
     listener = Listener(world.runs / "breaks")
     options = train_options(checkpoint_every=2, judged_sentences=0, steps=30)
     with pytest.raises(UserError, match=r"The run stopped on its last good checkpoint, of step 2: resume") as caught:

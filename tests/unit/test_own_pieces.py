@@ -14,9 +14,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
 from config.schema import LabOptions, TokenizerOptions
-from core import asked, lab, own_pieces, vocabulary
-from core.lab_report import LabReport
-from core.own_pieces import map_pieces, read, take
+from core import lab, vocabulary
+from core.job import asked
+from core.text import own_pieces
+from core.text.lab_report import LabReport
+from core.text.own_pieces import map_pieces, read, take
 from core.workspace import Workspace
 from data import manifest
 from data.bpe import vocabulary as ids_of

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import compute, precision
-from core.precision import Precision
+from core import compute
+from core.voice_model import precision
+from core.voice_model.precision import Precision
 
 
 @pytest.mark.parametrize(("capability", "wanted"), [

@@ -12,8 +12,9 @@ from safetensors.numpy import load_file, save_file
 from config.errors import UserError
 from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
-from core import advice, preflight, train, training_data
-from core.loading import load_extension
+from core import preflight, train
+from core.training import advice, training_data
+from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data import manifest
 from tests.worlds import Listener, extended_world, train_options, write_dataset
@@ -99,7 +100,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
             voice.model.module.get_parameter("text_emb.new")[0, 0] += 1
         return voice
 
-    from core.loading import load_checkpoint
+    from core.voice_model.loading import load_checkpoint
 
     monkeypatch.setattr(preflight, "load_checkpoint", moved)
     with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new is another"):

@@ -11,9 +11,10 @@ from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, wri
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core import prepare, sources
-from core.journal import Progress
-from core.reporter import StopRequested
+from core import prepare
+from core.incoming import sources
+from core.job.journal import Progress
+from core.job.reporter import StopRequested
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache

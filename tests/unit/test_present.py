@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from core.certificate import Certificate, Check, LanguageError
-from core.job import Job
-from core.job_state import JobState
-from core.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
+from core.job.directory import Job
+from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
+from core.job.state import JobState
+from core.proof.certificate import Certificate, Check, LanguageError
 from core.workspace import Workspace
 from ui import certificate, curves, facts, jobs, listen, listening, media, present, records, train, training, votes
 from ui.live import View

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from config.errors import UserError
-from core import references
+from core.speech import references
 from core.workspace import Workspace
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from config.schema import SynthesizeOptions
-from core import jobs, locks, pages, resident
-from core.job import Job, create
-from core.job_state import JobState
-from core.resident import Residence
+from core import jobs
+from core.job import locks, pages
+from core.job.directory import Job, create
+from core.job.state import JobState
+from core.speech import resident
+from core.speech.resident import Residence
 from core.workspace import Workspace
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
 

@@ -12,10 +12,12 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import adopt, asked, checkpoint, extend, opening, train
-from core.loading import VoiceModel, load_checkpoint
-from core.prefix import new_rows
-from core.reporter import StopRequested
+from core import extend, train
+from core.job import asked
+from core.job.reporter import StopRequested
+from core.training import adopt, checkpoint, opening
+from core.voice_model.loading import VoiceModel, load_checkpoint
+from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalise
 from models.registry import family

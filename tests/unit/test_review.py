@@ -13,7 +13,7 @@ from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, wri
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, review
-from core.clip_index import ClipIndex, MeasureStore, build
+from core.dataset.clip_index import ClipIndex, MeasureStore, build
 from core.review import Decision
 from core.workspace import Workspace
 from data import manifest
@@ -78,7 +78,7 @@ def test_pages_are_the_whole_in_order(ready: Workspace) -> None:
 
 
 def test_a_recording_is_measured_once(ready: Workspace, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from core import measuring
+    from core.dataset import measuring
 
     calls: list[int] = []
     monkeypatch.setattr(measuring, "measure", lambda waveform, rate: calls.append(rate))

@@ -9,7 +9,7 @@ import pytest
 
 from config.errors import UserError
 from core import review
-from core.clip_index import Judged, build
+from core.dataset.clip_index import Judged, build
 from core.review import Decision
 from core.workspace import Workspace
 from data import manifest

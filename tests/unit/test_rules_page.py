@@ -8,9 +8,9 @@ import pytest
 
 from config.errors import UserError
 from config.rules_file import parse
-from core import rules_preview, text_rules
-from core.rules_preview import FoldCost
-from core.rules_text import TABLES, with_entry, with_folds, with_latin
+from core.text import rules_preview, text_rules
+from core.text.rules_preview import FoldCost
+from core.text.rules_text import TABLES, with_entry, with_folds, with_latin
 from core.workspace import Workspace
 from ui import rules as page
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core.job import create
-from core.job_state import Fold, JobState
-from core.journal import Evaluated, Step
+from core.job.directory import create
+from core.job.journal import Evaluated, Step
+from core.job.state import Fold, JobState
 from core.workspace import Workspace
 from ui import curves, runs
 from ui.live import View

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from config.schema import SoundOptions
-from core import records, tensor_files
-from core.catalog import resolve
-from core.prefix import new_rows
-from core.records import CheckpointRecord
-from core.shelf import Ready, Shelf
+from core.library import records, tensor_files
+from core.library.catalog import resolve
+from core.library.records import CheckpointRecord
+from core.speech.shelf import Ready, Shelf
+from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import audio
 from tests.trained import RUN, trained_world, write_checkpoint

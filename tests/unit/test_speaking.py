@@ -15,10 +15,11 @@ from PIL import Image
 
 from config.errors import UserError
 from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
-from core import compare, originals, spectrogram, synthesize
-from core.loading import load
-from core.reporter import StopRequested
-from core.speak import Speaker, joined
+from core import compare, synthesize
+from core.job.reporter import StopRequested
+from core.speech import originals, spectrogram
+from core.speech.speak import Speaker, joined
+from core.voice_model.loading import load
 from core.workspace import Workspace
 from data import audio
 from models.base import Generated

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import checkpoint, ranking, train, training_data, validation
-from core.journal import Evaluated
-from core.loading import load_extension
-from core.patience import Patience
-from core.reporter import StopRequested
-from core.validation import Measured
+from core import train
+from core.job.journal import Evaluated
+from core.job.reporter import StopRequested
+from core.training import checkpoint, ranking, training_data, validation
+from core.training.patience import Patience
+from core.training.validation import Measured
+from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -93,7 +94,7 @@ def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: 0.1)
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, judged_sentences=2)
     assert ranking.read(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
@@ -108,7 +109,7 @@ def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
     voice = load_extension(world, "tiny-am", CPU)
     data = training_data.load(world, "demo-am", voice)
     samples = training_data.measured(data.held_out, data.train, voice.model.prompt_length)
-    from core.precision import Precision
+    from core.voice_model.precision import Precision
 
     found = validation.measure(voice, {"am": samples}, 3, Precision("cpu", torch.float32, "for the test"))["am"]
     speech = text = hits = 0.0
@@ -150,7 +151,7 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.milestones.Milestones._rank", killed)
+        patch.setattr("core.training.milestones.Milestones._rank", killed)
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
     assert checkpoint.steps(world.runs / "one") == [1]

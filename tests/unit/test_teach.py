@@ -8,7 +8,8 @@ import pytest
 
 from config.errors import UserError
 from config.schema import CompareOptions, TrainOptions
-from core import demo, offers
+from core import demo
+from core.library import offers
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser import scenes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.tensor_change import compare, low_rank, places, spans, transposed
+from core.proof.tensor_change import compare, low_rank, places, spans, transposed
 
 HALVES = (torch.bfloat16, torch.float16)
 

@@ -14,8 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import asked, trackers
-from core.journal import Evaluated, Event, SampleMade, Step, Warned
+from core.job import asked
+from core.job.journal import Evaluated, Event, SampleMade, Step, Warned
+from core.training import trackers
 from core.workspace import Workspace
 from tests.worlds import Listener
 

@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import certificate, checkpoint, kept, ranking, train, validation
-from core.loading import load, load_checkpoint, load_extension
-from core.optimization import NotFinite
-from core.reporter import StopRequested
-from core.validation import Measured
+from core import train
+from core.job import kept
+from core.job.reporter import StopRequested
+from core.proof import certificate
+from core.training import checkpoint, ranking, validation
+from core.training.optimization import NotFinite
+from core.training.validation import Measured
+from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -81,7 +84,7 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     measured_as(monkeypatch, losses)
-    monkeypatch.setattr("core.milestones.Milestones._speak", lambda self, language: next(errors))
+    monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: next(errors))
     ranked = ranking.read(started(world).directory)
     assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
 
@@ -123,7 +126,7 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.milestones.Milestones.evaluate", killed)
+        patch.setattr("core.training.milestones.Milestones.evaluate", killed)
         with pytest.raises(KeyboardInterrupt):
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert checkpoint.steps(world.runs / "one") == [4]

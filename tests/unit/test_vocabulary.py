@@ -12,8 +12,8 @@ from small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from core import vocabulary
-from core.pieces import learn
-from core.tokenizer_report import TokenizerReport, prove
+from core.text.pieces import learn
+from core.text.tokenizer_report import TokenizerReport, prove
 from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
@@ -67,7 +67,7 @@ def test_no_merges_asked_gives_characters_alone(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_learning_is_the_same_in_every_process(algorithm: str) -> None:
-    script = ("import json, sys; from core.pieces import learn; "
+    script = ("import json, sys; from core.text.pieces import learn; "
               "print(json.dumps(learn(json.loads(sys.argv[1]), sys.argv[2], 40).merges))")
     command = [sys.executable, "-c", script, json.dumps(WORDS), algorithm]
     root = Path(vocabulary.__file__).parents[1]

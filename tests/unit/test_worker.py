@@ -10,10 +10,11 @@ import pytest
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import jobs, locks, worker
-from core.job import create
-from core.journal import Event, Failed, Started, Stopped
-from core.reporter import Reporter, StopRequested, check_stop, stage
+from core import jobs, worker
+from core.job import locks
+from core.job.directory import create
+from core.job.journal import Event, Failed, Started, Stopped
+from core.job.reporter import Reporter, StopRequested, check_stop, stage
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -64,7 +65,8 @@ def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
     """A process starts the job and is killed at once; the job is seen, and stopped, from this one."""
     job = train(workspace, "patient")
     script = (
-        "import os, signal, sys; from pathlib import Path; from core import jobs; from core.job import load_directory\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from core import jobs; from core.job.directory import load_directory\n"
         "from tests.unit.fake_verbs import COMMAND\n"
         "jobs.start(load_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
     )

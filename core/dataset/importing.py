@@ -1,0 +1,222 @@
+"""A source becomes a dataset: gathered, recognised, checked, split and written.
+
+A dataset is written once and never changed, since runs go by what it was: the same source gives the same dataset,
+another one under the same name is refused, and what is added to a dataset makes a new one, whose recordings are linked
+to those of the old.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import PrepareOptions
+from core.dataset.merging import Joined, join, sides
+from core.incoming import sources
+from core.job.journal import Plan, Progress, Warned
+from core.job.reporter import Reporter, check_stop
+from core.library.aside import written_aside
+from core.text import text_rules
+from core.workspace import Workspace, resolve_inside
+from data import manifest
+from data.importers import Entry, Row
+from data.manifest import Clip, Dataset
+from data.normalise import Reading, Style, for_language
+from data.splits import assign, leaks, with_sources
+from data.validation import CheckedRow, Report, row_bytes, validate
+
+REPORT_FILE = "report.json"
+SHOWN_FINDINGS = 10
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What an import came to, before anything is written: the new clips, each of its row."""
+
+    clips: tuple[Clip, ...]
+    rows: tuple[CheckedRow, ...]
+    report: Report
+    joined: Joined | None = None  # what they are added to
+
+    @property
+    def all_clips(self) -> tuple[Clip, ...]:
+        return (*(self.joined.dataset.clips if self.joined else ()), *self.clips)
+
+
+def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
+                   reporter: Reporter) -> tuple[Dataset, str, Report]:
+    """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
+    reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
+    joined = _joined(options, reading, workspace)
+    if (there := _reviewed(options, workspace)) is not None:
+        return there
+    with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
+        checked = _check(gathered, options, reading, joined, reporter)
+        dataset, state = _write(checked, options, workspace)
+    return dataset, state, checked.report
+
+
+def _reviewed(options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str, Report] | None:
+    """A dataset of this name that a person made of the same source by reviewing: it is not what the source gives."""
+    target = resolve_inside(workspace.datasets, options.dataset)
+    if options.add_to or not target.exists():
+        return None
+    there = manifest.load(target)
+    if not there.card.reviewed or there.card.source != options.source:
+        return None
+    _check_audio(there)
+    return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+
+
+def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> Joined | None:
+    """The dataset to add to."""
+    if not options.add_to:
+        return None
+    if options.add_to == options.dataset:
+        raise UserError(
+            f"What is added to {options.add_to!r} makes a new dataset: the old one stays as it is, for the runs that "
+            "learned from it.",
+            f"Give the new one a name of its own, such as {options.add_to}-2.",
+        )
+    dataset = manifest.load(workspace.dataset(options.add_to))
+    if dataset.card.language != options.language:
+        raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
+                        "Add recordings of the same language.")
+    _check_audio(dataset)
+    return Joined.of(dataset, reading)
+
+
+def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
+           reporter: Reporter) -> _Checked:
+    imported = sources.read(gathered, options.language, reporter)
+    reporter.emit(Plan(imported.notes))
+    total = sources.count(imported)
+
+    def progress(done: int) -> None:
+        check_stop(reporter, "Stopped before the dataset was written.")
+        reporter.emit(Progress(done, total, "clips", "checked"))
+
+    rows, report = validate(_first(imported, options.most_clips), reading.normaliser, progress=progress,
+                            written_out=reading.written_out)
+    notes = imported.notes
+    if joined is not None:
+        rows, found, note = join(joined, rows, options.source)
+        report, notes = report.with_warnings(found), (*notes, note)
+        reporter.emit(Plan(notes))
+    by_speaker = options.held_out_apart == "speaker"
+    splits = (sides(joined, rows, options.held_out, options.seed, by_speaker) if joined
+              else assign(rows, options.held_out, options.seed, by_speaker=by_speaker))
+    report = replace(report.with_warnings(leaks(rows, splits)), form=imported.form, notes=notes)
+    _show(report, reporter)
+    clips = tuple(_clip(row, options.language, split) for row, split in zip(rows, splits, strict=True))
+    return _Checked(with_sources(clips, rows), rows, report, joined)
+
+
+def _first(entries: Iterable[Entry], most: int) -> Iterator[Entry]:
+    """The entries up to the row number `most`; all for 0."""
+    rows = 0
+    for entry in entries:
+        rows += isinstance(entry, Row)
+        if most and rows > most:
+            return
+        yield entry
+
+
+def _clip(row: CheckedRow, language: str, split: str) -> Clip:
+    suffix = ".flac" if row.row.is_part else row.row.audio.suffix.lower()
+    return Clip(row.row.id, f"audio/{row.row.id}{suffix}", row.row.text, language, split, row.duration_s,
+                row.row.speaker, row.sha256)
+
+
+def _show(report: Report, reporter: Reporter) -> None:
+    if report.errors:
+        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are left out."))
+    for findings, effect in ((report.errors, "left out"), (report.warnings, "kept")):
+        for finding in findings[:SHOWN_FINDINGS]:
+            place = f"{finding.where}: " if finding.where else ""
+            reporter.emit(Warned(f"{place}{finding.message} ({finding.kind}; {effect})"))
+        if len(findings) > SHOWN_FINDINGS:
+            reporter.emit(Warned(f"... and {len(findings) - SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
+
+
+def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str]:
+    """The dataset on disk, and whether it was written now or was there already."""
+    target = resolve_inside(workspace.datasets, options.dataset)
+    source = f"{checked.joined.dataset.card.source} + {options.source}" if checked.joined else options.source
+    licence = _licence(options.licence.strip(), checked.joined.dataset.card.licence if checked.joined else "")
+    card = manifest.make_card(options.dataset, options.language, source, checked.all_clips, licence)
+    if target.exists():
+        there = manifest.load(target)
+        if there.card.fingerprint != card.fingerprint:
+            raise UserError(
+                f"There already is another dataset named {options.dataset!r}: {there.card.clips} clips in "
+                f"{there.card.language!r} from {there.card.source!r}, the new one has {card.clips}.",
+                f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
+            )
+        _check_audio(there)
+        return _licensed(there, licence), "already there"
+    if checked.joined and not checked.clips:
+        raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
+    with written_aside(target) as folder:
+        (folder / "audio").mkdir()
+        if checked.joined:
+            _link_audio(checked.joined.dataset, folder)
+        _copy_audio(checked.clips, checked.rows, folder)
+        manifest.save(folder, card, checked.all_clips)
+        report = json.dumps(checked.report.to_json(), ensure_ascii=False, indent=1)
+        (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
+    return manifest.load(target), "written"
+
+
+def _licence(given: str, there: str) -> str:
+    """Of a dataset and what is added to it: both where they differ."""
+    return "; ".join(dict.fromkeys(part for part in (there, given) if part))
+
+
+def _licensed(dataset: Dataset, licence: str) -> Dataset:
+    """The dataset with a licence where it had none; another one is not put in its place."""
+    there = dataset.card.licence
+    if not licence or licence == there:
+        return dataset
+    if there:
+        raise UserError(f"The dataset {dataset.card.name!r} has the licence {there!r}, not {licence!r}.",
+                        "Leave the licence out, or prepare the source under another name.")
+    card = replace(dataset.card, licence=licence)
+    manifest.save_card(dataset.folder, card)
+    return replace(dataset, card=card)
+
+
+def _link_audio(dataset: Dataset, folder: Path) -> None:
+    """The recordings of `dataset` in `folder` too, without another copy where the disk can do that."""
+    for clip in dataset.clips:
+        try:
+            os.link(dataset.audio_path(clip), folder / clip.audio)
+        except OSError:
+            shutil.copyfile(dataset.audio_path(clip), folder / clip.audio)
+
+
+def _copy_audio(clips: Sequence[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
+    for clip, row in zip(clips, rows, strict=True):
+        target = folder / clip.audio
+        if row.row.is_part:
+            target.write_bytes(row_bytes(row.row))
+        else:
+            shutil.copyfile(row.row.audio, target)
+        with open(target, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != row.sha256:
+                raise UserError(f"{row.row.audio} was changed while it was imported.", "Import it when it is whole.")
+
+
+def _check_audio(dataset: Dataset) -> None:
+    missing = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
+    if missing:
+        raise UserError(
+            f"The dataset {dataset.card.name!r} lacks {len(missing)} of its recordings, such as {missing[0]}.",
+            "Put them back, or prepare the source again under another name.",
+        )

@@ -1,0 +1,29 @@
+"""Clips that are longer than the model can hold, counted when their features are made and not when training begins."""
+
+from __future__ import annotations
+
+from core.job.journal import Warned
+from core.job.reporter import Reporter
+from data.features import FeatureCache
+from data.manifest import Clip, Dataset
+
+_NAMED = 5
+
+
+def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:
+    """Warn of the clips with more than `longest` codes, with their numbers; how many they are."""
+    long = too_long(dataset, cache, longest)
+    if long:
+        named = ", ".join(f"{clip.id} ({codes} codes, {clip.duration_s:.1f} s)" for clip, codes in long[:_NAMED])
+        reporter.emit(Warned(
+            f"{len(long)} of {len(dataset.clips)} clips are longer than the {longest} codes that the model can hold, "
+            f"and will not be trained on: {named}{' ...' if len(long) > _NAMED else ''}. Cut these recordings into "
+            "shorter ones, with their texts, and prepare them under another name."))
+    return len(long)
+
+
+def too_long(dataset: Dataset, cache: FeatureCache, longest: int) -> list[tuple[Clip, int]]:
+    """The clips with more than `longest` codes, with the number of these, the longest first."""
+    pack = cache.load_pack(dataset.card.fingerprint)
+    counts = [(clip, len(pack.arrays(clip.sha256)["speech_codes"])) for clip in dataset.clips if clip.sha256 in pack]
+    return sorted(((clip, codes) for clip, codes in counts if codes > longest), key=lambda one: -one[1])

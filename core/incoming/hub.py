@@ -1,0 +1,248 @@
+"""What a hub has, and its bytes, through `huggingface_hub`'s own session. Never loads torch.
+
+Names, sizes, hashes and the commit come from `HfApi.model_info`; the bytes from the hub's
+`resolve` address, by ranged requests. `hf_hub_download` is not used: it cannot say how many
+bytes of a whole set have come, does not hear a stop, and its transfer backend (`hf_xet`)
+neither resumes nor notices a stall. What goes wrong becomes a `UserError` in own words, so
+that no answer of a server, no address with a signature and no token stands in one.
+
+The token is the one that `huggingface_hub` finds (`HF_TOKEN` first). It is sent to the hub
+alone: the session drops it when an answer leads to another host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from config.errors import UserError
+from core.library.model_record import Expected
+
+if TYPE_CHECKING:
+    from httpx2 import Response
+
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # read when huggingface_hub is imported, which is later
+
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_LONGEST_RETRY_AFTER_S = 120.0
+_RESUME = "What has come is kept: resume the job when the network is back."
+_TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
+
+
+class Interrupted(Exception):
+    """The network or the hub failed in a way that may pass; the text says how. `wait_s`: how long the hub asks for."""
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class NoRevision(UserError):
+    """The repository has no such branch, tag or commit (any more)."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository at a commit."""
+
+    repository: str
+    commit: str
+    name: str
+    expected: Expected
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a repository has at a commit, by name."""
+
+    repository: str
+    commit: str
+    files: Mapping[str, Expected]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The bytes of an answer. `start` is the position of the first; `total` is the whole file's size where told."""
+
+    start: int
+    total: int | None
+    blocks: Iterator[bytes]
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where to ask, and as whom."""
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+    kind: Literal["model", "dataset"] = "model"  # of the repositories that are meant
+
+    @classmethod
+    def from_environment(cls, kind: Literal["model", "dataset"] = "model") -> Hub:
+        """The hub of `HF_ENDPOINT` (huggingface.co), with the token of `HF_TOKEN` or of `hf auth login`."""
+        from huggingface_hub import constants, get_token
+
+        endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or constants.ENDPOINT
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(
+                "HF_ENDPOINT is not the address of a hub.", "Unset it, or give one such as https://huggingface.co.",
+            )
+        return cls(endpoint, get_token(), kind)
+
+    @property
+    def host(self) -> str:
+        """The name of the hub, without a password that its address may hold."""
+        parts = urlsplit(self.endpoint)
+        return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+
+    def list(self, repository: str, revision: str, patience_s: float) -> Listing:
+        """Names, sizes and hashes at `revision`. Raises `Interrupted`, or `UserError` for what waiting cannot mend."""
+        from huggingface_hub import DatasetInfo, HfApi, ModelInfo
+
+        with self._explained(repository, revision):
+            api = HfApi(endpoint=self.endpoint, token=self.token or False)
+            try:
+                info = api.repo_info(repository, revision=revision, repo_type=self.kind, files_metadata=True,
+                                     timeout=patience_s)
+            except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
+                raise UserError(
+                    f"{self.host} answered something that is no list of files.",
+                    "Check HF_ENDPOINT, and whether this network asks for a login in the browser first.",
+                ) from None
+        files = {}
+        for item in (info.siblings if isinstance(info, DatasetInfo | ModelInfo) else None) or ():
+            size = item.lfs.size if item.lfs else item.size
+            if size is not None:
+                blob = "" if item.lfs else item.blob_id or ""
+                files[item.rfilename] = Expected(size, item.lfs.sha256 if item.lfs else "", blob)
+        if not info.sha:
+            raise UserError(f"{self.host} does not tell the commit of {repository}.", "Use another HF_ENDPOINT.")
+        return Listing(repository, info.sha, files)
+
+    @contextmanager
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[Body]:
+        """The bytes of `file` from `start` on; a hub that cannot do that gives them from 0 on.
+
+        Raises `Interrupted` also while the blocks are read. `patience_s` is for each wait for the network.
+        """
+        from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
+                         repo_type=None if self.kind == "model" else self.kind)
+        headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with (self._explained(file.repository, file.commit, file.name),
+              get_session().stream("GET", url, headers=headers, timeout=patience_s) as response):
+            if start and response.status_code == 416:  # there is nothing behind `start`
+                yield Body(start, _total_of(response), iter(()))
+                return
+            if response.status_code >= 400:
+                response.read()
+            hf_raise_for_status(response)
+            first, total = part_of(response)
+            yield Body(first, total, response.iter_bytes())
+
+    @contextmanager
+    def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:
+        import httpx2
+        from huggingface_hub import errors
+
+        try:
+            yield
+        except errors.OfflineModeIsEnabled:
+            raise UserError(
+                f"{repository} cannot be asked for: HF_HUB_OFFLINE is set.",
+                "Unset it, or give a folder with the files (--folder PATH; on the page: Model).",
+            ) from None
+        except errors.HFValidationError:
+            raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
+        except errors.HfHubHTTPError as error:
+            raise self._refusal(error, repository, revision, name) from None
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
+            raise UserError(
+                f"{self.host} leads nowhere for {repository}.",
+                "Check HF_ENDPOINT, or give a folder (--folder PATH; on the page: Model).",
+            ) from None
+        except httpx2.TimeoutException:
+            raise Interrupted(f"{self.host} did not answer in time") from None
+        except (httpx2.TransportError, httpx2.DecodingError) as error:
+            raise Interrupted(f"the connection to {self.host} failed ({type(error).__name__})") from None
+
+    def _refusal(self, error: Exception, repository: str, revision: str, name: str) -> Exception:
+        """What a status of 400 and above means to a person; `Interrupted` when waiting may help."""
+        from huggingface_hub import errors
+
+        response: Response = error.response  # type: ignore[attr-defined]
+        status = response.status_code
+        page = f"{self.host}/{'' if self.kind == 'model' else 'datasets/'}{repository}"
+        make_token = _TOKENS.format(hub=f"https://{self.host}")
+        if status in _TRANSIENT:
+            return Interrupted(f"{self.host} answered {status}", _retry_after(response))
+        if response.url.netloc.decode() != urlsplit(self.endpoint).netloc.rpartition("@")[2]:
+            return Interrupted(f"{response.url.host}, where the hub keeps the file, answered {status}")
+        if isinstance(error, errors.GatedRepoError):
+            as_whom = "as the owner of the token in HF_TOKEN" if self.token else f"in a browser; then {make_token}"
+            return UserError(
+                f"{repository} is gated: its owner gives it to those who accept its terms.",
+                f"Open {page} and accept them {as_whom}. Then resume.",
+            )
+        if "Invalid credentials" in response.headers.get("X-Error-Message", "") and self.token:
+            return UserError(f"{self.host} does not accept the token in HF_TOKEN ({status}).",
+                             f"It may be mistyped or expired: {make_token}.")
+        if isinstance(error, errors.RevisionNotFoundError):
+            return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
+        if isinstance(error, errors.EntryNotFoundError):
+            return UserError(f"{repository} has no file {name!r} at {revision[:12]}.",
+                             f"Look at what is there: {page}; or give a folder (--folder PATH; on the page: Model).")
+        if status in (401, 403, 404):
+            return UserError(
+                f"{repository} is private, or there is no such repository ({self.host} answered {status}).",
+                f"Ask its owner to let the owner of the token in HF_TOKEN in, or check the name at {page}."
+                if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
+            )
+        return UserError(f"{self.host} refused to give {repository} (status {status}).",
+                         "Try again later, or give a folder with the files (--folder PATH; on the page: Model).")
+
+
+def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
+    """The error that ends a row of interruptions."""
+    return UserError(f"{what} could not be had: {why}.", hint)
+
+
+def part_of(response: Response) -> tuple[int, int | None]:
+    """The position of an answer's first byte, and the size of the whole file where it is told."""
+    return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
+
+
+def is_passing(status: int) -> bool:
+    """Whether a status may be another one when it is asked again."""
+    return status in _TRANSIENT
+
+
+def _first_of(response: Response) -> int:
+    """The position of the first byte of a part, from `Content-Range: bytes FIRST-LAST/TOTAL`."""
+    first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    if not first.isdigit():
+        raise Interrupted("the hub sent a part without saying which")
+    return int(first)
+
+
+def _total_of(response: Response) -> int | None:
+    """The size of the whole file, where the answer says it."""
+    total = response.headers.get("Content-Range", "").rpartition("/")[2]
+    if response.status_code == 200 and not response.headers.get("Content-Encoding"):
+        total = response.headers.get("Content-Length", "")
+    return int(total) if total.isdigit() else None
+
+
+def _retry_after(response: Response) -> float:
+    asked = response.headers.get("Retry-After", "")
+    return min(float(asked), _LONGEST_RETRY_AFTER_S) if asked.isdigit() else 0.0

@@ -1,0 +1,226 @@
+"""Archives of recordings (ZIP, and TAR with gzip, bzip2 or xz) into a folder, and nothing beyond it. Never loads torch.
+
+Only what could belong to a dataset is written: recordings, texts and tables. A name that leads out of the folder, a
+link, a device, an encrypted or damaged member is skipped and named; an archive that would fill the disk, or that is
+blown up from next to nothing, is refused.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import re
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from config.errors import UserError
+from core.job.reporter import size_text
+from data.importers.lookup import AUDIO_SUFFIXES
+from data.importers.rows import Skipped, visible
+
+Tell = Callable[[int, str], None]
+"""Told of each block: its bytes, and the member it is from."""
+SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+_TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".psv", ".list", ".json", ".jsonl", ".ndjson",
+          ".scp", ".parquet")
+_BARE = ("text", "segments", "utt2spk")  # of Kaldi
+_BLOCK = 1 << 20
+_SPARE = 200_000_000  # bytes left free
+_MOST_MEMBERS = 2_000_000
+_BLOWN_UP, _HARMLESS = 200, 500_000_000  # times the archive's size, beyond so many bytes
+_MOST_NAMED = 1000  # skipped members that are named one by one
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile,
+            NotImplementedError)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether `path` is named as an archive, or begins as a ZIP does."""
+    if path.name.lower().endswith(SUFFIXES):
+        return True
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PK\3\4"
+    except OSError:
+        return False
+
+
+def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: None) -> list[Skipped]:
+    """Write the members of the archive at `path` into `folder`, which is empty; what was not taken.
+
+    `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
+    """
+    unpacking = _Unpacking(path, folder, min(free - _SPARE, max(_HARMLESS, _BLOWN_UP * path.stat().st_size)), tell)
+    try:
+        if zipfile.is_zipfile(path):
+            _zip(path, unpacking)
+        else:
+            _tar(path, unpacking)
+    except _DAMAGED as error:
+        raise UserError(
+            f"{path.name} is damaged or no archive that Lisan opens: {error}.",
+            "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again.",
+        ) from error
+    return unpacking.left()
+
+
+@dataclass
+class _Unpacking:
+    """Where members go, and how much more may come."""
+
+    archive: Path
+    folder: Path
+    room: int
+    tell: Tell
+    skipped: list[Skipped] = field(default_factory=list)
+    written: int = 0
+    members: int = 0
+    others: int = 0  # files of no use here
+    other: str = ""  # the first of them
+
+    def wanted(self, name: str, size: int) -> Path | None:
+        """Where the member `name` goes; None, and said, where it is not taken."""
+        self.members += 1
+        if self.members > _MOST_MEMBERS:
+            raise UserError(f"{self.archive.name} has more than {_MOST_MEMBERS} files.", "Pack it in parts.")
+        self.check(size, name)
+        inside = _inside(name)
+        if isinstance(inside, str):
+            self.skip(name, inside)
+            return None
+        lower = inside.name.lower()
+        if lower.endswith(SUFFIXES):
+            self.skip(name, "is an archive within the archive; unpack it and give it by itself")
+            return None
+        if not lower.endswith((*AUDIO_SUFFIXES, *_TEXTS)) and lower not in _BARE:
+            self.others += 1
+            self.other = self.other or visible(name)
+            return None
+        return self.folder.joinpath(inside)
+
+    def check(self, more: int, name: str) -> None:
+        if self.written + more > self.room:
+            raise UserError(
+                f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
+                f"{size_text(max(0, self.room))}, at {visible(name)!r}: that does not fit here, or it is no archive of "
+                "recordings.",
+                "Free space on the workspace's disk, or unpack it yourself and give the folder.",
+            )
+
+    def skip(self, name: str, reason: str) -> None:
+        if len(self.skipped) < _MOST_NAMED:
+            self.skipped.append(Skipped(f"{self.archive.name}: {visible(name[:200])}", reason))
+        else:
+            self.others += 1
+
+    def write(self, name: str, target: Path, source: IO[bytes]) -> None:
+        """Copy a member, counting what truly comes."""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "xb") as writing:
+                while block := source.read(_BLOCK):
+                    self.check(len(block), name)
+                    self.written += len(block)
+                    writing.write(block)
+                    self.tell(len(block), name)
+        except (FileExistsError, NotADirectoryError):
+            self.skip(name, "is there twice")
+
+    def left(self) -> list[Skipped]:
+        """What was not taken; the files of no use as one."""
+        if self.others:
+            more = f" and {self.others - 1} more" if self.others > 1 else ""
+            self.skipped.append(Skipped(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
+        return self.skipped
+
+
+def _inside(name: str) -> PurePosixPath | str:
+    """The relative path that `name` means, or why it is none."""
+    pure = PurePosixPath(name.replace("\\", "/"))
+    if pure.is_absolute() or re.match(r"[A-Za-z]:", name):
+        return "is a path from the root; archives may name only what is in them"
+    if ".." in pure.parts:
+        return "leads out of the archive"
+    if "\0" in name or not pure.parts or any(len(part.encode("utf-8", "replace")) > 240 for part in pure.parts):
+        return "is no name of a file"
+    if any(part.startswith((".", "__MACOSX")) for part in pure.parts):
+        return "is hidden"
+    return PurePosixPath(str(pure).encode("utf-8", "replace").decode())
+
+
+def _zip(path: Path, to: _Unpacking) -> None:
+    with zipfile.ZipFile(path) as archive:
+        to.check(sum(info.file_size for info in archive.infolist()), "all its files")
+        for info in archive.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if info.is_dir():
+                continue
+            if kind and kind != stat.S_IFREG:
+                to.skip(info.filename, "is a link or device, which is not followed")
+            elif info.flag_bits & 1:
+                to.skip(info.filename, "is encrypted")
+            elif (target := to.wanted(info.filename, info.file_size)) is not None:
+                with _named(info.filename, target, to), archive.open(info) as source:
+                    to.write(info.filename, target, source)
+
+
+@contextmanager
+def _named(name: str, target: Path, to: _Unpacking) -> Iterator[None]:
+    """One damaged member of a ZIP leaves the others as they are."""
+    try:
+        yield
+    except _DAMAGED as error:
+        target.unlink(missing_ok=True)
+        to.skip(name, f"is damaged: {error}")
+
+
+def _tar(path: Path, to: _Unpacking) -> None:
+    with (closing(_Bounded(path, to)) as stream,
+          tarfile.open(fileobj=stream, mode="r|") as archive):  # type: ignore[call-overload]  # it only reads
+        for member in archive:
+            if member.isdir():
+                continue
+            if not member.isreg():
+                to.skip(member.name, "is a link or device, which is not followed")
+            elif (target := to.wanted(member.name, member.size)) is not None:
+                source = archive.extractfile(member)
+                assert source is not None
+                to.write(member.name, target, source)
+            archive.members = []  # it would remember each
+
+
+class _Bounded:
+    """A TAR's bytes, uncompressed; no more than the disk could take, also of what is passed over."""
+
+    def __init__(self, path: Path, to: _Unpacking) -> None:
+        with open(path, "rb") as file:
+            magic = file.read(6)
+        self._file: IO[bytes]
+        if magic.startswith(b"\x1f\x8b"):
+            self._file = gzip.open(path)  # type: ignore[assignment]  # noqa: SIM115  closed with the object
+        elif magic.startswith(b"BZh"):
+            self._file = bz2.open(path)  # noqa: SIM115  closed with the object
+        elif magic.startswith(b"\xfd7zXZ"):
+            self._file = lzma.open(path)  # noqa: SIM115  closed with the object
+        else:
+            self._file = open(path, "rb")  # noqa: SIM115  closed with the object
+        self._to = to
+        self._read = 0
+        self._most = to.room + max(to.room // 10, 100_000_000)  # heads and padding come on top
+
+    def read(self, size: int) -> bytes:
+        block = self._file.read(size)
+        self._read += len(block)
+        if self._read > self._most:
+            self._to.check(self._most, "what it holds")
+        return block
+
+    def close(self) -> None:
+        self._file.close()

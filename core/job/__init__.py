@@ -1,0 +1,1 @@
+"""A job: its directory, its journal, its lock, its place in the queue. Never loads torch."""

@@ -1,0 +1,145 @@
+"""Is what a job asks for there, or in the making? Said when it is asked, not at its turn. Never loads torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import (
+    CompareOptions,
+    DoctorOptions,
+    ExportOptions,
+    ExtendOptions,
+    LabOptions,
+    Options,
+    PrepareOptions,
+    PushOptions,
+    SynthesizeOptions,
+    TokenizerOptions,
+    TrainOptions,
+)
+from core.job.reader import JobBoard
+from core.job.state import JobState
+from core.library import catalog
+from core.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class _Need:
+    """`find` raises `UserError` when the thing called `name` is not there; a job of `verb` could be making it."""
+
+    verb: str
+    name: str
+    find: Callable[[str], object]
+
+
+def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
+    """Ids of living jobs that make what `options` need and what is not there yet; they must finish first.
+
+    Raises `UserError` for what is not there and not in the making.
+    """
+    if isinstance(options, PrepareOptions):
+        _check_source(options.source)
+    if isinstance(options, DoctorOptions):
+        _check_files(options)
+    if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
+        raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
+    if isinstance(options, LabOptions | TokenizerOptions) and options.own and not Path(options.own).exists():
+        raise UserError(f"There is no tokenizer {options.own}.", "Give the path of a tokenizer's file, or nothing.")
+    if isinstance(options, TrainOptions):
+        _check_tracker(options.tracker)
+    missing: list[tuple[_Need, UserError]] = []
+    for need in _needs(workspace, options):
+        try:
+            need.find(need.name)
+        except UserError as error:
+            missing.append((need, error))
+    living = JobBoard(workspace).queue() if missing else []
+    return tuple(dict.fromkeys(_maker(need, living, error) for need, error in missing))
+
+
+def _check_tracker(name: str) -> None:
+    """Its package has its name."""
+    if name != "none" and importlib.util.find_spec(name) is None:
+        raise UserError(f"The tracker {name!r} was chosen, and its package is not installed.",
+                        f"Install it (pip install {name}), or choose no tracker.")
+
+
+def _maker(need: _Need, living: list[JobState], error: UserError) -> str:
+    made_by = [state for state in living if state.verb == need.verb and _makes(state, need.name)]
+    if not made_by:
+        raise error
+    return made_by[-1].id
+
+
+def _makes(state: JobState, name: str) -> bool:
+    settings = state.job.settings
+    match state.verb:
+        case "download":
+            return name in (settings.get("save_as"), settings.get("model")) or not settings.get("save_as")
+        case "prepare":
+            return settings.get("dataset") == name
+        case "train":
+            return state.id == name.partition(":")[2].partition("@")[0]
+        case "export":
+            return settings.get("export") == name.removeprefix("export:")
+    return settings.get({"tokenizer": "tokenizer", "extend": "extension"}[state.verb]) == name
+
+
+def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
+    """What must be there before the work can begin, in the order in which it is best said."""
+    match options:
+        case PrepareOptions():
+            yield _Need("download", options.model, workspace.model)
+        case TokenizerOptions():
+            if options.part == "report":
+                yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
+            yield _Need("download", options.model, workspace.model)
+            yield _Need("prepare", options.dataset, workspace.dataset)
+        case LabOptions():
+            yield _Need("download", options.model, workspace.model)
+            yield _Need("prepare", options.dataset, workspace.dataset)
+        case ExtendOptions():
+            yield _Need("download", options.model, workspace.model)
+            yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
+        case TrainOptions():
+            yield _Need("extend", options.extension, workspace.extension)
+            yield _Need("prepare", options.dataset, workspace.dataset)
+            if options.adopt_weights:
+                yield _voice_model(workspace, options.adopt_weights)
+        case SynthesizeOptions():
+            yield _voice_model(workspace, options.voice_model)
+        case CompareOptions():
+            yield _voice_model(workspace, options.base)
+            if options.finetuned:
+                yield _voice_model(workspace, options.finetuned)
+        case ExportOptions() if options.run:
+            yield _voice_model(workspace, options.run)
+        case DoctorOptions() if options.base and not Path(options.base).is_absolute():
+            yield _Need("download", options.base, workspace.model)
+        case PushOptions() if options.export:
+            yield _Need("export", options.export, workspace.export)
+
+
+def _voice_model(workspace: Workspace, reference: str) -> _Need:
+    kind, _, name = reference.partition(":")
+    verb = {"base": "download", "run": "train", "export": "export"}.get(kind, "")
+    return _Need(verb, name if kind == "base" else reference, lambda _name: catalog.resolve(workspace, reference))
+
+
+def _check_source(source: str) -> None:
+    elsewhere = source.lower().startswith(("http://", "https://", "hub:"))
+    if source != "demo" and not elsewhere and not Path(source).exists():
+        raise UserError(f"There is no source {source}.",
+                        "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
+
+
+def _check_files(options: DoctorOptions) -> None:
+    """What the doctor is to look at must be there: it is a path, never a thing in the making."""
+    base = options.base if Path(options.base).is_absolute() else ""
+    for what, given in (("base", base), ("checkpoint", options.checkpoint), ("tokenizer", options.tokenizer)):
+        if given and not Path(given).exists():
+            raise UserError(f"There is no {what} {given}.", "Give the path of a file or folder on this machine.")

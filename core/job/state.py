@@ -1,0 +1,225 @@
+"""What a job's journal says of it: `Fold` takes in events and gives a `JobState`. Never loads torch.
+
+A fold does not know whether the worker lives; `core.job.reader` adds that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from core.job.directory import Job
+from core.job.journal import (
+    AudioMade,
+    AudioPiece,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Plan,
+    Progress,
+    Queued,
+    Result,
+    SampleMade,
+    Stage,
+    Started,
+    Step,
+    Stopped,
+    Waiting,
+    Warned,
+)
+
+Status = Literal["created", "queued", "waiting", "running", "stopping",
+                 "finished", "stopped", "failed", "crashed"]
+ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
+RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed")
+_RATE_WINDOW_S = 30.0
+_Stepped = TypeVar("_Stepped", Step, Evaluated, SampleMade, CheckpointSaved)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job at one moment. Times are seconds since 1970, durations seconds."""
+
+    job: Job
+    status: Status = "created"
+    reason: str = ""  # why it waits
+    attempt: int = 0
+    queued_at: float | None = None
+    started_at: float | None = None  # of the last attempt
+    ended_at: float | None = None
+    progress: Progress | None = None
+    rate: float | None = None  # units of `progress` a second, lately
+    eta_s: float | None = None
+    stages: tuple[Stage, ...] = ()
+    plan: Plan | None = None
+    steps: tuple[Step, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    samples: tuple[SampleMade, ...] = ()
+    checkpoints: tuple[CheckpointSaved, ...] = ()
+    audio: tuple[AudioMade, ...] = ()
+    audio_pieces: tuple[AudioPiece, ...] = ()
+    warnings: tuple[str, ...] = ()
+    result: Result | None = None
+    message: str = ""  # of the failure or the stop
+    hint: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    @property
+    def verb(self) -> str:
+        return self.job.verb
+
+    @property
+    def alive(self) -> bool:
+        return self.status in ALIVE
+
+    @property
+    def ended(self) -> bool:
+        return self.status not in ALIVE and self.status != "created"
+
+    @property
+    def resumable(self) -> bool:
+        return self.status in RESUMABLE
+
+    @property
+    def seconds(self) -> float:
+        """How long the last attempt ran, or has run."""
+        return 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
+
+
+class Fold:
+    """Events in, `JobState` out."""
+
+    def __init__(self, job: Job) -> None:
+        self._state = JobState(job)
+        self._steps: list[Step] = []
+        self._evaluations: list[Evaluated] = []
+        self._samples: list[SampleMade] = []
+        self._checkpoints: list[CheckpointSaved] = []
+        self._audio: list[AudioMade] = []
+        self._pieces: list[AudioPiece] = []
+        self._stages: list[Stage] = []
+        self._warnings: list[str] = []
+        self._latest: Progress | None = None
+        self._recent: deque[tuple[float, float]] = deque()  # (time, done) of the progress now counted
+
+    def state(self) -> JobState:
+        rate = self._rate()
+        return replace(
+            self._state, progress=self._latest, rate=rate, eta_s=self._eta(rate), stages=tuple(self._stages),
+            steps=tuple(self._steps), evaluations=tuple(self._evaluations), samples=tuple(self._samples),
+            checkpoints=tuple(self._checkpoints), audio=tuple(self._audio), audio_pieces=tuple(self._pieces),
+            warnings=tuple(self._warnings),
+        )
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Queued() | Waiting() | Started() | Finished() | Failed() | Stopped():
+                self._live(event)
+            case Stage():
+                self._stage(event)
+            case Plan():
+                self._set(plan=event)
+            case Progress():
+                self._progress(event)
+            case Step():
+                self._step(event)
+            case Evaluated():
+                self._evaluations.append(event)
+            case SampleMade():
+                self._samples.append(event)
+            case CheckpointSaved():  # said again by a resumed run that was killed before it could say it
+                self._checkpoints = [*(kept for kept in self._checkpoints if kept.step != event.step), event]
+            case AudioMade():
+                self._audio.append(event)
+            case AudioPiece():
+                self._pieces.append(event)
+            case Warned():
+                self._warnings.append(event.message)
+
+    def _set(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
+
+    def _live(self, event: Event) -> None:
+        match event:
+            case Queued():
+                self._begin_attempt(event)
+            case Waiting():
+                self._set(status="waiting", reason=event.reason)
+            case Started():
+                self._set(status="running", reason="", attempt=event.attempt, started_at=event.time)
+            case Finished():
+                self._set(status="finished", result=event.result, ended_at=event.time, exit_code=0)
+            case Failed():
+                self._set(status="crashed" if event.exit_code < 0 else "failed", message=event.message,
+                          hint=event.hint, traceback=event.traceback, exit_code=event.exit_code, ended_at=event.time)
+            case Stopped():
+                self._set(status="stopped", message=event.message, ended_at=event.time)
+
+    def _begin_attempt(self, event: Event) -> None:
+        """Forget what the last attempt said of itself, but not the steps that a resumed run builds on."""
+        self._state = JobState(self._state.job, status="queued", attempt=self._state.attempt, queued_at=event.time)
+        self._latest = None
+        for kept_only_for_one_attempt in (self._audio, self._pieces, self._stages, self._warnings, self._recent):
+            kept_only_for_one_attempt.clear()
+
+    def _stage(self, event: Stage) -> None:
+        if event.seconds is None:  # what was counted belongs to the part before
+            self._latest = None
+            self._recent.clear()
+        elif self._stages and self._stages[-1].name == event.name:
+            self._stages.pop()
+        self._stages.append(event)
+
+    def _progress(self, event: Progress) -> None:
+        last = self._latest
+        if last and ((last.unit, last.total) != (event.unit, event.total) or event.done < last.done):
+            self._recent.clear()
+        self._latest = event
+        self._recent.append((event.time, event.done))
+        while event.time - self._recent[0][0] > _RATE_WINDOW_S:
+            self._recent.popleft()
+
+    def _step(self, event: Step) -> None:
+        """A step done again after a resume takes the place of the first, with all that followed it."""
+        if self._steps and event.step <= self._steps[-1].step:
+            _drop_from(self._steps, event.step)
+            _drop_from(self._evaluations, event.step)
+            _drop_from(self._samples, event.step)
+            _drop_from(self._checkpoints, event.step)
+        self._steps.append(event)
+        self._progress(Progress(event.step, event.total_steps, "steps", time=event.time))
+
+    def _rate(self) -> float | None:
+        if not self._state.ended_at and self._latest and self._latest.per_second is not None:
+            return self._latest.per_second
+        if self._state.ended_at or len(self._recent) < 2 or self._recent[-1][0] <= self._recent[0][0]:
+            return None
+        (began, first), (now, last) = self._recent[0], self._recent[-1]
+        return (last - first) / (now - began)
+
+    def _eta(self, rate: float | None) -> float | None:
+        progress = self._latest
+        if self._state.ended_at or progress is None:
+            return None
+        in_a_stage = bool(self._stages) and self._stages[-1].seconds is None
+        by_steps = progress.unit == "steps" or not in_a_stage  # not so the certificate, which has its own counts
+        if self._steps and by_steps and self._steps[-1].seconds_left is not None:
+            return self._steps[-1].seconds_left  # also while samples are spoken between steps
+        if progress.per_second is not None:
+            return progress.seconds_left
+        if not rate or progress.total is None:
+            return None
+        return max(0.0, progress.total - progress.done) / rate
+
+
+def _drop_from(events: list[_Stepped], step: int) -> None:
+    events[:] = [event for event in events if event.step < step]

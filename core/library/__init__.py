@@ -1,0 +1,1 @@
+"""What is in the workspace: models, extensions, exports, and the records beside their files."""

@@ -1,0 +1,91 @@
+"""The certificate of a finetuned model: named checks with what was wanted and what was seen.
+
+Everything in it was computed by `core.proof.certify` from the files on disk. Never loads torch:
+the page and the command line read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from config.errors import UserError
+
+FILE = "certificate.json"
+Result = Literal["passed", "failed", "measured", "skipped"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
+
+    name: str
+    verdict: Result
+    expected: str
+    seen: str
+    what: str  # in plain words
+
+
+@dataclass(frozen=True)
+class LanguageError:
+    """The judge's error of one language, 0 to about 1; `before` is of the base, or of a new language's first rows."""
+
+    language: str
+    new: bool
+    sentences: int
+    before: float | None
+    after: float | None
+    original: float | None  # the judge's own error on original recordings
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Checks and errors of one checkpoint."""
+
+    ref: str
+    run: str
+    step: int
+    scope: str
+    model: str
+    extension: str
+    base_hash: str
+    fingerprint: str
+    created: float  # seconds since 1970
+    checks: tuple[Check, ...]
+    errors: tuple[LanguageError, ...]
+
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return tuple(check.name for check in self.checks if check.verdict == "failed")
+
+    def blocking(self, override: Collection[str] = ()) -> tuple[str, ...]:
+        """Names of failed checks that no override names."""
+        return tuple(name for name in self.failed() if name not in override)
+
+    def check(self, name: str) -> Check:
+        """The check called `name`."""
+        return next(check for check in self.checks if check.name == name)
+
+
+def write(path: Path, certificate: Certificate) -> None:
+    """Write the certificate as JSON, in place of an older one at once."""
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(json.dumps(dataclasses.asdict(certificate), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def read(path: Path) -> Certificate:
+    """The certificate in `path`; `UserError` when there is none or it is damaged."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        checks = tuple(Check(**check) for check in values.pop("checks"))
+        errors = tuple(LanguageError(**error) for error in values.pop("errors"))
+        return Certificate(**values, checks=checks, errors=errors)
+    except FileNotFoundError as error:
+        raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run: it is made anew.") from error

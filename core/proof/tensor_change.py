@@ -1,0 +1,200 @@
+"""What became of one tensor: equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken.
+
+Values are compared in float32 after both were read, so that a file saved in another type is
+not taken for a trained one. A difference of low rank is what a merged LoRA leaves (Hu et al.
+2021); a shrinking that is the same everywhere is what decoupled weight decay leaves where no
+gradient came (Loshchilov and Hutter 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_ROUNDINGS = (torch.bfloat16, torch.float16)
+_OWN_AT_LEAST = 0.5  # cosine below which a row has nothing to do with the one that was there
+_TWIN_AT_LEAST = 0.9  # cosine from which a row is another's
+_SHRUNK_BY_REST = 0.1  # share of the difference that a common factor may leave unexplained
+_MOST_RANK = 136  # columns of the sketch; a LoRA of rank 128 and some to see that it ends there
+_WHOLE = 256  # sides up to which all singular values are computed
+_LOW = 0.25  # of the shorter side; a rank above is not called low
+
+
+@dataclass(frozen=True)
+class Change:
+    """How one tensor differs. Moves are lengths of differences over lengths of base rows."""
+
+    state: str  # of `core.proof.diagnosis.State`
+    words: str
+    change: float = 0.0
+    rows_moved: int = 0
+    largest: float = 0.0
+    median: float = 0.0
+    rank: int | None = None
+
+
+def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None = None) -> Change:
+    """How `after` differs from `before`, of the same shape.
+
+    For a table with one row an id, `among` is the whole table of which `after` is the beginning: its rows are
+    looked for at other places, and counted where they hold something else.
+    """
+    kind = after.dtype
+    old, new = before.float(), after.float()
+    if broken := int((~torch.isfinite(new)).sum()):
+        return Change("broken", f"{broken} of {new.numel()} values are no numbers")
+    if torch.equal(old, new):
+        return Change("equal", "equal to the bit" + ("" if before.dtype == kind else f", stored as {named(kind)}"))
+    moved, rounded = _moved_rows(before, new)
+    if not moved.any():
+        return Change("rounded", f"equal but for rounding to {rounded}", _relative(old, new))
+    if old.ndim < 2:
+        old, new, moved = old.reshape(1, -1), new.reshape(1, -1), moved.any().reshape(1)
+    return _moved(old.flatten(1), new.flatten(1), moved, among, kind)
+
+
+def named(kind: torch.dtype) -> str:
+    """Such as `bfloat16`."""
+    return str(kind).removeprefix("torch.")
+
+
+def transposed(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether `after` is `before` with rows for columns, as far as its values tell."""
+    if before.ndim != 2 or after.shape != before.shape[::-1]:
+        return False
+    turned = after.float().T
+    return bool(_cosine(before.float().reshape(1, -1), turned.reshape(1, -1))[0] > _TWIN_AT_LEAST)
+
+
+def spans(rows: torch.Tensor, most: int = 4) -> str:
+    """Indices of the rows that are True, such as `12-40, 99`."""
+    found: list[list[int]] = []
+    for index in rows.nonzero().reshape(-1).tolist():
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:most])
+    return shown + (" and more" if len(found) > most else "")
+
+
+def places(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """(N,) for each row of `before` (N, D) the row of `after` (M, D) that is nearest to it; -1 where none is near."""
+    similar = _unit(before.float()) @ _unit(after.float()).T
+    best, place = similar.max(1)
+    own = similar.diagonal()[:len(place)]
+    stays = torch.arange(len(place))
+    place[:len(own)] = torch.where(own >= best[:len(own)] - 1e-6, stays[:len(own)], place[:len(own)])
+    return torch.where(best > _TWIN_AT_LEAST, place, -1)
+
+
+def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: torch.Tensor | None,
+           kind: torch.dtype) -> Change:
+    """The change of (N, D) rows of which some moved by more than rounding."""
+    lengths = old.norm(dim=1)
+    moves = (new - old).norm(dim=1) / torch.where(lengths > 0, lengths, lengths.mean().clamp(min=1e-12))
+    own = _cosine(old, new)
+    facts = {"change": _relative(old, new), "rows_moved": int(moved.sum()), "largest": float(moves.max()),
+             "median": float(moves[moved].median())}
+    if among is not None and (words := _permuted(old, among.float(), moved, own)):
+        return Change("permuted", words, **facts)  # type: ignore[arg-type]
+    strangers = moved & (own < _OWN_AT_LEAST)
+    if among is not None and strangers.any():
+        words = f"{int(strangers.sum())} of {len(old)} rows hold something else altogether (rows {spans(strangers)})"
+        return Change("replaced", words, **facts)  # type: ignore[arg-type]
+    if (factor := _factor(old[moved], new[moved], kind)) is not None:
+        which = "" if moved.all() else f"{facts['rows_moved']} of {len(old)} rows "
+        return Change("shrunk", f"{which}shrunk to {factor:.4g} of what it was: weight decay",
+                      **facts)  # type: ignore[arg-type]
+    if len(old) > 1 and float(_cosine(old.reshape(1, -1), new.reshape(1, -1))[0]) < _OWN_AT_LEAST:
+        return Change("replaced", "it has nothing to do with the base tensor", **facts)  # type: ignore[arg-type]
+    rank = low_rank(new - old, new, kind)
+    if rank is not None:
+        words = f"the difference has rank {rank}, as a merged LoRA leaves it"
+        return Change("low rank", words, rank=rank, **facts)  # type: ignore[arg-type]
+    words = f"trained: moved by {facts['change']:.2%} of its length" if old.any() else "trained: it was zero before"
+    return Change("trained", words, **facts)  # type: ignore[arg-type]
+
+
+def _moved_rows(before: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """Which rows (N,) moved by more than a rounding, taking the rounding that explains most; and its name."""
+    old = before.float()
+    fewest, name = _rows_differ(old, new), "nothing"
+    for kind in _ROUNDINGS:
+        there = _rows_differ(old.to(kind).float(), new)
+        if int(there.sum()) < int(fewest.sum()):
+            fewest, name = there, named(kind)
+    return fewest, name
+
+
+def _rows_differ(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    differ = old != new
+    return differ.reshape(len(old), -1).any(1) if old.ndim > 1 else differ.any().reshape(1) if old.ndim == 0 else differ
+
+
+def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: torch.Tensor) -> str:
+    """How many base rows stand at another place, in words; empty when they are not the most of those that moved."""
+    where = places(old, among)
+    away = moved & (where >= 0) & (where != torch.arange(len(old))) & (own < _TWIN_AT_LEAST)
+    count, strange = int(away.sum()), int((moved & (own < _OWN_AT_LEAST)).sum())
+    if count < 2 or count * 2 < strange:
+        return ""
+    first = int(away.nonzero()[0])
+    return f"{count} of {len(old)} rows stand at another place (row {first} is now row {int(where[first])})"
+
+
+def _factor(old: torch.Tensor, new: torch.Tensor, kind: torch.dtype) -> float | None:
+    """The common factor of all rows, where it and the rounding to `kind` explain the difference; else None."""
+    factor = float((old * new).sum() / old.square().sum().clamp(min=1e-30))
+    rest, gone = float((new - factor * old).norm()), float((new - old).norm())
+    rounding = _noise(new, kind)
+    explained = rest < _SHRUNK_BY_REST * gone + 2 * rounding * old.numel() ** 0.5
+    return factor if explained and (1 - factor) * float(old.norm()) > 10 * rounding else None
+
+
+def _noise(values: torch.Tensor, kind: torch.dtype) -> float:
+    """The standard deviation that rounding to `kind` leaves, or to float32 where that is coarser."""
+    step = max(torch.finfo(kind).eps if kind.is_floating_point else 0.0, torch.finfo(torch.float32).eps)
+    return 0.3 * step * float(values.square().mean().sqrt())
+
+
+def low_rank(difference: torch.Tensor, weight: torch.Tensor, kind: torch.dtype) -> int | None:
+    """The rank of a matrix (N, D) above the rounding noise of `weight` as `kind`; None when it is not low.
+
+    Large matrices are sketched (Halko, Martinsson and Tropp 2011): a low rank shows in few random columns.
+    """
+    rows, columns = difference.shape
+    if min(rows, columns) < 4:
+        return None
+    noise = _noise(weight, kind)
+    values = _singular_values(difference)
+    floor = max(2 * noise * (rows**0.5 + columns**0.5), 1e-6 * float(values[0]))
+    rank = int((values > floor).sum())
+    rest = max(0.0, float(difference.square().sum()) - float(values[:rank].square().sum()))
+    allowed = (2 * noise * (rows * columns) ** 0.5) ** 2 + 1e-6 * float(difference.square().sum())
+    lowest = min(_MOST_RANK - 8, int(_LOW * min(rows, columns)))
+    return rank if 0 < rank <= max(1, lowest) and rest <= allowed else None
+
+
+def _singular_values(matrix: torch.Tensor) -> torch.Tensor:
+    """The largest singular values, all of them for a small matrix."""
+    if min(matrix.shape) <= _WHOLE:
+        return torch.linalg.svdvals(matrix)
+    noise = torch.randn(matrix.shape[1], _MOST_RANK, generator=torch.Generator().manual_seed(0))
+    basis, _ = torch.linalg.qr(matrix @ noise)
+    return torch.linalg.svdvals(basis.T @ matrix)
+
+
+def _relative(old: torch.Tensor, new: torch.Tensor) -> float:
+    """The length of the difference over that of the old values; 1 where these were zero."""
+    gone, length = float((new - old).norm()), float(old.norm())
+    return gone / (length or gone or 1.0)
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+
+
+def _cosine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (_unit(one) * _unit(other)).sum(1)

@@ -1,0 +1,1 @@
+"""Text to sound with any voice model, kept loaded, judged, and shown."""

@@ -1,0 +1,159 @@
+"""Is the speech intelligible: sentences are spoken, vocoded and heard by the judge, as a listener would hear them.
+
+An error is the sum of edits over the sum of reference lengths, over all sentences. The
+judge's error on original recordings stands beside it, because a judge makes mistakes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.languages import language_name
+from core.job.journal import Progress
+from core.job.reporter import Tell, to_nobody
+from core.training.training_data import Sentence
+from core.voice_model.loading import VoiceModel
+from data import audio
+from models.base import Judge, Sampling, Verdict, Vocoder, Voice
+
+_BATCH = 20  # texts generated together
+_SPOKEN = "spoken and heard"
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One sentence as it was said; `verdict` is None where no judge knows the language."""
+
+    text: str
+    language: str
+    voice: str
+    waveform: torch.Tensor  # (S,)
+    sample_rate: int  # Hz
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The error over some sentences of a language; `left_out` cannot be encoded or are too long."""
+
+    language: str
+    sentences: int
+    edits: int
+    letters: int
+    left_out: int = 0
+
+    @property
+    def error(self) -> float:
+        return self.edits / max(1, self.letters)
+
+
+@dataclass
+class Studio:
+    """Vocoder, voices and judge of a base model, loaded once.
+
+    The vocoder and the judge are functions, so codes that were heard before need not be
+    heard again: with `remember`, which costs the memory of every waveform, they are not.
+    """
+
+    vocoder: Vocoder
+    voices: dict[str, Voice]
+    judge: Judge | None
+    remember: bool = False
+    _heard: dict[tuple[str, str, str, bytes], Spoken] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, voice: VoiceModel, remember: bool = False) -> Studio:
+        """The studio of the base model of `voice`."""
+        family, folder = voice.family, voice.base_folder
+        return cls(family.vocoder(folder, voice.device), family.voices(folder), family.judge(folder), remember)
+
+    def judges(self, language: str) -> bool:
+        """Whether an error can be measured for `language`."""
+        return self.judge is not None and language in self.judge.languages
+
+    def speak(self, voice: VoiceModel, language: str, texts: Sequence[str], sampling: Sampling,
+              tell: Tell = to_nobody) -> list[Spoken]:
+        """`texts` in the model's voices by turns, through `voice` as it speaks `language`."""
+        unit = f"{language_name(language)} sentences"
+        names = sorted(self.voices)
+        said: list[Spoken] = []
+        for start in range(0, len(texts), _BATCH):
+            part = texts[start:start + _BATCH]
+            chosen = [names[(start + index) % len(names)] for index in range(len(part))]
+            tell(Progress(start, len(texts), unit, _SPOKEN))
+            with voice.speaking(language):
+                spoken = voice.model.generate([voice.front_end.encode(text, language) for text in part],
+                                              [self.voices[name] for name in chosen], sampling)
+            for text, name, item in zip(part, chosen, spoken, strict=True):
+                said.append(self._hear(voice.front_end.written_out(text, language), language, name, item.codes))
+                tell(Progress(len(said), len(texts), unit, _SPOKEN))
+        return said
+
+    def original(self, sentence: Sentence, language: str) -> Verdict:
+        """What the judge makes of the original recording."""
+        assert self.judge is not None
+        assert sentence.original is not None
+        rate = self.vocoder.sample_rate
+        return self.judge.verdict(audio.load(sentence.original, rate), rate, sentence.text, language)
+
+    def _hear(self, text: str, language: str, name: str, codes: np.ndarray) -> Spoken:
+        key = (text, language, name, codes.tobytes())
+        if key in self._heard:
+            return self._heard[key]
+        waveform, rate = self.vocoder.decode(codes, self.voices[name]), self.vocoder.sample_rate
+        known = self.judge if self.judges(language) else None
+        verdict = known.verdict(waveform, rate, text, language) if known else None
+        spoken = Spoken(text, language, name, waveform, rate, verdict)
+        if self.remember:
+            self._heard[key] = spoken
+        return spoken
+
+
+def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[Sentence],
+           sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
+    """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
+    usable = [sentence.text for sentence in sentences if _readable(voice, sentence.text, language)]
+    said = studio.speak(voice, language, usable, sampling, tell)
+    verdicts = [item.verdict for item in said if item.verdict is not None]
+    return score(language, verdicts, len(sentences) - len(usable)), said
+
+
+def judged_originals(studio: Studio, language: str, sentences: Sequence[Sentence], tell: Tell = to_nobody) -> Score:
+    """The judge's own error on the recordings that are there."""
+    recorded = [item for item in sentences if item.original is not None]
+    verdicts: list[Verdict] = []
+    for item in recorded:
+        verdicts.append(studio.original(item, language))
+        tell(Progress(len(verdicts), len(recorded), f"{language_name(language)} sentences", "as recorded, heard"))
+    return score(language, verdicts)
+
+
+def score(language: str, verdicts: Sequence[Verdict], left_out: int = 0) -> Score:
+    """The whole-corpus error of some verdicts."""
+    return Score(language, len(verdicts), sum(item.edits for item in verdicts),
+                 sum(len(item.reference) for item in verdicts), left_out)
+
+
+def chosen(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
+    """`count` of the sentences, evenly spread over their order."""
+    if count >= len(sentences):
+        return list(sentences)
+    return [sentences[index * len(sentences) // count] for index in range(count)]
+
+
+def held_out(voice: VoiceModel, language: str) -> list[Sentence]:
+    """Held-out sentences of a base language that come with the model."""
+    found: list[tuple[str, Path]] = voice.family.held_out(voice.base_folder, language)
+    return [Sentence(text, path) for text, path in found]
+
+
+def _readable(voice: VoiceModel, text: str, language: str) -> bool:
+    front_end = voice.front_end
+    if front_end.unknown_characters(text, language) or not front_end.normalise(text, language):
+        return False
+    return len(front_end.encode(text, language)) <= voice.model.longest_text

@@ -1,0 +1,184 @@
+"""Text to sound with any voice model, one piece after another, so that the first can be heard while the next is made.
+
+The pieces of one text do not depend on what was spoken before it, so the same text, voice
+and seed give the same audio. It does not know files, jobs or judges.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from config.schema import SamplingOptions, SoundOptions
+from core.speech import references
+from core.voice_model.loading import VoiceModel
+from data.reading import pieces_of
+from data.sentences import Ending as PieceEnding
+from data.sentences import Piece, halve
+from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, SoundStream, Vocoder, Voice
+
+PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
+_LARGEST_GROUP = 8  # pieces spoken together
+_FADE_S = 0.005  # at both ends of a piece, against clicks
+_LOUDEST = 0.99  # of full scale; louder would be clipped in a file
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A spoken piece with the pause after it, how long it took, and why the model ended it."""
+
+    text: str
+    waveform: torch.Tensor  # (S,) on the CPU
+    seconds: float
+    ending: Ending = "stop"
+
+
+class Speaker:
+    """One voice model with one voice. `longest` is how many text ids it is given at once, by language."""
+
+    def __init__(self, model: VoiceModel, voice: str | Voice = "", longest: dict[str, int] | None = None,
+                 sound: SoundOptions | None = None, vocoder: Vocoder | None = None) -> None:
+        self._sounding = sound or SoundOptions()
+        self.model = model
+        found = find_voice(model, voice) if isinstance(voice, str) else voice
+        self.voice = replace(found, emotion=self._sounding.exaggeration)
+        self.longest = longest or {}
+        self.vocoder = vocoder or model.family.vocoder(model.base_folder, model.device)
+        self._prepared: dict[bool, PreparedVoice] = {}  # with and without adapters
+
+    @property
+    def sample_rate(self) -> int:
+        return self.vocoder.sample_rate
+
+    def pieces(self, text: str, language: str) -> list[Piece]:
+        """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
+        most = self.model.model.longest_text
+        limit = min(self.longest.get(language, self.model.model.usual_text), most)
+        return pieces_of(text, language, self.model.front_end, limit, most)
+
+    def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
+        """Segments of `text`, each as soon as it is made. The last one has no pause after it.
+
+        The first piece is heard while it is still being spoken, where the family can; then two are spoken together,
+        then four, then eight.
+        """
+        sampling = chosen_sampling(options, self.model.family.sampling)
+        waiting = self.pieces(text, language)
+        group, made = 1, 0
+        if waiting and (sounds := self.vocoder.stream(self.voice, self._rendering(sampling.seed))) is not None:
+            first, waiting = waiting[0], waiting[1:]
+            yield from self._streamed(first, language, sampling, sounds, last=not waiting)
+            group, made = 2, 1
+        while waiting:
+            pieces, waiting = waiting[:group], waiting[group:]
+            began = time.perf_counter()
+            spoken = self._generate(pieces, language, replace(sampling, seed=sampling.seed + made))
+            shared_s = (time.perf_counter() - began) / len(pieces)
+            for index, (piece, codes) in enumerate(spoken):
+                last = not waiting and index == len(spoken) - 1
+                share_s = shared_s * len(pieces) / len(spoken)
+                yield self._segment(piece, codes, share_s, last, sampling.seed)
+            made += len(pieces)
+            group = min(2 * group, _LARGEST_GROUP)
+
+    def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: SoundStream,
+                  last: bool) -> Iterator[Segment]:
+        """One piece as segments, the last of which has the pause and says how it ended."""
+        ids, began = self.model.front_end.encode(piece.text, language), time.perf_counter()
+        with self.model.speaking(language):
+            voice = self._prepared_voice(language)
+            for codes in self.model.model.stream(ids, voice, sampling):
+                ended = isinstance(codes, Generated)
+                waveform = sounds.finish() if isinstance(codes, Generated) else sounds.push(codes)
+                if not ended and not len(waveform):
+                    continue
+                pause_s = 0.0 if last or not ended else PAUSES_S[piece.ending]
+                waveform = waveform.float().clamp(-_LOUDEST, _LOUDEST)  # a gain would jump from piece to piece
+                waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
+                now = time.perf_counter()
+                ending = codes.ending if isinstance(codes, Generated) else "stop"
+                yield Segment(piece.text, waveform, now - began, ending)
+                began = now
+
+    def _generate(self, pieces: Sequence[Piece], language: str, sampling: Sampling) -> list[tuple[Piece, Generated]]:
+        """The codes of each piece; slow speech that needs more codes than there are is said in two breaths."""
+        ids = [self.model.front_end.encode(piece.text, language) for piece in pieces]
+        with self.model.speaking(language):
+            voice = self._prepared_voice(language)
+            generated = self.model.model.generate(ids, [voice] * len(ids), sampling)
+        spoken: list[tuple[Piece, Generated]] = []
+        for piece, codes in zip(pieces, generated, strict=True):
+            exhausted = len(codes.codes) >= self.model.model.longest_speech
+            halves = halve(piece.text) if exhausted else None
+            if halves is None:
+                spoken.append((piece, codes))
+            else:
+                spoken += self._generate([halves[0], Piece(halves[1], piece.ending)], language, sampling)
+        return spoken
+
+    def _prepared_voice(self, language: str) -> PreparedVoice:
+        adapts = self.model.adapts(language)
+        if adapts not in self._prepared:
+            self._prepared[adapts] = self.model.model.prepare(self.voice)
+        return self._prepared[adapts]
+
+    def _segment(self, piece: Piece, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:
+        began = time.perf_counter()
+        waveform = self._sound(generated.codes, 0.0 if last else PAUSES_S[piece.ending], seed)
+        return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.ending)
+
+    def _rendering(self, seed: int) -> Rendering:
+        return Rendering(self._sounding.flow_steps, self._sounding.flow_prompt_s, self._sounding.watermark, seed)
+
+    def _sound(self, codes: np.ndarray, pause_s: float, seed: int) -> torch.Tensor:
+        waveform = self.vocoder.decode(codes, self.voice, self._rendering(seed)).float().cpu()
+        length = min(int(_FADE_S * self.sample_rate), len(waveform) // 2)
+        if length:
+            ramp = torch.linspace(0, 1, length)
+            waveform = waveform.clone()
+            waveform[:length] *= ramp
+            waveform[-length:] *= ramp.flip(0)
+        loudest = float(waveform.abs().max()) if len(waveform) else 0.0
+        waveform = waveform * min(1.0, _LOUDEST / max(loudest, 1e-9))
+        return torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
+
+
+def joined(segments: Sequence[Segment]) -> torch.Tensor:
+    """The whole waveform (S,)."""
+    return torch.cat([segment.waveform for segment in segments])
+
+
+def chosen_sampling(options: SamplingOptions, own: Sampling) -> Sampling:
+    """`options`, and what they leave empty from the model's `own`."""
+    return replace(own, **{name: value for name, value in options.model_dump().items() if value is not None})
+
+
+def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
+    """What was set and reaches nothing in `family`."""
+    plain = SoundOptions()
+    return [name for name in type(sound).model_fields
+            if getattr(sound, name) != getattr(plain, name) and name not in family.sound_controls]
+
+
+def find_voice(model: VoiceModel, name: str) -> Voice:
+    """The model's voice called `name` (empty: its first one), or the one heard in the recording at the path `name`."""
+    voices = model.family.voices(model.base_folder)
+    if name in voices:
+        return voices[name]
+    if not name and voices:
+        return next(iter(voices.values()))
+    path = Path(name).expanduser()
+    if not name or not path.is_file():
+        raise UserError(
+            f"{name!r} is neither a voice of the model nor a recording.",
+            f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
+        )
+    reference = references.read(path)
+    waveform = torch.from_numpy(reference.waveform)
+    return model.family.voice(model.base_folder, model.device, waveform, reference.sample_rate)

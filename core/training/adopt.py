@@ -1,0 +1,101 @@
+"""A new run on the weights of another: what is of the same tokens and layers is taken, the rest is said.
+
+Optimizer, schedule, order and counters are fresh. Rows are told by the text of their token,
+so that a checkpoint of another vocabulary can be built upon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from config.errors import UserError
+from core.library import catalog, records, tensor_files
+from core.library.records import CheckpointRecord
+from core.voice_model.adapters import WEIGHTS
+from core.voice_model.loading import VoiceModel, with_changes
+from core.voice_model.prefix import new_rows
+from core.workspace import Workspace
+from data.front_end import FrontEnd
+
+_PEFT_PREFIX = "base_model.model."
+_SHOWN = 5
+
+
+def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None]) -> VoiceModel:
+    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, put into it in place."""
+    found = catalog.resolve(workspace, reference)
+    if found.kind != "run":
+        raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
+    if (fault := records.damage(found.folder)) is not None:
+        raise UserError(fault, "Adopt another checkpoint of the run.")
+    record = records.read(found.folder / records.CHECKPOINT, CheckpointRecord)
+    if record.origin.base_hash != voice.base_hash:
+        raise UserError(
+            f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
+            f"this run begins on {voice.name} ({voice.base_hash[:12]}).",
+            "Weights can be adopted on the same base alone; choose the extension that was made for it.")
+    said = [_take_rows(found.folder, voice, reference), _take_adapters(found.folder, voice, record)]
+    if (folder := found.folder / records.CHANGED).is_file():
+        if voice.scope == "full":
+            voice = with_changes(voice, found.folder, keep_base=True)
+            said.append(f"The {len(voice.changed)} tensors of the base that it changed are taken.")
+        else:
+            said.append(f"The tensors of the base that it changed ({folder.name}) are left as the base has them.")
+    tell(f"The run begins on the weights of {found.reference} (step {record.step}), with a fresh optimizer, schedule "
+         f"and order: {' '.join(filter(None, said))}")
+    return voice
+
+
+@torch.no_grad()
+def _take_rows(folder: Path, voice: VoiceModel, reference: str) -> str:
+    """Copy the rows of the tokens that both know; what was done."""
+    theirs = FrontEnd.load(folder / records.FRONT_END)
+    rows = tensor_files.read(folder / records.ROWS, "Adopt another checkpoint.")
+    known = {(token.text, token.language): token.id - theirs.prefix_size for token in theirs.added_tokens()}
+    wanted = {(token.text, token.language): token.id - voice.front_end.prefix_size
+              for token in voice.front_end.added_tokens()}
+    pairs = [(own, known[key]) for key, own in wanted.items() if key in known]
+    if not pairs:
+        raise UserError(f"{reference} and this extension have no new token in common.",
+                        "Adopt a checkpoint of the same language, or train the extension without.")
+    own_at, their_at = (torch.tensor(places) for places in zip(*pairs, strict=True))
+    for table, parameter in new_rows(voice.model.module, voice.model.text_tables).items():
+        parameter[own_at.to(parameter.device)] = rows[table][their_at].to(parameter)
+    missing = [text for text, language in wanted if (text, language) not in known]
+    if not missing and len(known) == len(wanted):
+        return f"all {len(pairs)} new rows are taken."
+    shown = ", ".join(repr(text) for text in missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")
+    left = f"{len(missing)} begin as the extension has them ({shown})" if missing else "none is missing"
+    return (f"its vocabulary is another: {len(pairs)} of {len(wanted)} new rows are taken by the text of their token, "
+            f"{left}, {len(known) - len(pairs)} of its own are left.")
+
+
+def _take_adapters(folder: Path, voice: VoiceModel, record: CheckpointRecord) -> str:
+    """Copy the adapters where both have them; what was done."""
+    there = (folder / records.ADAPTER / WEIGHTS).is_file()
+    if voice.adapters is None:
+        return "Its adapters are left, beside which those rows were trained." if there else ""
+    if not there:
+        return f"It has none of the adapters of scope {voice.scope!r}: these are fresh."
+    stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Adopt another checkpoint.")
+    tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
+    own = voice.adapters.tensors()
+    if shapes(own) != shapes(tensors):
+        differing = sorted(set(shapes(own).items()) ^ set(shapes(tensors).items()))[0]
+        raise UserError(
+            f"The adapters of run:{record.run}@{record.step} are not those that this run is to have: they have "
+            f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(own)} are wanted; such as {differing[0]} "
+            f"{list(differing[1])}.",
+            "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(tensors[name])
+    return f"Its adapters are taken, trained in scope {record.scope!r}."
+
+
+def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor."""
+    return {name: tuple(value.shape) for name, value in tensors.items()}

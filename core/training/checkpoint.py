@@ -1,0 +1,214 @@
+"""Checkpoints of a run: written aside, flushed, renamed; safetensors and JSON, no pickles.
+
+A folder `step-000100` is either whole or not there, and holds the hashes of its files. The
+disk is asked before one is begun, and a new one is on the disk before an older one is
+deleted (`core.training.ranking`). It knows tensors and numbers; what they mean is the trainer's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+import yaml
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.job import kept
+from core.job.kept import steps as steps
+from core.job.reporter import size_text
+from core.library import records, tensor_files
+from core.library.records import CheckpointRecord
+from core.training.fitting import Setting
+from core.training.patience import Patience
+from core.voice_model.loading import VoiceModel
+from core.voice_model.prefix import is_of_base, new_rows
+from data.batches import Position
+
+FOLDER = kept.CHECKPOINTS
+_TENSORS, _NUMBERS = "training.safetensors", "training.json"
+_ASIDE, _DAMAGED = ".writing-", ".damaged-"
+_BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a run needs to go on as if it had never stopped."""
+
+    step: int  # optimizer steps done
+    seconds: float  # of training, over all attempts
+    order: Position
+    replay: Position
+    data_fingerprint: str
+    tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
+    setting: Setting = Setting()
+    content: str = ""  # fingerprint of the clips as the model sees them
+    patience: Patience = Patience()
+
+
+def folder_of(run: Path, step: int) -> Path:
+    """Where the checkpoint of `step` stands."""
+    return run / FOLDER / f"step-{step:06d}"
+
+
+def clean(run: Path) -> None:
+    """Remove what a killed writer left."""
+    for leftover in (run / FOLDER).glob(f"{_ASIDE}*"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def last_whole(run: Path, tell: Callable[[str], None]) -> int | None:
+    """The last step whose checkpoint is whole, None where there is no checkpoint at all.
+
+    Damaged ones after it are set aside, and told of. When none is whole `UserError` is raised and nothing is touched.
+    """
+    found = steps(run)
+    faults: dict[int, str] = {}
+    for step in reversed(found):
+        if (fault := records.damage(folder_of(run, step))) is None:
+            break
+        faults[step] = fault
+    if faults and len(faults) == len(found):
+        raise UserError(f"No checkpoint of {run.name} is whole. {faults[found[-1]]}",
+                        "Put the files back if you have a copy, or start a new run.")
+    for step, fault in faults.items():
+        aside = run / FOLDER / f"{_DAMAGED}step-{step:06d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        folder_of(run, step).rename(aside)
+        tell(f"{fault} The checkpoint of step {step} cannot be used and was set aside as {aside.name}; "
+             f"the run goes on from the one before, of step {found[-1 - len(faults)]}.")
+    return found[-1 - len(faults)] if found else None
+
+
+def check_room(run: Path, voice: VoiceModel, state: TrainerState) -> None:
+    """Raise `UserError` with both numbers when the disk will not hold the next checkpoint."""
+    wanted, free = _wanted_bytes(run, voice, state), shutil.disk_usage(run).free
+    if free < wanted:
+        raise UserError(
+            f"The checkpoint of step {state.step} was not begun: {run / FOLDER} has {size_text(free)} ({free:,} bytes) "
+            f"free, {size_text(wanted)} ({wanted:,} bytes) are wanted. {_intact(run)}",
+            "Free some space, then resume the run.",
+        )
+
+
+def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainOptions, state: TrainerState) -> Path:
+    """Write a checkpoint; its folder. A full disk raises `UserError` and leaves the earlier ones as they are."""
+    check_room(run, voice, state)
+    target = folder_of(run, state.step)
+    aside = target.with_name(f"{_ASIDE}{target.name}")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        _write_model(aside, voice)
+        tensor_files.write(aside / _TENSORS, state.tensors)
+        _write_text(aside / _NUMBERS, json.dumps(_numbers(state)))
+        config = {"verb": "train", "options": options.model_dump(mode="json")}
+        _write_text(aside / records.CONFIG, yaml.safe_dump(config))
+        records.write(aside / records.CHECKPOINT, replace(record, files=records.hash_files(aside)))
+        _flush(aside)
+        shutil.rmtree(target, ignore_errors=True)  # only a damaged one of the same step can be there
+        aside.rename(target)
+        _flush_folder(target.parent)
+        shutil.rmtree(target.with_name(f"{_DAMAGED}{target.name}"), ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise _unsaved(run, voice, state, error) from error
+    return target
+
+
+def load_state(run: Path, step: int) -> TrainerState:
+    """What `save` kept of the trainer; the files are checked by `core.voice_model.loading`."""
+    folder = folder_of(run, step)
+    numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+    return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
+                        Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
+                        tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
+                        Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
+                        Patience(**numbers.get("patience", {})))
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
+    """The optimizer's state by parameter name; `names` in the order of its groups."""
+    state = optimizer.state_dict()["state"]
+    return {f"optimizer/{names[index]}/{key}": value for index, entry in state.items() for key, value in entry.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for path, value in tensors.items():
+        kind, _, rest = path.partition("/")
+        if kind == "optimizer":
+            name, _, key = rest.rpartition("/")
+            state.setdefault(names.index(name), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _write_model(folder: Path, voice: VoiceModel) -> None:
+    tensor_files.write(folder / records.ROWS, new_rows(voice.model.module, voice.model.text_tables))
+    voice.front_end.save(folder / records.FRONT_END)
+    if voice.adapters:
+        voice.adapters.save(folder / records.ADAPTER)
+    changed = {name: value for name, value in voice.model.module.named_parameters()
+               if value.requires_grad and is_of_base(name)}
+    if changed:
+        tensor_files.write(folder / records.CHANGED, changed)
+
+
+def _numbers(state: TrainerState) -> dict[str, object]:
+    return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
+            "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
+            "content": state.content, "patience": asdict(state.patience), **asdict(state.setting)}
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _flush(folder: Path) -> None:
+    """Everything under `folder` to the disk."""
+    for path in folder.rglob("*"):
+        _flush_folder(path) if path.is_dir() else _flush_file(path)
+    _flush_folder(folder)
+
+
+def _flush_file(path: Path) -> None:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _wanted_bytes(run: Path, voice: VoiceModel, state: TrainerState) -> int:
+    """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
+    trained = [value for value in voice.model.module.parameters() if value.requires_grad]
+    tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
+    before = folder_of(run, steps(run)[-1]).rglob("*") if steps(run) else ()
+    return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _BESIDE
+
+
+def _intact(run: Path) -> str:
+    found = steps(run)
+    return f"The checkpoint of step {found[-1]} is intact." if found else "There is no earlier checkpoint."
+
+
+def _unsaved(run: Path, voice: VoiceModel, state: TrainerState, error: OSError) -> UserError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    free, wanted = shutil.disk_usage(run).free, _wanted_bytes(run, voice, state)
+    return UserError(
+        f"The checkpoint of step {state.step} could not be saved in {run / FOLDER}: {error.strerror}"
+        f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. {_intact(run)}",
+        f"{'Free some space' if full else 'Check that the workspace can be written'}, then resume the run.",
+    )

@@ -1,0 +1,109 @@
+"""Will a run fit, and how long will it take: found by a few real forward and backward passes before the first step.
+
+The passes leave nothing behind: random generators, gradients and the order of the clips are
+as they were, so that a run is the same run with and without them. Where memory does not
+suffice, activations are recomputed first, because that changes no result at all, and then
+the passes of a step are made smaller.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from core.training import memory
+
+if TYPE_CHECKING:
+    from core.training.trainer import Trainer
+
+_SAFE = 0.9  # share of the free memory that may be planned with
+_ENOUGH_S, _MOST_TRIALS = 3.0, 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a step is computed; neither its samples nor, but for rounding, its result hang on it."""
+
+    parts: int = 1  # passes that each batch is divided into
+    recompute: bool = False  # activations are computed again in the backward pass
+
+    def size(self, batch_size: int) -> int:
+        """Clips in one pass."""
+        return -(-batch_size // self.parts)
+
+    def halved(self, batch_size: int) -> Setting | None:
+        """Passes of half the size; None when they have a single clip already."""
+        return replace(self, parts=self.parts * 2) if self.size(batch_size) > 1 else None
+
+    def tighter(self, batch_size: int, *, may_recompute: bool) -> Setting | None:
+        """The next setting that takes less memory; None when there is none."""
+        if may_recompute and not self.recompute:
+            return replace(self, recompute=True)
+        return self.halved(batch_size)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take. `free` is None where it cannot be known, `needed` where it did not fit in trying."""
+
+    setting: Setting
+    needed: int | None  # bytes beside the loaded model
+    free: int | None
+    seconds_a_step: float
+
+    @property
+    def fits(self) -> bool:
+        return self.needed is not None and (self.free is None or self.needed <= _SAFE * self.free)
+
+
+def estimate(trainer: Trainer) -> Estimate:
+    """Choose the first setting, from the trainer's own on, that fits, and time it; the trainer is left with it."""
+    options, free = trainer.options, memory.free(trainer.voice.device)
+    may_recompute = options.activation_checkpointing == "auto"
+    sizes: dict[bool, tuple[int, int] | None] = {}
+    while True:
+        setting = trainer.setting
+        if setting.recompute not in sizes:
+            sizes[setting.recompute] = _measure(trainer)
+        needed = _needed(trainer, sizes[setting.recompute])
+        found = Estimate(setting, needed, free, 0.0)
+        following = None if found.fits else setting.tighter(options.batch_size, may_recompute=may_recompute)
+        if following is None:
+            return replace(found, seconds_a_step=_time(trainer) if found.fits else 0.0)
+        trainer.use(following)
+
+
+def _measure(trainer: Trainer) -> tuple[int, int] | None:
+    """Bytes at the peak for the longest clip, and for the two longest together; None where even they do not fit."""
+    longest = trainer.by_length()[-2:]
+    try:
+        one, two = (memory.peak(trainer.voice.device, lambda clips=clips: trainer.attempt(clips))  # type: ignore[misc]
+                    for clips in (longest[-1:], longest))
+    except torch.OutOfMemoryError:
+        return None
+    return one, two
+
+
+def _needed(trainer: Trainer, sizes: tuple[int, int] | None) -> int | None:
+    """Bytes for a pass over clips as long as the longest, and for the optimizer."""
+    if sizes is None:
+        return None
+    one, two = sizes
+    size = trainer.setting.size(trainer.options.batch_size)
+    return one + max(0, two - one) * (size - 1) + trainer.optimizer_bytes
+
+
+def _time(trainer: Trainer) -> float:
+    """Seconds of a step, from passes over clips of the middle length."""
+    clips, size = trainer.by_length(), trainer.setting.size(trainer.options.batch_size)
+    start = max(0, (len(clips) - size) // 2)
+    middle = clips[start:start + size]
+    took: list[float] = []
+    while len(took) < _MOST_TRIALS and sum(took) < _ENOUGH_S:
+        began = time.perf_counter()
+        trainer.attempt(middle)  # ends with a look at the losses, so the device is done
+        took.append(time.perf_counter() - began)
+    return min(took) / len(middle) * trainer.options.batch_size * trainer.options.accumulation

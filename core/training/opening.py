@@ -1,0 +1,86 @@
+"""The beginning of a run: all of a new one, or of one that goes on from its last whole checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from config.schema import TrainOptions
+from core.job.journal import Warned
+from core.job.reporter import Reporter, telling
+from core.library import records
+from core.library.records import CheckpointRecord
+from core.speech.evaluate import Studio
+from core.training import adopt, checkpoint, ranking, rehearsal, resuming, scopes, training_data
+from core.training.company import Company
+from core.training.milestones import Milestones
+from core.training.patience import Patience
+from core.training.trainer import Trainer
+from core.voice_model import precision
+from core.voice_model.adapters import Adapters, plan
+from core.voice_model.loading import VoiceModel, load_checkpoint, load_extension
+from core.workspace import Workspace
+
+
+def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
+             most_clips: int | None = None, company: Company | None = None) -> Milestones:
+    """Everything of a new run, or of one that goes on; `most_clips` of the data, for a trial.
+
+    `company`: the processes that share the steps; the others open the run when it is open here.
+    """
+    run, patience = reporter.directory, Patience()
+    checkpoint.clean(run)
+    saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
+    if saved is not None:
+        resuming.check_options(run, saved, options)
+        resuming.check_vocabulary(run, saved, workspace, options.extension)
+        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=True)
+    else:
+        voice = new_voice(options, workspace, device)
+        if options.adopt_weights:
+            voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
+    data = training_data.load(workspace, options.dataset, voice, options.validate_apart)
+    if most_clips is not None:
+        data = training_data.some(data, most_clips)
+    for note in data.notes:
+        reporter.emit(Warned(note))
+    studio = Studio.of(voice)
+    replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
+                                lambda message: reporter.emit(Warned(message)), telling(reporter))
+    trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
+                      lambda message: reporter.emit(Warned(message)), company)
+    trainer.probing = replayed.probing
+    if options.compile == "on":
+        voice.model.compile()
+    if saved is not None:
+        state = checkpoint.load_state(run, saved)
+        resuming.check_data(run, options, state, data)
+        trainer.restore(state)
+        patience = state.patience
+        if (ranked := ranking.read(run)) != ranked.up_to(saved):
+            ranking.write(run, ranked.up_to(saved))
+    if company:
+        if company.rank == 0:
+            company.agree((run.name, options.model_dump(mode="json")))
+        company.join(voice.model, may_skip=options.scope == "full")
+    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
+
+
+def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
+    """The untrained extension, with fresh adapters where the scope has them."""
+    voice = load_extension(workspace, options.extension, device)
+    if not scopes.has_adapters(options):
+        return replace(voice, scope=options.scope)
+    adapters = Adapters.fresh(voice.model.module, plan(options, voice.model.adapter_targets), options.seed)
+    voice.model.module.to(device)
+    return replace(voice, adapters=adapters, scope=options.scope)
+
+
+def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: VoiceModel) -> CheckpointRecord:
+    folder = workspace.extensions / options.extension
+    there = folder / records.EXTENSION
+    rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
+    return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
+                            options.adapter_rank if voice.adapters else None)

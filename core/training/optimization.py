@@ -1,0 +1,202 @@
+"""One optimizer step: what is trained, at which rate, and the two next-token losses it follows.
+
+The optimizer holds what `core.training.scopes` opens to training and nothing else. Every loss is a sum over
+the tokens of all micro-batches divided by their number, and what is hidden of a sample hangs
+on its own seed, so that the way a step is cut into micro-batches changes memory and not the
+result. The device is waited for once a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.training.anchors import Anchors
+from core.training.company import Company
+from core.training.scopes import Group, Trainables
+from core.voice_model.loading import VoiceModel
+from core.voice_model.precision import Precision
+from models.base import Losses, LossOptions, Predictions, Sample
+
+_BETAS = (0.9, 0.98)
+_PEAK = "peak"  # of the rate of a parameter group
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """Means in nats a token, the norm of the gradients before clipping, and the tokens seen."""
+
+    speech: float
+    text: float
+    gradient_norm: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step needs beside its samples."""
+
+    voice: VoiceModel
+    trained: Trainables
+    options: TrainOptions
+    precision: Precision
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler
+    anchors: Anchors | None = None
+    company: Company | None = None  # the processes that share each step
+
+    def losses(self, last: bool, *given: Any, **named: Any) -> Losses:
+        """The model's losses of a pass; with the `last` of a step the processes share their gradients."""
+        return self.company.losses(last, *given, **named) if self.company else self.voice.model.losses(*given, **named)
+
+    def teaching(self) -> ExitStack:
+        """Context in which the model is the base that the run began with; for passes without gradients."""
+        stack = ExitStack()
+        if self.anchors is not None:
+            stack.enter_context(self.anchors.in_place())
+        if self.voice.adapters is not None:
+            stack.enter_context(self.voice.adapters.switched(False))
+        return stack
+
+
+def optimizer(made: Sequence[Group], options: TrainOptions, device: torch.device) -> torch.optim.Optimizer:
+    """AdamW over the groups, each with its own rate and decay; fused on CUDA, where that is faster."""
+    groups = [{"params": list(group.parameters.values()), "lr": group.rate, _PEAK: group.rate,
+               "weight_decay": group.decay} for group in made]
+    if options.optimizer == "adamw8bit":
+        return _eight_bit(device)(groups, betas=_BETAS)
+    return torch.optim.AdamW(groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
+
+
+def _eight_bit(device: torch.device) -> Callable[..., torch.optim.Optimizer]:
+    """bitsandbytes' AdamW (Dettmers et al. 2022, arXiv:2110.02861); `UserError` where it cannot be had."""
+    hint = "Choose the optimizer `adamw`."
+    if device.type != "cuda":
+        raise UserError(f"The optimizer adamw8bit runs on CUDA; this run is on {device.type}.", hint)
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise UserError(f"The optimizer adamw8bit needs the package bitsandbytes: {error}.",
+                        f"pip install bitsandbytes, or: {hint[0].lower()}{hint[1:]}") from error
+    made: Callable[..., torch.optim.Optimizer] = AdamW8bit
+    return made
+
+
+def rate_factor(step: int, options: TrainOptions) -> float:
+    """Share of the peak rate at `step` (from 0): linear warmup, then the schedule down to the floor."""
+    if step < options.warmup:
+        return (step + 1) / options.warmup
+    if options.schedule == "constant":
+        return 1.0
+    share = min(1.0, (step - options.warmup) / max(1, options.steps - options.warmup))
+    left = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    return options.rate_floor + (1 - options.rate_floor) * left
+
+
+def set_rate(optimizer: torch.optim.Optimizer, options: TrainOptions, step: int) -> float:
+    """Set the rates for `step`; that of the rows."""
+    for group in optimizer.param_groups:
+        group["lr"] = group[_PEAK] * rate_factor(step, options)
+    return float(optimizer.param_groups[0]["lr"])
+
+
+def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequence[int],
+              rehearsed: Sequence[bool] = ()) -> StepLosses:
+    """Leave the clipped gradients of the micro-batches on what is trained; `seeds` are one a sample, in order.
+
+    `rehearsed` says which of the micro-batches are of base languages, for distillation; without it none is.
+    A loss or gradient that is not a number leaves none and raises `NotFinite`.
+    """
+    options, waiting = work.options, list(seeds)
+    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
+    speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
+    text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
+    company, last = work.company, len(micro_batches) - 1
+    if company:
+        speech_targets, text_targets = company.total(torch.tensor([speech_targets, text_targets])).tolist()
+    size = company.size if company else 1  # processes average their gradients, and the loss is a sum
+    told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
+    adapters = work.voice.adapters
+    work.optimizer.zero_grad(set_to_none=True)
+    for index, batch in enumerate(micro_batches):
+        own, waiting = waiting[:len(batch)], waiting[len(batch):]
+        teacher = _teacher(work, batch, hiding, own) if index < len(rehearsed) and rehearsed[index] else {}
+        with work.precision.autocast():
+            losses = work.losses(index == last, batch, hiding, own, **teacher)
+        assert losses.speech_count == sum(sample.speech_targets for sample in batch)
+        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
+        total = speech + options.text_loss_weight * text
+        if losses.attention_sum is not None:
+            total = total + options.attention_weight * losses.attention_sum / speech_targets
+        if losses.speech_divergence is not None and losses.text_divergence is not None:
+            text_share = options.text_loss_weight * losses.text_divergence / text_targets
+            total = total + options.distillation * (losses.speech_divergence / speech_targets + text_share)
+        if index == 0 and adapters is not None and adapters.allocation is not None:
+            total = total + adapters.allocation.penalty() / size
+        work.scaler.scale(total * size if company else total).backward()
+        told = told + torch.stack([speech, text]).detach()
+    told = company.total(told) if company else told
+    work.scaler.unscale_(work.optimizer)
+    if work.anchors is not None:
+        work.anchors.pull(options.l2_sp, options.ewc)
+    norm = nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.clip)
+    seen_speech, seen_text, seen_norm = torch.cat([told, norm[None].to(told)]).tolist()
+    found = StepLosses(seen_speech, seen_text, seen_norm, speech_targets + text_targets)
+    if not math.isfinite(found.speech + found.text + found.gradient_norm):
+        work.optimizer.zero_grad(set_to_none=True)
+        raise NotFinite(found)
+    return found
+
+
+def _teacher(work: Work, batch: Sequence[Sample], hiding: LossOptions, seeds: Sequence[int]) -> dict[str, Predictions]:
+    """What the unchanged base predicts, where it is asked for."""
+    if work.options.distillation == 0:
+        return {}
+    with work.teaching(), work.precision.autocast():  # its own autocast: casts of weights are kept within one
+        return {"teacher": work.voice.model.predictions(batch, replace(hiding, attention=False), seeds)}
+
+
+def apply(work: Work, step: int) -> None:
+    """Move what is trained along the gradients that `gradients` left; it is the run's `step`, from 1."""
+    work.scaler.step(work.optimizer)
+    work.scaler.update()
+    if work.voice.adapters is not None and work.voice.adapters.allocation is not None:
+        work.voice.adapters.allocation.follow(step)
+
+
+def lower_scale(work: Work, fault: NotFinite) -> bool:
+    """After gradients that were too large for float16: scale the loss less. False where that cannot be the reason."""
+    if not work.scaler.is_enabled() or not math.isfinite(fault.losses.speech + fault.losses.text):
+        return False
+    before = work.scaler.get_scale()
+    work.scaler.update()
+    return before > 1.0
+
+
+class Diverged(UserError):
+    """Several batches in a row could not be learnt from; what is trained is as it was before the first of them."""
+
+
+class NotFinite(ArithmeticError):
+    """A loss or gradient is infinite or no number."""
+
+    def __init__(self, losses: StepLosses) -> None:
+        super().__init__(f"speech loss {losses.speech}, text loss {losses.text}, gradient norm {losses.gradient_norm}")
+        self.losses = losses
+
+    def explained(self, step: int, clips: Iterable[str], times: int) -> UserError:
+        """What the user reads once `times` batches in a row could not be learnt from: the step and the last clips."""
+        return Diverged(
+            f"Training broke at step {step}: {self}. So it was {times} times in a row. "
+            f"The clips of the step: {', '.join(clips)}.",
+            "Train again with lower learning rates or in float32; if it breaks at the same clips, listen to them.",
+        )

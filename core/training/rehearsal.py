@@ -1,0 +1,158 @@
+"""Where `full` has the base-language clips that it rehearses: a person's own, the model's, or spoken by the model.
+
+What the base speaks is what it knows, so no old data is needed: it is spoken once, before
+the first step, and kept in the run's folder, because a run that goes on has another model.
+A clip that it could not end by itself is left out. Half of the clips of a language are
+rehearsed, the other half measures the drift.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.job.journal import Progress
+from core.job.reporter import Tell, to_nobody
+from core.library import tensor_files
+from core.training import replay
+from core.training.replay import Replay
+from core.training.training_data import Utterance, utterance
+from core.vocabulary import probe_sentences
+from core.voice_model.loading import VoiceModel
+from core.workspace import Workspace
+from data import manifest
+from data.features import FeatureCache
+from data.manifest import HELD_OUT
+from models.base import Features, Voice
+
+SPOKEN = "spoken"  # .json and .safetensors, in the run's folder
+_BATCH = 16  # sentences spoken together
+
+
+def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+           tell: Callable[[str], None], watch: Tell = to_nobody) -> Replay:
+    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks."""
+    if options.scope != "full":
+        return Replay((), ())
+    if options.replay_datasets.strip():
+        return _own(options, workspace, voice, tell)
+    if voice.family.replay(voice.base_folder):
+        return replay.load(voice, voices)
+    if not voices:
+        tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
+        return Replay((), ())
+    found = replay.parted(_spoken(options, voice, voices, run, tell, watch))
+    if options.replay > 0 and not found.rehearsed:
+        tell("There are no clips of base languages to rehearse: replay is off, expect more drift.")
+    return found
+
+
+def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Callable[[str], None]) -> Replay:
+    """The prepared datasets of base languages: training clips are rehearsed, held-out ones measure."""
+    rehearsed: list[Utterance] = []
+    probing: list[Utterance] = []
+    left_out = 0
+    for name in (part.strip() for part in options.replay_datasets.split(",") if part.strip()):
+        dataset = manifest.load(workspace.dataset(name))
+        language = dataset.card.language
+        if language not in voice.front_end.base_languages:
+            raise UserError(f"The dataset {name!r} is in {language!r}, which the base model does not speak.",
+                            f"Rehearse clips of its languages: {', '.join(voice.front_end.base_languages)}.")
+        cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
+        pack = cache.load_pack(dataset.card.fingerprint)
+        for clip in dataset.clips:
+            known = clip.sha256 in pack or cache.has(clip.sha256)
+            if clip.language != language or not known:
+                left_out += 1
+                continue
+            arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
+            item = utterance(clip.id, clip.text, language, f"{name} {clip.speaker}", Features(**arrays),
+                             voice.front_end)
+            model = voice.model
+            fits = len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+            left_out += not fits
+            if fits:
+                (probing if clip.split == HELD_OUT else rehearsed).append(item)
+    if left_out:
+        tell(f"{left_out} clips of {options.replay_datasets} are not rehearsed: they have no features, are in another "
+             "language, or are longer than the model takes.")
+    return Replay(replay.with_company(rehearsed), tuple(probing))
+
+
+def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]:
+    """Language and text of what the base is to speak: the person's file, or the sentences that come with the app."""
+    if not options.replay_texts.strip():
+        found = list(probe_sentences(voice.base_folder)[1])
+    else:
+        path = Path(options.replay_texts).expanduser()
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The sentences in {path} could not be read: {error}.",
+                            "Give a text file in UTF-8.") from error
+        found = []
+        for number, line in enumerate(lines, 1):
+            language, tab, text = line.partition("\t")
+            if line.strip() and (not tab or language not in voice.front_end.base_languages or not text.strip()):
+                raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",
+                                f"The base model's languages: {', '.join(voice.front_end.base_languages)}.")
+            found += [(language, text.strip())] if line.strip() else []
+    return [(language, text) for language, text in found if language in voice.front_end.base_languages]
+
+
+def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+            tell: Callable[[str], None], watch: Tell) -> list[Utterance]:
+    """What the base spoke for this run, spoken now if it was not yet."""
+    texts, codes = run / f"{SPOKEN}.json", run / f"{SPOKEN}.safetensors"
+    if not texts.is_file():
+        if voice.changed:
+            raise UserError(f"{texts} is missing: what the base spoke before this run began.",
+                            "Put it back, or start a new run.")
+        said = _speak(options, voice, voices, tell, watch)
+        tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
+                                   for index, (*_, item) in enumerate(said)})
+        texts.write_text(json.dumps([part[:3] for part in said], ensure_ascii=False), encoding="utf-8")
+    rows = json.loads(texts.read_text(encoding="utf-8"))
+    stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
+    made = []
+    for index, (language, text, name) in enumerate(rows):
+        features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].speaker_embedding,
+                            voices[name].prompt_codes.astype(np.uint16))
+        made.append(utterance(f"spoken-{index}", text, language, f"{language} {name}", features, voice.front_end))
+    return made
+
+
+def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
+           tell: Callable[[str], None], watch: Tell) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and codes of the sentences that the base could speak to their end."""
+    sampling = replace(voice.family.sampling, seed=options.seed)
+    wanted = sentences(options, voice)
+    names = list(voices)
+    readable: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            readable.append((language, text, name, voice.front_end.encode(text, language)))
+    said: list[tuple[str, str, str, np.ndarray]] = []
+    with voice.adapters.switched(False) if voice.adapters else nullcontext():
+        prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
+        for start in range(0, len(readable), _BATCH):
+            watch(Progress(start, len(readable), "sentences", "spoken by the base, to be rehearsed"))
+            part = readable[start:start + _BATCH]
+            speakers = [prepared[name] for _, _, name, _ in part]
+            spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            said += [(language, text, name, one.codes) for (language, text, name, _), one in
+                     zip(part, spoken, strict=True) if one.ending == "stop" and len(one.codes)]
+    left_out = len(wanted) - len(said)
+    tell(f"The base model spoke {len(said)} of {len(wanted)} sentences to rehearse and to measure its languages by"
+         + (f"; {left_out} could not be read, or did not come to an end." if left_out else "."))
+    return said
+

@@ -1,0 +1,113 @@
+"""May a run go on: what it is now against what its checkpoint was made of, by content and never by size.
+
+Tensors, rates and ranking of a checkpoint follow from its options, its vocabulary and its
+clips. What would make another run of it is refused with the reason, and with the way to
+start a new run on its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TrainOptions
+from core.library import records
+from core.library.records import CheckpointRecord, ExtensionRecord, Origin
+from core.training import checkpoint
+from core.training.checkpoint import TrainerState
+from core.training.training_data import TrainingData
+from core.workspace import Workspace
+from data.front_end import FrontEnd
+
+# Where it runs, how long, and how often it saves.
+_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
+               "drift_bound", "drift_action", "tracker")
+_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
+_ORDER = "the order of the clips follows from it"
+_SCHEDULE = "the learning rate at each step follows from it, and would jump"
+_GROUPS = "the optimizer's parameter groups would be others"
+_REASONS: Mapping[str, str] = {
+    "batch_size": _ORDER, "accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
+    "replay": _ORDER, "dataset": _ORDER,
+    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "rate_floor": _SCHEDULE,
+    "scope": _GROUPS, "weight_decay": _GROUPS, "full_changes": _GROUPS, "layer_decay": _GROUPS,
+    "optimizer": "the checkpoint holds the state of the other one",
+    "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
+}
+_ANOTHER = "the steps to come would be those of another run"
+_SHOWN = 5
+
+
+def check_options(run: Path, step: int, options: TrainOptions) -> None:
+    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`."""
+    path = checkpoint.folder_of(run, step) / records.CONFIG
+    saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
+    changed = [name for name in TrainOptions.model_fields
+               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)]
+    if changed:
+        said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
+                         for name in changed)
+        raise UserError(
+            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
+            f"Put these values back and resume, or start a new run with yours on its weights: {_adopting(run, step)}. "
+            "Nothing was changed.",
+        )
+
+
+def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:
+    """Raise `UserError` when the extension of this name is not the one the run began with (if it is still there)."""
+    path = workspace.extensions / extension / records.EXTENSION
+    if not path.is_file():
+        return
+    now = records.read(path, ExtensionRecord).origin
+    then = records.read(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
+    hint = (f"Put the extension that it began with back and resume, or start a new run on its weights: "
+            f"{_adopting(run, step)}.")
+    if now.base_hash != then.base_hash:
+        raise UserError(f"The extension {extension!r} was made anew for another base model: {now.base_hash[:12]} "
+                        f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
+    if now.fingerprint != then.fingerprint:
+        raise UserError(f"The extension {extension!r} was made anew since this run began: "
+                        f"{_difference(path.parent, checkpoint.folder_of(run, step), now, then)}.", hint)
+
+
+def check_data(run: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
+    """Raise `UserError` when the clips are not the ones that the run began with."""
+    if state.data_fingerprint != data.fingerprint:
+        raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
+                        f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
+                        f"Put that dataset back, or start a new run on its weights: {_adopting(run, state.step)}.")
+    if state.content and state.content != data.content:
+        raise UserError(
+            f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
+            f"features or ids changed, or some cannot be read any more ({data.content[:12]}, wanted "
+            f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
+            "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
+            f"weights: {_adopting(run, state.step)}.")
+
+
+def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
+    """Vocabulary or front-end: what of the two is another."""
+    tokens, before = ({(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
+                      for folder in (now_at, then_at))
+    if tokens == before:
+        return (f"its new tokens are the same, but the front-end that makes ids of texts is another "
+                f"({now.fingerprint[:12]}, wanted {then.fingerprint[:12]})")
+    others = sorted(text for text, _ in tokens ^ before)
+    shown = ", ".join(repr(text) for text in dict.fromkeys(others[:_SHOWN]))
+    return (f"it has another vocabulary ({now.size} ids, wanted {then.size}; fingerprint {now.fingerprint[:12]}, "
+            f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}{' ...' if len(others) > _SHOWN else ''})")
+
+
+def _reason(name: str) -> str:
+    if name.startswith("adapter") and name not in ("adapter_rate", "adapter_dropout"):
+        return _SHAPES
+    return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
+
+
+def _adopting(run: Path, step: int) -> str:
+    return f"python -m scripts.train --adopt-weights run:{run.name}@{step}"

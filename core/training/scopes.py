@@ -1,0 +1,104 @@
+"""What a run trains, by name, and at which rate: rows, adapters, and in `full` the base itself.
+
+Rows are not decayed, or the letters that a clip does not have would fade. Tensors of the
+base are not decayed either: zero is not where they came from; `l2_sp` and `ewc` pull them
+back to where they were (`core.training.anchors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from config.schema import TrainOptions
+from core.voice_model.loading import VoiceModel
+from core.voice_model.prefix import is_of_base, new_rows
+from models.base import SpeechModel
+
+_CHANGED: Mapping[str, tuple[str, ...]] = {
+    "everything": ("embeddings", "layers", "heads"), "layers": ("layers", "heads"), "heads": ("heads",),
+}
+ROWS, ADAPTERS, EMBEDDINGS, HEADS = "rows", "adapters", "embeddings", "heads"
+
+
+@dataclass(frozen=True)
+class Trainables:
+    """Every parameter that may change, by name; `base` are the base's own."""
+
+    rows: dict[str, nn.Parameter]
+    adapters: dict[str, nn.Parameter]
+    base: dict[str, nn.Parameter] = field(default_factory=dict)
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        """Rows, then adapters, then the base's."""
+        return {**self.rows, **self.adapters, **self.base}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are trained at one peak rate."""
+
+    name: str
+    parameters: Mapping[str, nn.Parameter]
+    rate: float
+    decay: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Numbers in it."""
+        return sum(value.numel() for value in self.parameters.values())
+
+    def __str__(self) -> str:
+        decayed = f"weight decay {self.decay:g}" if self.decay else "no weight decay"
+        return f"{self.name}: {self.size:,} parameters in {len(self.parameters)} tensors, rate {self.rate:g}, {decayed}"
+
+
+def has_adapters(options: TrainOptions) -> bool:
+    """Whether a run with these options trains adapters."""
+    return options.scope == "gated" or (options.scope == "full" and options.full_changes == ADAPTERS)
+
+
+def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
+    """Open to training what the scope allows; all else of the module stays frozen."""
+    module = voice.model.module
+    rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
+    changed = _CHANGED.get(options.full_changes, ()) if options.scope == "full" else ()
+    base = {name: value for name, value in module.named_parameters()
+            if is_of_base(name) and voice.model.place(name)[0] in changed}
+    found = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)
+    for parameter in found.named.values():
+        parameter.requires_grad_(True)
+    open_names = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert open_names == set(found.named), open_names ^ set(found.named)
+    return found
+
+
+def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[Group]:
+    """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
+    made = [Group(ROWS, found.rows, options.row_rate)]
+    if found.adapters:
+        made.append(Group(ADAPTERS, found.adapters, options.adapter_rate, options.weight_decay))
+    places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
+    for name, value in found.base.items():
+        part, depth = model.place(name)
+        places.setdefault((depth, part), {})[name] = value
+    for (depth, part), parameters in sorted(places.items(), key=lambda item: item[0]):
+        top = options.head_rate if part == HEADS else options.layer_rate
+        name = f"layer {depth} from the top" if part == "layers" else part
+        made.append(Group(name, parameters, top * options.layer_decay ** max(0, depth - 1)))
+    return made
+
+
+def table(made: list[Group]) -> tuple[str, ...]:
+    """A line a group; layers that share a rate, as without layer decay, are one line."""
+    lines: list[Group] = []
+    for group in made:
+        last = lines[-1] if lines else None
+        if last and group.name.startswith("layer") and last.name.startswith("layer") and last.rate == group.rate:
+            lines[-1] = Group("layers", {**last.parameters, **group.parameters}, group.rate, group.decay)
+        else:
+            lines.append(group)
+    return tuple(str(group) for group in lines)

@@ -1,0 +1,161 @@
+"""Numbers of a training for the tools that people watch trainings with: TensorBoard, Trackio, Weights & Biases.
+
+The journal stays the truth; this is a copy of what it says. TensorBoard's event files are always written; one of the
+others is told too when it is chosen. A tracker that fails is named once and left out from then on: no training ends
+because a chart could not be drawn. Whether a chosen one is installed was looked at when it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from core.job.journal import Evaluated, Event, SampleMade, Step, Warned
+from core.job.reporter import Reporter
+
+PROJECT = "lisan"
+FOLDER = "tensorboard"  # within the run
+NONE = "none"
+_TITLES: Mapping[str, str] = {"tensorboard": "TensorBoard", "trackio": "Trackio", "wandb": "Weights & Biases"}
+
+
+class Tracker(Protocol):
+    """One tool."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def hear(self, step: int, name: str, sound: Path) -> None:
+        """Show a WAV file."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TensorBoard:
+    """Event files in the run's folder `tensorboard`."""
+
+    def __init__(self, run: Path, settings: Mapping[str, object]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(run / FOLDER))
+        self._writer.add_text("options", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def hear(self, step: int, name: str, sound: Path) -> None:
+        import soundfile
+
+        waveform, sample_rate = soundfile.read(sound, dtype="float32")
+        self._writer.add_audio(name, waveform, step, sample_rate)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Logged:
+    """Trackio, or Weights & Biases, whose interface Trackio took over. A resumed run goes on with its curves."""
+
+    def __init__(self, package: str, run: Path, settings: Mapping[str, object]) -> None:
+        self._package = _imported(package)
+        common = {"project": PROJECT, "name": run.name, "config": dict(settings), "resume": "allow"}
+        if package == "wandb":
+            common |= {"id": run.name, "dir": str(run)}
+        self._package.init(**common)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._package.log(dict(values), step=step)
+
+    def hear(self, step: int, name: str, sound: Path) -> None:
+        self._package.log({name: self._package.Audio(str(sound))}, step=step)
+
+    def close(self) -> None:
+        self._package.finish()
+
+
+def _imported(package: str) -> Any:
+    if package == "wandb":
+        import wandb
+
+        return wandb
+    import trackio
+
+    return trackio
+
+
+class TrackedReporter:
+    """A reporter whose numbers some trackers hear as well, from the first on: a run that is refused begins none."""
+
+    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[], Tracker]]) -> None:
+        self._reporter = reporter
+        self._makers = dict(makers)
+        self._trackers: dict[str, Tracker] = {}
+
+    @property
+    def directory(self) -> Path:
+        return self._reporter.directory
+
+    def stop_requested(self) -> bool:
+        return self._reporter.stop_requested()
+
+    def emit(self, event: Event) -> None:
+        self._reporter.emit(event)
+        if isinstance(event, (Step, Evaluated, SampleMade)):
+            self._begin()
+        if isinstance(event, (Step, Evaluated)):
+            self._each(lambda tracker: tracker.log(event.step, numbers(event)))
+        elif isinstance(event, SampleMade):
+            name = f"samples/{event.language}"
+            self._each(lambda tracker: tracker.hear(event.step, name, self.directory / event.path))
+
+    def close(self) -> None:
+        self._each(lambda tracker: tracker.close())
+
+    def _begin(self) -> None:
+        while self._makers:
+            name, make = self._makers.popitem()
+            try:
+                self._trackers[name] = make()
+            except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
+                self._reporter.emit(Warned(f"{_TITLES[name]} could not be started: {type(error).__name__}: {error}. "
+                                           "The training goes on without it."))
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                act(tracker)
+            except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
+                del self._trackers[name]
+                self._reporter.emit(Warned(f"{_TITLES[name]} takes no more numbers of this run: "
+                                           f"{type(error).__name__}: {error}. The training goes on."))
+
+
+def numbers(event: Step | Evaluated) -> dict[str, float]:
+    """What an event measured, by the name of its curve."""
+    values: dict[str, float | None]
+    if isinstance(event, Step):
+        values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss, "rate/learning": event.learning_rate,
+                  "gradient/norm": event.gradient_norm, "speed/tokens_per_s": event.tokens_per_s}
+    else:
+        values = {"held_out/speech_loss": event.speech_loss, "held_out/text_loss": event.text_loss,
+                  "held_out/accuracy": event.accuracy,
+                  **{f"error/{language}": error for language, error in event.errors.items()},
+                  **{f"held_out/{language}/{name}": value for language, measured in event.languages.items()
+                     for name, value in measured.items()}}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
+    """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
+    makers: dict[str, Callable[[], Tracker]] = {"tensorboard": lambda: TensorBoard(reporter.directory, settings)}
+    if chosen != NONE:
+        makers[chosen] = lambda: Logged(chosen, reporter.directory, settings)
+    tracked = TrackedReporter(reporter, makers)
+    try:
+        yield tracked
+    finally:
+        tracked.close()

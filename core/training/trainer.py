@@ -1,0 +1,369 @@
+"""The state of a training run and its one move: a step. It knows no files and no events.
+
+All that decides the next step is in `state`: a trainer that restores it takes the same
+steps, on a CPU to the bit, as one that was never stopped. A step that runs out of memory is
+cut into smaller passes and taken again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.training import checkpoint, optimization, scopes, training_data
+from core.training.anchors import Anchors
+from core.training.averaging import Average
+from core.training.checkpoint import TrainerState
+from core.training.company import STATE, STEP, Company
+from core.training.fitting import Setting
+from core.training.optimization import NotFinite, StepLosses, Work
+from core.training.training_data import TrainingData, Utterance
+from core.voice_model.loading import VoiceModel
+from core.voice_model.precision import Precision
+from core.voice_model.prefix import base_tensors, hash_tensors
+from core.voice_model.rank_allocation import RankAllocation
+from data.batches import Draw, Order, Position
+from models.base import LossOptions, Sample
+
+_ALLOCATION, _TRAINED, _AVERAGED, _BASE_LOSS = "allocation/", "trained/", "averaged", "base_loss/"
+_MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What trains and what does not, in rows and parameters."""
+
+    new_rows: int
+    old_rows: int
+    row_parameters: int
+    adapter_parameters: int
+    base_parameters: int  # that stay as they are
+    changed_parameters: int = 0  # of the base, in `full`
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples with the names of their clips."""
+
+    samples: list[Sample]
+    clips: list[str]
+    rehearsed: bool = False
+
+
+class Trainer:
+    """Trains `voice` on `data`, and in `full` also on `rehearsed` clips of the base languages; `warn` hears of trouble.
+
+    What is frozen of `voice` is cast to the precision, so it must not be exported or certified afterwards.
+    """
+
+    def __init__(self, options: TrainOptions, voice: VoiceModel, data: TrainingData, rehearsed: tuple[Utterance, ...],
+                 precision: Precision, warn: Callable[[str], None] = lambda message: None,
+                 company: Company | None = None) -> None:
+        self.options, self.voice, self.data, self.precision, self.company = options, voice, data, precision, company
+        rank, size = (company.rank, company.size) if company else (0, 1)
+        batch_size = options.batch_size * size  # of all processes together
+        self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
+        if voice.adapters:
+            voice.adapters.switch(True)  # parameters are open to training only while the adapters act
+        self.trained = scopes.trainables(voice, options)
+        self.groups = scopes.groups(self.trained, options, voice.model)
+        self._names = [name for group in self.groups for name in group.parameters]
+        precision.cast(voice.model.module, self.trained.named)
+        self._frozen = hash_tensors(self._frozen_tensors())
+        self._average = Average(self.trained.named, options.ema) if options.ema else None
+        anchored = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
+        self._work = Work(voice, self.trained, options, precision,
+                          optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
+                          Anchors(self.trained.base, voice.base_values) if anchored else None, company)
+        self._generator = torch.Generator().manual_seed(options.seed)
+        torch.manual_seed(options.seed + rank)  # adapter dropout draws from torch's own generators
+        replayed = round(options.replay * batch_size) if rehearsed and options.scope == "full" else 0
+        replayed = min(replayed, batch_size - 1)
+        self._rehearsed = rehearsed
+        self._order = Order([item.order_clip for item in data.train], batch_size - replayed, options.seed)
+        if self._order.smallest < size:
+            raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {size} processes.",
+                            "Ask for larger batches, fewer processes, or add recordings.")
+        self._replay = Order([item.order_clip for item in rehearsed], replayed, options.seed) if replayed else None
+        self._warn = warn
+        self.skipped = 0  # batches whose loss was no number
+        self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
+        self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
+        if options.ewc and self._work.anchors:
+            self._estimate_importance(self._work.anchors)
+        self.setting = Setting()
+        self.use(Setting(recompute=options.activation_checkpointing == "on"))
+
+    def use(self, setting: Setting) -> None:
+        """Compute the next steps in this way."""
+        self.setting = setting
+        self.voice.model.recompute(setting.recompute)
+
+    @property
+    def counts(self) -> Counts:
+        """The plan in numbers; sizes are those of the tensors."""
+        module, tables = self.voice.model.module, self.voice.model.text_tables
+        rows = next(iter(self.trained.rows.values()))
+        trained = sum(value.numel() for value in self.trained.named.values())
+        everything = sum(value.numel() for value in module.state_dict().values())
+        return Counts(len(rows), len(module.get_buffer(f"{tables[0]}.weight")),
+                      sum(value.numel() for value in self.trained.rows.values()),
+                      sum(value.numel() for value in self.trained.adapters.values()), everything - trained,
+                      sum(value.numel() for value in self.trained.base.values()))
+
+    @property
+    def frozen_hash(self) -> str:
+        """The base's hash while all that is frozen is to the bit what it was after casting, else another one."""
+        seen = hash_tensors(self._frozen_tensors())
+        return self.voice.base_hash if seen == self._frozen else seen
+
+    def _frozen_tensors(self) -> dict[str, torch.Tensor]:
+        """The base's tensors that this run does not train."""
+        return {name: value for name, value in base_tensors(self.voice.model.module).items()
+                if name not in self.trained.base}
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Context in which the model is what is measured, saved and spoken with: the average, where there is one."""
+        return self._average.in_place() if self._average else nullcontext()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """It holds what is trained and nothing else."""
+        return self._work.optimizer
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Memory that the optimizer will take and has not yet."""
+        return 0 if self.optimizer.state else 2 * sum(value.nbytes for value in self.trained.named.values())
+
+    def take_step(self) -> StepLosses:
+        """One optimizer step; batches whose loss is no number are skipped, and `Diverged` is raised after a few."""
+        began = time.monotonic()
+        if self.company and self.company.rank == 0:
+            self.company.tell(STEP)
+        self.voice.model.module.train()
+        self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
+        losses = self._learn()
+        if self._average:
+            self._average.follow()
+        self.voice.model.module.eval()
+        self.step += 1
+        self.step_seconds = time.monotonic() - began
+        self.seconds += self.step_seconds
+        return losses
+
+    def _learn(self) -> StepLosses:
+        """Draw until there is a batch that can be learnt from, and move along its gradients."""
+        times = 0
+        while True:
+            drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
+            count = sum(len(batch.samples) for batch in drawn)
+            seeds = torch.randint(2**62, (count,), generator=self._generator).tolist()
+            randomness = self._randomness()
+            try:
+                with self._learning():
+                    while (losses := self._gradients(drawn, seeds)) is None:
+                        self._restore_randomness(randomness)
+                    optimization.apply(self._work, self.step + 1)
+                return losses
+            except NotFinite as fault:
+                times += 1
+                self.skipped += 1
+                clips = [name for batch in drawn for name in batch.clips]
+                if times == _MOST_SKIPPED:
+                    raise fault.explained(self.step + 1, clips, times) from fault
+                self._warn(f"A batch of step {self.step + 1} was skipped: {fault}. Its clips: {', '.join(clips)}. "
+                           f"Skipped so far: {self.skipped}.")
+
+    def draw(self) -> list[Batch]:
+        """The next batch; `full` adds one of clips to rehearse, apart, because their lengths are others."""
+        drawn = [self._batch(self._order.next(), self.data.train)]
+        if self._replay:
+            drawn.append(replace(self._batch(self._replay.next(), self._rehearsed), rehearsed=True))
+        return drawn
+
+    def by_length(self) -> list[Draw]:
+        """The training clips from the shortest to the longest, each as its own prompt; for trials."""
+        clips = self.data.train
+        return [Draw(index, index) for index in sorted(range(len(clips)), key=lambda at: clips[at].order_clip.length)]
+
+    def attempt(self, draws: Sequence[Draw]) -> None:
+        """A forward and backward pass over these clips that leaves no trace."""
+        samples = self._batch(draws, self.data.train).samples
+        work = replace(self._work, scaler=self.precision.scaler(), company=None)
+        with self._undisturbed(), self._learning(), suppress(NotFinite):
+            optimization.gradients(work, [samples], range(len(samples)))
+
+    def state(self) -> TrainerState:
+        """Everything the next step depends on, beside the rows and adapters themselves."""
+        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names)
+        tensors |= self._randomness()
+        if self.company:
+            if self.company.rank == 0:
+                self.company.tell(STATE)
+            tensors |= self.company.gathered(self._randomness())
+        tensors["skipped"] = torch.tensor(self.skipped)
+        tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
+                    for language, loss in self.base_losses.items()}
+        if self._average:  # the model's own files hold the average
+            tensors[_AVERAGED] = torch.tensor(self._average.steps)
+            tensors |= {_TRAINED + name: value.detach().clone() for name, value in self.trained.named.items()}
+        if self._work.scaler.is_enabled():
+            values = self._work.scaler.state_dict()
+            tensors["scaler"] = torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
+        if allocation := self._allocation:
+            tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
+        replay = self._replay.position if self._replay else Position()
+        return TrainerState(self.step, self.seconds, self._order.position, replay, self.data.fingerprint, tensors,
+                            self.setting)
+
+    def restore(self, state: TrainerState) -> None:
+        """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""
+        self.step, self.seconds = state.step, state.seconds
+        checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
+        self.skipped = int(state.tensors["skipped"]) if "skipped" in state.tensors else 0
+        self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
+                            if name.startswith(_BASE_LOSS)}
+        if self._average and _AVERAGED in state.tensors:
+            self._restore_average(self._average, state.tensors)
+        self._order.move_to(state.order)
+        if self._replay:
+            self._replay.move_to(state.replay)
+        self._restore_randomness({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
+        if self._work.scaler.is_enabled() and "scaler" in state.tensors:
+            scale, tracker = state.tensors["scaler"].tolist()
+            values = {**self._work.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
+            self._work.scaler.load_state_dict(values)
+        if allocation := self._allocation:
+            allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
+                                if name.startswith(_ALLOCATION)})
+        self.use(state.setting)
+
+    @torch.no_grad()
+    def _restore_average(self, average: Average, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the averages from the model, and the trained values from `tensors`."""
+        average.steps = int(tensors[_AVERAGED])
+        for name, value in self.trained.named.items():
+            average.values[name].copy_(value)
+            value.copy_(tensors[_TRAINED + name])
+
+    def _estimate_importance(self, anchors: Anchors) -> None:
+        """How much the base languages depend on each number of the base, from clips to rehearse."""
+        if not self._rehearsed:
+            raise UserError("The importance of the base's numbers (ewc) is estimated on clips to rehearse; there are "
+                            "none.", "Set ewc to 0, or rehearse clips: see the options of replay.")
+
+        def loss(item: Utterance) -> torch.Tensor:
+            sample = training_data.sample(item, item, self.voice.model.prompt_length)
+            with self.precision.autocast():
+                losses = self.voice.model.losses([sample], LossOptions())
+            return losses.speech_sum / losses.speech_count
+
+        chosen = self._rehearsed[:self.options.fisher_clips]
+        anchors.estimate([partial(loss, item) for item in chosen])
+
+    @property
+    def _allocation(self) -> RankAllocation | None:
+        return self.voice.adapters.allocation if self.voice.adapters else None
+
+    def _batch(self, draws: Sequence[Draw], clips: Sequence[Utterance]) -> Batch:
+        samples = training_data.samples(draws, clips, self.voice.model.prompt_length)
+        return Batch(samples, [clips[draw.target].id for draw in draws])
+
+    def _gradients(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> StepLosses | None:
+        """The gradients of a step; None when it has to be tried again, in a setting that was changed."""
+        try:
+            own, own_seeds = self._share(drawn, seeds)
+            passes = self._passes(own)
+            return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
+                                          [rehearsed for _, rehearsed in passes])
+        except NotFinite as fault:
+            if not optimization.lower_scale(self._work, fault):
+                raise
+            return None
+        except torch.OutOfMemoryError:
+            pass  # what the failed pass held is freed when its frames are gone, after this clause
+        self._shrink()
+        return None
+
+    def _share(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> tuple[Sequence[Batch], Sequence[int]]:
+        """What of each batch this process learns, with the seeds of those samples."""
+        if self.company is None:
+            return drawn, seeds
+        own, own_seeds, waiting = [], list[int](), list(seeds)
+        for batch in drawn:
+            part, waiting = waiting[:len(batch.samples)], waiting[len(batch.samples):]
+            own.append(replace(batch, samples=self.company.share(batch.samples)))
+            own_seeds += self.company.share(part)
+        return own, own_seeds
+
+    def _passes(self, drawn: Sequence[Batch]) -> list[tuple[list[Sample], bool]]:
+        """The samples of the batches, in their order, cut as the setting says, and whether they are rehearsed."""
+        size = self.setting.size(self.options.batch_size)
+        return [(batch.samples[start:start + size], batch.rehearsed)
+                for batch in drawn for start in range(0, len(batch.samples), size)]
+
+    def _shrink(self) -> None:
+        """After a step ran out of memory: halve the passes, and once they are single clips recompute activations."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.voice.device.type == "cuda":
+            torch.cuda.empty_cache()
+        batch_size, before = self.options.batch_size, self.setting
+        smaller = before.halved(batch_size)
+        if smaller is None and not before.recompute and self.options.activation_checkpointing == "auto":
+            smaller = replace(before, recompute=True)
+        if smaller is None or self.company:  # the others wait for this process
+            raise UserError(
+                f"The memory of the device did not suffice for a single clip at step {self.step + 1}.",
+                "Close what else uses the device, leave out the longest clips, or train where there is more memory.",
+            )
+        self.use(smaller)
+        again = " and activations computed again in the backward pass" if smaller.recompute else ""
+        self._warn(
+            f"Out of memory at step {self.step + 1}: passes of {smaller.size(batch_size)} clips instead of "
+            f"{before.size(batch_size)} from here on{again}, accumulated {smaller.parts * self.options.accumulation} "
+            f"times a step instead of {before.parts * self.options.accumulation}. The step is taken again with the "
+            "same samples.")
+
+    def _randomness(self) -> dict[str, torch.Tensor]:
+        """The states of all random generators."""
+        states = {"generator/hiding": self._generator.get_state(), "generator/torch": torch.get_rng_state()}
+        if self.voice.device.type == "cuda":
+            states["generator/cuda"] = torch.cuda.get_rng_state(self.voice.device)
+        return states
+
+    def _restore_randomness(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._generator.set_state(states["generator/hiding"])
+        torch.set_rng_state(states["generator/torch"])
+        if self.voice.device.type == "cuda" and "generator/cuda" in states:
+            torch.cuda.set_rng_state(states["generator/cuda"], self.voice.device)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Training mode for a while; afterwards generators and gradients are as if nothing had been."""
+        randomness = self._randomness()
+        self.voice.model.module.train()
+        try:
+            yield
+        finally:
+            self.voice.model.module.eval()
+            self.optimizer.zero_grad(set_to_none=True)
+            self._restore_randomness(randomness)
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
+        adapters = self.voice.adapters
+        cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
+        with self._speaking(), cast:
+            yield
+
+    def _speaking(self):
+        return self.voice.speaking(self.data.language)

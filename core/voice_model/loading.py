@@ -1,0 +1,193 @@
+"""Voice models from references: one place that puts base, new rows, adapters and front-end together.
+
+Whatever is loaded is checked: the base must be the one that the rows were made for, tensor
+by tensor, and a checkpoint's files must be those that were saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from config.errors import UserError
+from config.schema import Scope
+from core.library import records, tensor_files
+from core.library.catalog import family_of, resolve
+from core.library.records import CheckpointRecord, ExtensionRecord, Origin
+from core.voice_model.adapters import Adapters
+from core.voice_model.prefix import extend_tables, hash_tensors
+from core.workspace import Workspace
+from data.front_end import FrontEnd
+from models.base import Family, SpeechModel
+from models.registry import family as family_named
+
+
+@dataclass(frozen=True)
+class VoiceModel:
+    """A model that can speak, whole. `scope` is None when nothing of it was trained."""
+
+    ref: str
+    family: Family
+    name: str  # of the base model in the workspace
+    base_folder: Path
+    base_hash: str
+    model: SpeechModel
+    front_end: FrontEnd
+    device: torch.device
+    adapters: Adapters | None = None
+    scope: Scope | None = None
+    changed: tuple[str, ...] = ()  # tensors of the base that were trained
+    base_values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of these, where they were asked for
+
+    def speaking(self, language: str) -> AbstractContextManager[None]:
+        """Context in which the adapters are set as texts of `language` need them."""
+        if self.adapters is None:
+            return nullcontext()
+        return self.adapters.switched(self.adapts(language))
+
+    def speaking_each(self, languages: Sequence[str]) -> AbstractContextManager[None]:
+        """Context in which each row of a batch is spoken as its language needs it; one copy of them, or several."""
+        acting = [self.adapts(language) for language in languages]
+        if self.adapters is None or len(set(acting)) < 2:
+            return self.speaking(languages[0])
+        return self.adapters.in_rows(acting)
+
+    def adapts(self, language: str) -> bool:
+        """Whether adapters act on texts of `language`."""
+        return self.adapters is not None and (self.scope == "full" or self.front_end.is_new(language))
+
+    @property
+    def origin(self) -> Origin:
+        """What rows and adapters of this model belong to."""
+        return Origin(self.family.name, self.name, self.base_hash, self.front_end.prefix_size, self.front_end.size,
+                      self.front_end.fingerprint)
+
+
+def load(workspace: Workspace, ref: str, device: torch.device) -> VoiceModel:
+    """The model behind `base:NAME`, `extension:NAME` (untrained), `run:ID`, `run:ID@STEP` or `export:NAME`."""
+    kind, _, name = ref.partition(":")
+    if kind == "extension":
+        return load_extension(workspace, name, device)
+    found = resolve(workspace, ref)
+    if found.kind == "base":
+        return load_base(workspace, found.name, device)
+    if found.kind == "export":
+        from core.library import exports  # it builds on this module
+
+        return exports.load(found.folder, device)
+    return replace(load_checkpoint(workspace, found.folder, device), ref=ref)
+
+
+def load_base(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
+    """The base model `name` as it was downloaded."""
+    folder = workspace.model(name)
+    family = family_named(family_of(workspace, name))
+    front_end = family.front_end(folder)
+    model = family.speech_model(folder, device)
+    if front_end.prefix_size != model.prefix_size:
+        raise UserError(
+            f"The tokenizer in {folder} has {front_end.prefix_size} ids and the model {model.prefix_size} text rows.",
+            "They do not belong together; download the model again.",
+        )
+    model.module.requires_grad_(False).eval()
+    base_hash = hash_tensors(model.module.state_dict())
+    return VoiceModel(f"base:{name}", family, name, folder, base_hash, model, front_end, device)
+
+
+def load_extension(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
+    """The extended model `name` with its rows as they were initialised."""
+    folder = workspace.extension(name)
+    record = records.read(folder / records.EXTENSION, ExtensionRecord)
+    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
+    return replace(voice, ref=f"extension:{name}", scope="rows")
+
+
+def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> VoiceModel:
+    """The model saved in a checkpoint's folder; on request with the base's values of what was trained of it."""
+    if (fault := records.damage(folder)) is not None:
+        raise UserError(fault, _other_checkpoint(folder))
+    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    if record.scope not in get_args(Scope):
+        raise UserError(f"{folder / records.CHECKPOINT} has the unknown scope {record.scope!r}.", "Update Lisan.")
+    voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
+    adapters = None
+    if (folder / records.ADAPTER).is_dir():
+        adapters = Adapters.load(voice.model.module, folder / records.ADAPTER)
+        voice.model.module.to(device).eval()
+    scope: Scope = record.scope  # type: ignore[assignment]
+    voice = replace(voice, ref=f"run:{record.run}@{record.step}", adapters=adapters, scope=scope)
+    return with_changes(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
+
+
+def extended(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
+    """`base` with `rows[table]` (M, width) appended to its text tables; changes `base.model` in place."""
+    count = front_end.size - front_end.prefix_size
+    tables = base.model.text_tables
+    if set(rows) != set(tables) or any(len(value) != count for value in rows.values()):
+        found = {name: len(value) for name, value in rows.items()}
+        raise UserError(
+            f"The new rows do not fit: {found} there, {count} wanted for each of {', '.join(tables)}.",
+            "Make the extension again: python -m scripts.extend.",
+        )
+    extend_tables(base.model.module, {name: rows[name].float().to(base.device) for name in tables})
+    base.model.module.eval()
+    return replace(base, front_end=front_end)
+
+
+def _base_of(workspace: Workspace, origin: Origin, folder: Path, device: torch.device) -> VoiceModel:
+    base = load_base(workspace, origin.model, device)
+    if base.base_hash != origin.base_hash or base.front_end.prefix_size != origin.prefix_size:
+        raise UserError(
+            f"{folder} was made for a base model of {origin.prefix_size} text rows ({origin.base_hash[:12]}); "
+            f"{base.base_folder} has {base.front_end.prefix_size} ({base.base_hash[:12]}).",
+            "Put that base model back, or extend this one: python -m scripts.extend.",
+        )
+    return base
+
+
+def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = "") -> VoiceModel:
+    front_end = FrontEnd.load(folder / records.FRONT_END)
+    front_end.check_extends(base.front_end)
+    if front_end.fingerprint != origin.fingerprint:
+        raise UserError(
+            f"The front-end in {folder} is not the one that its rows were made for: "
+            f"{front_end.fingerprint[:12]} there, {origin.fingerprint[:12]} wanted.",
+            "Make the extension again, or take another checkpoint.",
+        )
+    rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
+    voice = extended(base, front_end, rows)
+    if rows_hash and (seen := hash_tensors(rows)) != rows_hash:
+        raise UserError(f"{folder / records.ROWS} is not what was written: {seen[:12]} there, {rows_hash[:12]} wanted.",
+                        "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
+    return voice
+
+
+@torch.no_grad()
+def with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
+    """Put the tensors of the base that a run in `full` trained in the place of the base's."""
+    changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
+    own = dict(voice.model.module.named_parameters())
+    if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
+        raise UserError(f"{folder / records.CHANGED} does not fit the model: {len(wrong)} of {len(changed)} tensors, "
+                        f"such as {wrong[0]}.", "Take another checkpoint.")
+    kept = {name: own[name].detach().clone() for name in changed} if keep_base else {}
+    for name, value in changed.items():
+        own[name].data = own[name].data.float().copy_(value)  # in memory of its own: products hang on its alignment
+    return replace(voice, changed=tuple(changed), base_values=kept)
+
+
+def _other_checkpoint(folder: Path) -> str:
+    """The way out of a damaged checkpoint: the latest whole one beside it."""
+    others = [other for other in sorted(folder.parent.glob("step-*"), reverse=True)
+              if other != folder and records.damage(other) is None]
+    if not others:
+        return f"There is no other whole checkpoint in {folder.parent}; start the training anew."
+    step = records.read(others[0] / records.CHECKPOINT, CheckpointRecord).step
+    run = folder.parent.parent.name
+    return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and resume the run, "
+            f"which then goes on from step {step}.")
