@@ -21,7 +21,7 @@ from core.job.journal import Result, Step, Warned
 from core.job.reporter import Reporter, check_stop, stage, telling
 from core.library import records
 from core.proof import certificate, certify
-from core.training import advice, checkpoint, fitting, plan, ranking, trackers
+from core.training import advice, checkpoint, fitting, memory, plan, ranking, trackers
 from core.training.company import Company, gathering
 from core.training.fitting import Estimate
 from core.training.milestones import Milestones
@@ -124,7 +124,7 @@ def _tell(trainer: Trainer, losses: StepLosses, reporter: Reporter) -> None:
         left = min(left, max(0.0, options.max_minutes * 60 - trainer.seconds))
     reporter.emit(Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate,
                        losses.gradient_norm, round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3),
-                       round(left, 1)))
+                       round(left, 1), *memory.told(trainer.voice.device)))
 
 
 def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) -> Result:

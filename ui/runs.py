@@ -18,15 +18,17 @@ MOST = 6  # runs, as there are colours
 _BY_ITSELF = 3  # newest runs that are shown when none is chosen
 _COLOURS = tuple(f"var(--series-{number})" for number in range(1, MOST + 1))
 _ALONG = {"Steps": "step", "Minutes": "minute"}
-_MEASURES: tuple[tuple[str, Callable[[Step], float], bool], ...] = (
+_MEASURES: tuple[tuple[str, Callable[[Step], float | None], bool], ...] = (
     ("Speech loss", lambda step: step.speech_loss, True), ("Text loss", lambda step: step.text_loss, True),
     ("Learning rate", lambda step: step.learning_rate, False),
     ("Gradient norm", lambda step: step.gradient_norm, True),
     ("Tokens a second", lambda step: step.tokens_per_s, True),
+    ("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
 )
-"""Title, what of a step, and whether it is smoothed."""
+"""Title, what of a step (None where it was not measured), and whether it is smoothed."""
 
 _HELD_OUT = (("speech_loss", "Held-out speech loss"), ("text_loss", "Held-out text loss"))
+_WHOSE = {"gpu": "GPU"}
 _UNTOLD = ("device",)  # options that change nothing of a run
 
 
@@ -92,11 +94,12 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
         yield title, _step_lines(states, measure, smoothed, by_time), False
 
 
-def _step_lines(states: Sequence[JobState], measure: Callable[[Step], float], smoothed: bool,
+def _step_lines(states: Sequence[JobState], measure: Callable[[Step], float | None], smoothed: bool,
                 by_time: bool) -> list[Series]:
     lines = []
     for state, colour in zip(states, _COLOURS, strict=False):
-        points: list[Point] = [(_place(step, by_time), measure(step)) for step in state.steps]
+        points: list[Point] = [(_place(step, by_time), value) for step in state.steps
+                               if (value := measure(step)) is not None]
         lines.append(Series(state.id, smooth(points) if smoothed else points, colour))
     return lines
 
@@ -118,7 +121,7 @@ def _place(step: Step, by_time: bool) -> float:
 
 
 def _table(states: Sequence[JobState]) -> Html:
-    head = ("Run", "State", "Step", "Best held out", "Tokens a second", "Trained for", "Time left")
+    head = ("Run", "State", "Step", "Best held out", "Tokens a second", "Peak memory", "Trained for", "Time left")
     return present.table_of(head, [_row(state) for state in states])
 
 
@@ -128,7 +131,14 @@ def _row(state: JobState) -> tuple[object, ...]:
     held_out = f"{best.speech_loss:.3f} at step {best.step}" if best else "–"
     left = present.duration(state.eta_s) if state.alive and state.eta_s is not None else "–"
     return (state.id, present.badge(state), f"{last.step} of {last.total_steps}", held_out,
-            f"{last.tokens_per_s:,.0f}", present.duration(last.seconds), left)
+            f"{last.tokens_per_s:,.0f}", memory_words(last), present.duration(last.seconds), left)
+
+
+def memory_words(step: Step) -> str:
+    """Such as `5.10 GB of the GPU`; a dash where it was not measured."""
+    if step.memory_bytes is None:
+        return "–"
+    return f"{present.size(step.memory_bytes)} of the {_WHOSE.get(step.memory_of, step.memory_of)}"
 
 
 def _differences(states: Sequence[JobState]) -> Html:

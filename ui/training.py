@@ -10,6 +10,7 @@ from ui import media, present
 from ui.curves import Series, chart, smooth
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 
+_MEMORY = {"gpu": "Peak memory, GPU", "process": "Peak memory, process"}
 _COLOURS = ("var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)")
 
 
@@ -58,6 +59,8 @@ def numbers(state: JobState) -> Html:
         ("Text loss", f"{last.text_loss:.3f}"), ("Rate", f"{last.tokens_per_s:,.0f} tokens/s"),
         ("Trained for", present.duration(last.seconds)),
     ]
+    if last.memory_bytes is not None:
+        tiles.append((_MEMORY.get(last.memory_of, "Peak memory"), present.size(last.memory_bytes)))
     if state.alive and state.eta_s is not None:
         tiles.append(("Time left", present.duration(state.eta_s)))
     best = next((saved for saved in reversed(state.checkpoints) if saved.best), None)

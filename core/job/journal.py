@@ -92,7 +92,10 @@ class Progress(Event):
 
 @dataclass(frozen=True)
 class Step(Event):
-    """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts."""
+    """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
+
+    The memory is the peak of rank 0: `gpu`, of tensors since the step told before; `process`, resident since its start.
+    """
 
     kind: ClassVar[str] = "step"
     step: int
@@ -104,6 +107,8 @@ class Step(Event):
     tokens_per_s: float
     seconds: float
     seconds_left: float | None = None
+    memory_bytes: int | None = None
+    memory_of: str = ""
 
 
 @dataclass(frozen=True)

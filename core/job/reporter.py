@@ -147,7 +147,7 @@ def describe(event: Event) -> str:
             return describe_progress(event)
         case Step():
             return (f"step {event.step}/{event.total_steps}  speech loss {event.speech_loss:.4f}  "
-                    f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s")
+                    f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{_memory(event)}")
         case Evaluated():
             errors = "".join(f"  {code} error {error:.1%}" for code, error in event.errors.items())
             more = "" if event.text_loss is None or event.accuracy is None else (
@@ -190,6 +190,12 @@ def size_text(count: float) -> str:
         if count >= scale:
             return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
     return f"{count:.0f} bytes"
+
+
+def _memory(event: Step) -> str:
+    if event.memory_bytes is None:
+        return ""
+    return f"  {event.memory_of} memory at most {size_text(event.memory_bytes)}"
 
 
 def _error(error: float | None) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+_MEMINFO, _STATUS, _CGROUP = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/sys/fs/cgroup")
 _GIB = 2**30
 
 
@@ -47,6 +47,18 @@ def peak(device: torch.device, work: Callable[[], object]) -> int:
     with _Living() as living:
         work()
     return living.most
+
+
+def told(device: torch.device) -> tuple[int | None, str]:
+    """Bytes at the peak, and of what: tensors on the `gpu` since the last call, or the `process` since its start.
+
+    The process's is its resident memory (VmHWM on Linux), with the libraries and the model in it.
+    """
+    if device.type != "cuda":
+        return _process_peak(), "process"
+    most = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return most, "gpu"
 
 
 def give_back() -> None:
@@ -86,6 +98,14 @@ class _Living(TorchDispatchMode):
 
     def _gone(self, size: int) -> None:
         self.now -= size
+
+
+def _process_peak() -> int | None:
+    """None where the system does not tell it. getrusage's would hold the peak of whoever started this process."""
+    if not _STATUS.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
+    return int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else None
 
 
 def _available() -> int | None:

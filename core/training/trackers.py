@@ -138,7 +138,8 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
     values: dict[str, float | None]
     if isinstance(event, Step):
         values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss, "rate/learning": event.learning_rate,
-                  "gradient/norm": event.gradient_norm, "speed/tokens_per_s": event.tokens_per_s}
+                  "gradient/norm": event.gradient_norm, "speed/tokens_per_s": event.tokens_per_s,
+                  "memory/peak_gb": None if event.memory_bytes is None else event.memory_bytes / 1e9}
     else:
         values = {"held_out/speech_loss": event.speech_loss, "held_out/text_loss": event.text_loss,
                   "held_out/accuracy": event.accuracy,

@@ -50,6 +50,20 @@ def test_what_a_backward_pass_keeps_is_counted() -> None:
     assert work(20) - work(10) == 10 * SIZE
 
 
+def test_a_step_tells_the_peak_of_the_process_which_outlives_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, whose = memory.told(CPU)
+    held = torch.ones(40_000_000)  # 160 MB, written to
+    del held
+    after, _ = memory.told(CPU)
+    assert whose == "process"
+    assert before is not None
+    assert after is not None
+    assert after >= max(before, _resident())
+    assert after > 160_000_000
+    monkeypatch.setattr(memory, "_STATUS", Path("/there/is/none"))
+    assert memory.told(CPU) == (None, "process")
+
+
 def test_what_is_free_is_the_least_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable:  60 kB\n")
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")

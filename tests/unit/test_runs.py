@@ -16,12 +16,13 @@ from ui import curves, runs
 from ui.live import View
 
 
-def trained(workspace: Workspace, name: str, *, steps: int = 5, **options: object) -> JobState:
+def trained(workspace: Workspace, name: str, *, steps: int = 5, memory: bool = True, **options: object) -> JobState:
     """A run that made `steps` and was validated at the last."""
     job = create(workspace, "train", TrainOptions(**options), name=name)  # type: ignore[arg-type]
     fold = Fold(job)
     for step in range(1, steps + 1):
-        fold.add(Step(step, 10, 4.0 / step, 2.0 / step, 1e-3 * step, 0.5, 900.0, 6.0 * step))
+        fold.add(Step(step, 10, 4.0 / step, 2.0 / step, 1e-3 * step, 0.5, 900.0, 6.0 * step, None,
+                      2_000_000_000 + step if memory else None, "gpu" if memory else ""))
     if steps:
         numbers = {"speech_loss": 1.5, "text_loss": 0.7, "accuracy": 0.4, "clips": 4}
         fold.add(Evaluated(steps, 1.5, {"am": 0.3}, languages={"am": numbers, "en": numbers}))
@@ -41,12 +42,21 @@ def titles(html: str) -> list[str]:
 def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
     html = runs.comparison(states, False, False)
     for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
-                  "Misheard, Amharic", "Learning rate", "Gradient norm", "Tokens a second"):
+                  "Misheard, Amharic", "Learning rate", "Gradient norm", "Tokens a second", "Peak memory, GB"):
         assert title in titles(html)
     speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
     assert speech.count("<polyline") == 2
     assert "--series-1" in speech
     assert "--series-2" in speech
+
+
+def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[JobState], tmp_path: Path) -> None:
+    old = trained(Workspace(tmp_path), "old", memory=False)
+    html = runs.comparison([old, states[0]], False, False)
+    memory = html[html.index("<h4>Peak memory, GB"):html.index("<table")]
+    assert memory.count("<polyline") == 1
+    assert "2.0 GB of the GPU" in html
+    assert "Peak memory, GB" not in titles(runs.comparison([old], False, False))
 
 
 def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobState]) -> None:

@@ -14,7 +14,7 @@ import torch
 from config.errors import UserError
 from core import train
 from core.job import kept
-from core.job.reporter import StopRequested
+from core.job.reporter import StopRequested, describe, size_text
 from core.proof import certificate
 from core.training import checkpoint, ranking, validation
 from core.training.optimization import NotFinite
@@ -57,6 +57,13 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
     assert events.index(plan) < next(index for index, event in enumerate(events) if event.kind == "step")
     assert plan.lines[0].startswith("11 new rows of 57; 0 of 46 old rows; adapters of 4.2 k beside 30.6 k frozen")
     assert plan.counts["old_rows_trained"] == 0
+
+
+def test_each_step_tells_of_its_memory_and_the_log_says_it(world: Workspace) -> None:
+    steps = started(world, steps=2, judged_sentences=0).of("step")
+    assert [step.memory_of for step in steps] == ["process", "process"]
+    assert 0 < steps[0].memory_bytes <= steps[1].memory_bytes
+    assert f"process memory at most {size_text(steps[1].memory_bytes)}" in describe(steps[1])
 
 
 def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
