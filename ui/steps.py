@@ -28,11 +28,12 @@ def lead(title: str, *words: str) -> gr.HTML:
 
 def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Offered],
               suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None,
-              trial: tuple[str, str] | None = None) -> Form:
+              trial: tuple[str, str] | None = None, fold: gr.Accordion | None = None) -> Form:
     """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
 
     `suggested` follows what else is chosen, until a person types something else. `chooser` is made to show the job
-    that the button starts. `trial` is a verb of the same options, tried beforehand by a button of its own.
+    that the button starts, and `fold` is closed then, so that the job is seen. `trial` is a verb of the same options,
+    tried beforehand by a button of its own.
     """
     tab = _TAB_OF[verb]
     form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
@@ -50,7 +51,8 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"{verb}.{name}", widget)
     page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
-    page.on(start.click, _starter(page, form, verb, chooser), form.widgets, [notice, *([chooser] if chooser else [])])
+    shown = [found for found in (chooser, fold) if found is not None]
+    page.on(start.click, _starter(page, form, verb, chooser, fold), form.widgets, [notice, *shown])
     if trial:
         page.on(attempt.click, _trier(page, form, verb, trial[0]), form.widgets, [notice])
     return form
@@ -73,11 +75,12 @@ def _suggest(verb: str, name: str, suggestion: Suggested, choices: Mapping[str, 
     return render
 
 
-def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None) -> Callable[..., Sequence[object]]:
+def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None, fold: gr.Accordion | None,
+             ) -> Callable[..., Sequence[object]]:
     def run(*values: Value) -> Sequence[object]:
         suggest.missing(verb, form.names, values)
         job = page.start(verb, form.options(values))
-        return [page.begun(job), *([page.show(job.id)] if chooser else [])]
+        return [page.begun(job), *([page.show(job.id)] if chooser else []), *([gr.update(open=False)] if fold else [])]
 
     return run
 

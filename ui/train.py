@@ -47,7 +47,7 @@ def build(page: Page) -> None:
             choices={"extension": lambda view: page.workspace.list_extensions(),
                      "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
             suggested={name: _value(page, name, own) for name, own in suggest.training_fields().items()},
-            chooser=run, trial=("preflight", "Check first (a minute)"),
+            chooser=run, trial=("preflight", "Check first (a minute)"), fold=new_run,
         )
         trial = gr.HTML(elem_id="preflight")
     checkpoints.build(page, chosen)
