@@ -18,9 +18,10 @@ from core import demo, jobs
 from core.job.state import JobState
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
-from scripts.experiments import measured, plan, report
+from scripts.experiments import measured, plan, process, report
 from scripts.experiments.measured import Measured
 from scripts.experiments.plan import Group, Trial
+from scripts.experiments.process import NOTHING, Used
 
 _POLL_S = 0.5
 
@@ -77,31 +78,21 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
         _finish(jobs.create(workspace, "extend", options))
     job = (jobs.load(workspace, name) if name in workspace.list_runs()
            else jobs.create(workspace, "train", trial.training(seed), name=name))
-    state, peak = _finish(job)
-    measured.of(trial.name, seed, state, peak).write(job.directory)
+    state, used = _finish(job)
+    measured.of(trial.name, seed, state, used).write(job.directory)
 
 
-def _finish(job: jobs.Job) -> tuple[JobState, int]:
-    """Let a worker do the job; its state and the most memory that the worker held, in bytes."""
+def _finish(job: jobs.Job) -> tuple[JobState, Used]:
+    """Let a worker do the job; its state, and what the worker used of the machine."""
     before = jobs.state(job)
     if before.status != "finished":
         (jobs.resume if before.resumable else jobs.start)(job)
-    peak = 0
+    used = NOTHING
     while not (state := jobs.wait(job, _POLL_S)).ended:
-        peak = max(peak, _held(job))
+        used = process.used(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
-    return state, peak
-
-
-def _held(job: jobs.Job) -> int:
-    """The most that the job's process has held so far, as Linux counts it."""
-    pid = job.lock.read_text().partition(" ")[0].strip()
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    return state, used
 
 
 def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from core.job.state import JobState
 from core.proof import certificate
 from core.proof.certificate import Certificate
+from scripts.experiments.process import Used
 
 RESULT = "experiment.json"
 _TRAINED = ("row_parameters", "adapter_parameters", "changed_parameters")
@@ -23,7 +24,8 @@ class Measured:
     trial: str
     seed: int
     steps: int
-    train_seconds: float
+    train_seconds: float  # by the clock
+    cpu_seconds: float  # of the whole job, its judging and its certificate too; another job beside it changes little
     peak_bytes: int  # the most that the process held
     trained: int  # numbers that were trained
     equal: str  # of the base's tensors, how many stayed as they were
@@ -46,7 +48,7 @@ def read(folder: Path) -> Measured | None:
     return Measured(**values)
 
 
-def of(trial: str, seed: int, state: JobState, peak_bytes: int) -> Measured:
+def of(trial: str, seed: int, state: JobState, used: Used) -> Measured:
     """A finished training."""
     proof = certificate.read(state.job.directory / certificate.FILE)
     result = state.result or {}
@@ -54,7 +56,7 @@ def of(trial: str, seed: int, state: JobState, peak_bytes: int) -> Measured:
     heard = {item.language: item.after for item in proof.errors if item.after is not None}
     before = {item.language: item.before for item in proof.errors if item.before is not None}
     return Measured(
-        trial, seed, int(str(result["steps"])), float(str(result["train_seconds"])), peak_bytes,
+        trial, seed, int(str(result["steps"])), float(str(result["train_seconds"])), used.cpu_seconds, used.peak_bytes,
         sum(int(counts.get(name, 0)) for name in _TRAINED),
         _equal(proof), proof.check("base_logits").seen.split(";")[0], heard, before,
         {event.step: event.speech_loss for event in state.evaluations})

@@ -20,7 +20,7 @@ def section(group: Group, found: Found) -> str:
 def _heard(group: Group, found: Found) -> list[Sequence[str]]:
     languages = sorted({code for seeds in found.values() for one in seeds for code in one.heard})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
-            "base tensors as they were", "numbers trained", "training", "memory"]
+            "base tensors as they were", "numbers trained", "processor", "memory"]
     rows: list[Sequence[str]] = [head]
     for trial in group.trials:
         seeds = found.get(trial.name, ())
@@ -32,7 +32,7 @@ def _heard(group: Group, found: Found) -> list[Sequence[str]]:
             *(spread([100 * one.heard[code] for one in seeds if code in one.heard], "%") for code in languages),
             *(spread([100 * one.before[code] for one in seeds if code in one.before], "%") for code in languages),
             ", ".join(sorted({one.equal for one in seeds})), f"{seeds[0].trained:,}",
-            spread([one.train_seconds for one in seeds], " s", 0),
+            spread([one.cpu_seconds for one in seeds], " s", 0),
             spread([one.peak_bytes / 2**30 for one in seeds], " GiB")])
     return rows
 
