@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
 from data.clip_findings import Spoken
-from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.manifest import TRAIN, Clip, Dataset
 from data.normalise import Reading
+from data.splits import Sides
 
 DRAFT_FILE, EXCLUDED_FILE, REPORT_FILE = "review.jsonl", "excluded.jsonl", "report.json"
 
@@ -126,7 +127,7 @@ def save_version(workspace: Workspace, name: str, new: str) -> Version:
     clips, left_out, version = _apply(dataset, out, made, reading, target)
     _check(version, clips, name)
     card = manifest.make_card(new, dataset.card.language, dataset.card.source, clips, dataset.card.licence)
-    card = replace(card, reviewed=name)
+    card = replace(card, reviewed=name, split=dataset.card.split)
     with written_aside(target) as folder:
         (folder / "audio").mkdir()
         for clip in (*clips, *(clip for clip, _ in left_out)):
@@ -159,11 +160,32 @@ def _apply(dataset: Dataset, out: list[tuple[Clip, str]], made: Mapping[str, Dec
         else:
             left_out.append((clip, one.reason or reasons.get(clip.id, "by hand")))
             now_out += [] if clip.id in reasons else [clip.id]
-    moved = {*changed, *now_in}
-    held = {reading.normal(clip.text) for clip in kept if clip.split == HELD_OUT} if moved else set()
-    clips = tuple(replace(clip, split=HELD_OUT) if clip.id in moved and reading.normal(clip.text) in held else clip
-                  for clip in kept)
+    clips, overlapping = _on_sides(kept, {*changed, *now_in}, reading)
+    now_out += [clip.id for clip, _ in overlapping]
+    left_out += overlapping
     return clips, left_out, Version(target.name, len(clips), tuple(now_out), tuple(now_in), tuple(changed), target)
+
+
+def _on_sides(kept: Sequence[Clip], moved: set[str], reading: Reading) -> tuple[tuple[Clip, ...],
+                                                                                list[tuple[Clip, str]]]:
+    """The clips, those of `moved` on the side of their text; and those whose text and recording are on two sides."""
+    if not moved:
+        return tuple(kept), []
+    known = ((clip, reading.normal(clip.text)) for clip in kept if clip.id not in moved)
+    of = dict(Sides.gather(known, by_speaker=False).of)
+    clips: list[Clip] = []
+    out: list[tuple[Clip, str]] = []
+    for clip in kept:
+        if clip.id in moved:
+            marks = [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else [])]
+            sides = {of[mark] for mark in marks if mark in of}
+            if len(sides) > 1:
+                out.append((clip, "overlap: its text stands on the other side of the split than its recording"))
+                continue
+            clip = replace(clip, split=next(iter(sides), clip.split))
+            of |= dict.fromkeys(marks, clip.split)
+        clips.append(clip)
+    return tuple(clips), out
 
 
 def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:

@@ -51,6 +51,7 @@ class Card:
     fingerprint: str  # over audio, texts, languages, splits and speakers
     licence: str = ""  # what the recordings may be used for; empty where nobody said
     reviewed: str = ""  # the dataset that a person made it of, by leaving clips out or writing texts anew
+    split: str = ""  # how clips were drawn to be held out; empty before this was noted
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,12 @@ class Dataset:
         return self.folder / clip.audio
 
 
-def make_card(name: str, language: str, source: str, clips: Sequence[Clip], licence: str = "") -> Card:
+def make_card(name: str, language: str, source: str, clips: Sequence[Clip], licence: str = "", split: str = "") -> Card:
     """The card of `clips`."""
     train = sum(clip.split == TRAIN for clip in clips)
     duration_s = round(sum(clip.duration_s for clip in clips), 3)
-    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips), licence)
+    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips), licence,
+                split=split)
 
 
 def fingerprint(clips: Iterable[Clip]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core.dataset.merging import Joined, join, sides
+from core.dataset.merging import Joined, join
 from core.incoming import sources
 from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
@@ -26,9 +26,9 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
 from data.importers import Entry, Row
-from data.manifest import Clip, Dataset
+from data.manifest import TRAIN, Clip, Dataset
 from data.normalise import Reading, Style, for_language
-from data.splits import assign, leaks, with_sources
+from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow, Report, row_bytes, validate
 
 REPORT_FILE = "report.json"
@@ -42,7 +42,8 @@ class _Checked:
     clips: tuple[Clip, ...]
     rows: tuple[CheckedRow, ...]
     report: Report
-    joined: Joined | None = None  # what they are added to
+    joined: Joined | None  # what they are added to
+    rule: str  # of the split
 
     @property
     def all_clips(self) -> tuple[Clip, ...]:
@@ -57,7 +58,9 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     if (there := _reviewed(options, workspace)) is not None:
         return there
     with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
-        checked = _check(gathered, options, reading, joined, reporter)
+        target = resolve_inside(workspace.datasets, options.dataset)
+        checked = _check(gathered, options, reading, joined, manifest.load(target) if target.exists() else None,
+                         reporter)
         dataset, state = _write(checked, options, workspace)
     return dataset, state, checked.report
 
@@ -89,11 +92,11 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
         raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
                         "Add recordings of the same language.")
     _check_audio(dataset)
-    return Joined.of(dataset, reading)
+    return Joined.of(dataset, reading, by_speaker=options.held_out_apart == "speaker")
 
 
 def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
-           reporter: Reporter) -> _Checked:
+           there: Dataset | None, reporter: Reporter) -> _Checked:
     imported = sources.read(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
     total = sources.count(imported)
@@ -109,13 +112,47 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
         rows, found, note = join(joined, rows, options.source)
         report, notes = report.with_warnings(found), (*notes, note)
         reporter.emit(Plan(notes))
-    by_speaker = options.held_out_apart == "speaker"
-    splits = (sides(joined, rows, options.held_out, options.seed, by_speaker) if joined
-              else assign(rows, options.held_out, options.seed, by_speaker=by_speaker))
-    report = replace(report.with_warnings(leaks(rows, splits)), form=imported.form, notes=notes)
+    rows, splits, report = _split(rows, report, options, joined, there)
+    report = replace(report, form=imported.form, notes=notes)
     _show(report, reporter)
     clips = tuple(_clip(row, options.language, split) for row, split in zip(rows, splits, strict=True))
-    return _Checked(with_sources(clips, rows), rows, report, joined)
+    return _Checked(with_sources(clips, rows, _sides(joined)), rows, report, joined, _rule(options))
+
+
+def _split(rows: tuple[CheckedRow, ...], report: Report, options: PrepareOptions, joined: Joined | None,
+           there: Dataset | None) -> tuple[tuple[CheckedRow, ...], tuple[str, ...], Report]:
+    """The rows that can stand on one side, their sides, and the report with those that cannot among its errors."""
+    by_speaker, sides = options.held_out_apart == "speaker", _sides(joined)
+    if joined is None and there is not None and (kept := _as_before(rows, there, options)) is not None:
+        return rows, kept, report.with_warnings(note_one_recording(rows, kept))
+    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
+    out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
+    left = [(row, split) for at, (row, split) in enumerate(zip(rows, splits, strict=True)) if at not in out]
+    if joined is None and not any(split == TRAIN for _, split in left):
+        raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
+                        f"the source holds out, such as {next(iter(out.values())).message}.",
+                        "Leave the source's split column out, so that the clips are held out by recording.")
+    rows, splits = tuple(row for row, _ in left), tuple(split for _, split in left)
+    report = replace(report, kept=report.kept - len(out), errors=(*report.errors, *out.values()),
+                     duration_s=round(sum(row.duration_s for row in rows), 3) if out else report.duration_s)
+    return rows, splits, report.with_warnings(note_one_recording(rows, splits) if joined is None else ())
+
+
+def _as_before(rows: Sequence[CheckedRow], there: Dataset, options: PrepareOptions) -> tuple[str, ...] | None:
+    """The sides of a dataset of the same clips that was made when splits were drawn in another way."""
+    before = {clip.sha256: clip.split for clip in there.clips}
+    if there.card.split or there.card.source != options.source or before.keys() != {row.sha256 for row in rows}:
+        return None
+    return tuple(before[row.sha256] for row in rows)
+
+
+def _sides(joined: Joined | None) -> Sides:
+    return joined.sides if joined else Sides()
+
+
+def _rule(options: PrepareOptions) -> str:
+    """How the clips were held out, where the source did not say so."""
+    return f"{options.held_out:g} by {options.held_out_apart}, seed {options.seed}"
 
 
 def _first(entries: Iterable[Entry], most: int) -> Iterator[Entry]:
@@ -150,7 +187,7 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
     target = resolve_inside(workspace.datasets, options.dataset)
     source = f"{checked.joined.dataset.card.source} + {options.source}" if checked.joined else options.source
     licence = _licence(options.licence.strip(), checked.joined.dataset.card.licence if checked.joined else "")
-    card = manifest.make_card(options.dataset, options.language, source, checked.all_clips, licence)
+    card = manifest.make_card(options.dataset, options.language, source, checked.all_clips, licence, checked.rule)
     if target.exists():
         there = manifest.load(target)
         if there.card.fingerprint != card.fingerprint:

@@ -1,7 +1,8 @@
 """A source added to a dataset that is there.
 
-What is new to it comes under ids that are free, on the side of the split where its text is already. What was there
-stays as it was, ids and all; no id gains a prefix, so adding to what was added to changes none.
+What is new to it comes under ids that are free, on the side of the split where its text, recording or (by choice)
+speaker is already. What was there stays as it was, ids and all; no id gains a prefix, so adding to what was added to
+changes none.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from data.importers import unused
 from data.importers.kept import Kept
-from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.manifest import Clip, Dataset
 from data.normalise import Reading
-from data.splits import assign
+from data.splits import Sides
 from data.validation import CheckedRow, Finding
 
 
@@ -23,16 +24,12 @@ class Joined:
 
     dataset: Dataset
     by_sound: dict[str, Clip]  # SHA-256 of its recordings
-    sides: dict[str, str]  # split by normalised text; held out where a text is on both
+    sides: Sides
 
     @classmethod
-    def of(cls, dataset: Dataset, reading: Reading) -> Joined:
-        sides: dict[str, str] = {}
-        for clip in dataset.clips:
-            text = reading.normal(clip.text)
-            if sides.get(text) != HELD_OUT:
-                sides[text] = clip.split
-        return cls(dataset, {clip.sha256: clip for clip in dataset.clips}, sides)
+    def of(cls, dataset: Dataset, reading: Reading, *, by_speaker: bool = False) -> Joined:
+        clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
+        return cls(dataset, {clip.sha256: clip for clip in dataset.clips}, Sides.gather(clips, by_speaker=by_speaker))
 
 
 def join(joined: Joined, rows: Sequence[CheckedRow],
@@ -54,14 +51,3 @@ def join(joined: Joined, rows: Sequence[CheckedRow],
     known = len(rows) - len(new)
     note = f"{len(new)} clips of {source} are added to the {len(joined.dataset.clips)} of {name}"
     return tuple(new), tuple(found), f"{note}; {known} were there already." if known else f"{note}."
-
-
-def sides(joined: Joined, rows: Sequence[CheckedRow], held_out: float, seed: int, by_speaker: bool) -> tuple[str, ...]:
-    """The split of each new row: that of its text in the dataset, else as for a dataset of its own."""
-    fresh = [row for row in rows if row.normal not in joined.sides]
-    if any(row.row.split for row in fresh):
-        chosen = [row.row.split or TRAIN for row in fresh]  # all may be held out: the dataset has clips to train on
-    else:
-        chosen = list(assign(fresh, held_out, seed, by_speaker=by_speaker)) if fresh else []
-    drawn = iter(chosen)
-    return tuple(joined.sides.get(row.normal) or next(drawn) for row in rows)

@@ -135,6 +135,16 @@ def test_a_text_that_becomes_a_held_out_one_goes_to_its_side(ready: Workspace) -
     assert next(clip.split for clip in versions(ready, "d-2").clips if clip.id == train.id) == HELD_OUT
 
 
+def test_a_held_out_clip_whose_text_becomes_one_that_is_trained_on_leaves_none_on_both_sides(ready: Workspace) -> None:
+    dataset = versions(ready, "d")
+    held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
+    train = next(clip for clip in dataset.clips if clip.split == TRAIN)
+    review.decide(ready, "d", [Decision(held.id, text=train.text)])
+    review.save_version(ready, "d", "d-2")
+    sides = {clip.id: clip.split for clip in versions(ready, "d-2").clips}
+    assert (sides[held.id], sides[train.id]) == (TRAIN, TRAIN)
+
+
 @pytest.mark.parametrize(("decided", "message"), [
     ([], "Nothing was decided"),
     ([Decision("nosuch", included=False)], "does not have: .'nosuch'"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from config.errors import UserError
 from data.importers import Row
 from data.manifest import HELD_OUT, TRAIN, Clip
-from data.splits import assign, leaks, with_sources
+from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow
+
+NONE = Sides()
+few = settings(max_examples=40, deadline=None)
 
 
 def checked(name: str, text: str, recording: str = "", speaker: str = "a", split: str = "") -> CheckedRow:
@@ -19,44 +23,133 @@ def checked(name: str, text: str, recording: str = "", speaker: str = "a", split
     return CheckedRow(Row(name, audio, text, name, speaker, split), text, 1.0, name)
 
 
-def some_rows(noise: random.Random) -> list[CheckedRow]:
-    return [checked(f"c{index}", f"text {noise.randrange(40)}", f"r{noise.randrange(25)}.wav", f"s{noise.randrange(6)}")
-            for index in range(noise.randrange(2, 60))]
+def made(facts: list[tuple[int, int, int]], start: int = 0) -> list[CheckedRow]:
+    return [checked(f"c{start + at}", f"text {text}", f"r{recording}.wav", f"s{speaker}")
+            for at, (text, recording, speaker) in enumerate(facts)]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_nothing_stands_on_both_sides(seed: int) -> None:
-    noise = random.Random(seed)
-    rows, by_speaker = some_rows(noise), noise.random() < 0.5
-    share = noise.choice([0.05, 0.2, 0.5])
+def clips_of(rows: list[CheckedRow], splits: tuple[str, ...], there: Sides = NONE) -> list[tuple[Clip, str]]:
+    clips = tuple(Clip(row.row.id, "", row.normal, "am", split, 1.0, row.row.speaker, row.sha256)
+                  for row, split in zip(rows, splits, strict=True))
+    return list(zip(with_sources(clips, rows, there), [row.normal for row in rows], strict=True))
+
+
+fact = st.tuples(st.integers(0, 40), st.integers(0, 25), st.integers(0, 6))
+facts = st.lists(fact, min_size=2, max_size=60)
+shares = st.sampled_from([0.05, 0.2, 0.5])
+
+
+def kept(rows: list[CheckedRow], splits: tuple[str, ...], by_speaker: bool,
+         there: Sides = NONE) -> tuple[list[CheckedRow], tuple[str, ...]]:
+    out = overlaps(rows, splits, by_speaker=by_speaker, there=there)
+    left = [at for at in range(len(rows)) if at not in out]
+    return [rows[at] for at in left], tuple(splits[at] for at in left)
+
+
+@few
+@given(facts, shares, st.integers(0, 9), st.booleans())
+def test_nothing_stands_on_both_sides(drawn: list[tuple[int, int, int]], share: float, seed: int,
+                                      by_speaker: bool) -> None:
+    rows = made(drawn)
     try:
         splits = assign(rows, share, seed, by_speaker=by_speaker)
     except UserError:
         assert by_speaker
         assert len({row.row.speaker for row in rows}) == 1
         return
-    sides = [{(row.normal, row.row.audio) for row, split in zip(rows, splits, strict=True) if split == side}
-             for side in (TRAIN, HELD_OUT)]
-    assert sides[0]
-    for part in (0, 1):
-        assert not {mark[part] for mark in sides[0]} & {mark[part] for mark in sides[1]}
-    if by_speaker:
-        heard, unheard = ({row.row.speaker for row, split in zip(rows, splits, strict=True) if split == side}
-                          for side in (TRAIN, HELD_OUT))
-        assert not heard & unheard
-    assert leaks(rows, splits) == ()
+    assert overlaps(rows, splits, by_speaker=by_speaker) == {}
+    both = [{mark for row, split in zip(rows, splits, strict=True) if split == side
+             for mark in (row.normal, row.row.audio, *([row.row.speaker] if by_speaker else []))}
+            for side in (TRAIN, HELD_OUT)]
+    assert both[0]
+    common = both[0] & both[1]
+    assert not common or common == {rows[0].row.audio}  # all of one recording
+    assert len({row.row.audio for row in rows}) == 1 or not common
+
+
+@few
+@given(facts, st.lists(fact, min_size=1, max_size=60), shares, st.booleans())
+def test_what_is_added_follows_what_is_there_and_moves_nothing(first: list[tuple[int, int, int]],
+                                                               second: list[tuple[int, int, int]], share: float,
+                                                               by_speaker: bool) -> None:
+    old = made(first)
+    try:
+        before = clips_of(old, assign(old, share, 0, by_speaker=by_speaker))
+    except UserError:
+        return
+    there = Sides.gather(before, by_speaker=by_speaker)
+    new = made(second, start=1000)
+    left, sides = kept(new, assign(new, share, 0, by_speaker=by_speaker, there=there), by_speaker, there)
+    together = [*before, *clips_of(left, sides, there)]
+    for by, on in (("text", lambda clip: clip.text), ("source", lambda clip: clip.source),
+                   ("speaker", lambda clip: clip.speaker if by_speaker else "")):
+        held = {on(clip) for clip, _ in together if clip.split == HELD_OUT} - {""}
+        trained = {on(clip) for clip, _ in together if clip.split == TRAIN} - {""}
+        assert not held & trained, by
+
+
+@few
+@given(st.integers(200, 300), st.integers(1, 300), st.integers(0, 5), st.sampled_from(["text", "recording", "speaker"]))
+def test_a_source_that_grew_keeps_its_clips_on_their_sides(count: int, more: int, seed: int, by: str) -> None:
+    def rows(total: int) -> list[CheckedRow]:
+        each = {"text": lambda at: checked(f"c{at}", f"text {at}"),
+                "recording": lambda at: checked(f"c{at}", f"text {at}", f"r{at * 7 % 100}.wav"),
+                "speaker": lambda at: checked(f"c{at}", f"text {at}", speaker=f"s{at * 7 % 100}")}[by]
+        return [each(at) for at in range(total)]
+
+    before = assign(rows(count), 0.2, seed, by_speaker=by == "speaker")
+    after = assign(rows(count + more), 0.2, seed, by_speaker=by == "speaker")
+    assert after[:count] == before
+    assert 0.05 < before.count(HELD_OUT) / count < 0.4
+
+
+@few
+@given(facts, st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_says_nothing(drawn: list[tuple[int, int, int]], chance: object) -> None:
+    rows = made(drawn)
+    other = list(rows)
+    chance.shuffle(other)  # type: ignore[attr-defined]
+    assert dict(zip(rows, assign(rows, 0.2, 3), strict=True)) == dict(zip(other, assign(other, 0.2, 3), strict=True))
+
+
+def test_about_the_share_is_held_out() -> None:
+    rows = [checked(f"c{at}", f"text {at}") for at in range(4000)]
+    assert 360 <= assign(rows, 0.1, 0).count(HELD_OUT) <= 440
+    assert assign(rows, 0.0, 0).count(HELD_OUT) == 0
 
 
 def test_clips_of_one_long_recording_stay_together() -> None:
     rows = [checked(f"c{index}", f"text {index}", f"talk{index % 5}.wav") for index in range(50)]
     splits = assign(rows, 0.2, seed=0)
-    assert splits.count(HELD_OUT) == 10
-    assert len({row.row.audio for row, split in zip(rows, splits, strict=True) if split == HELD_OUT}) == 1
-    clips = tuple(Clip(row.row.id, "", row.normal, "am", split, 1.0, "a", "") for row, split
-                  in zip(rows, splits, strict=True))
-    assert {clip.source for clip in with_sources(clips, rows)} == {f"talks/talk{number}.wav" for number in range(5)}
+    assert splits.count(HELD_OUT) in (10, 20)
+    assert {clip.source for clip, _ in clips_of(rows, splits)} == {f"talks/talk{number}.wav" for number in range(5)}
     alone = [checked("a", "one"), checked("b", "two")]
-    assert [clip.source for clip in with_sources(clips[:2], alone)] == ["", ""]
+    assert [clip.source for clip, _ in clips_of(alone, (TRAIN, TRAIN))] == ["", ""]
+
+
+def test_a_new_part_of_a_held_out_recording_is_held_out_though_its_text_is_new() -> None:
+    rows = [checked(f"c{index}", f"text {index}", f"talk{index % 20}.wav") for index in range(100)]
+    before = clips_of(rows, assign(rows, 0.2, 0))
+    there = Sides.gather(before, by_speaker=False)
+    for talk in range(20):
+        side = next(clip.split for clip, _ in before if clip.source == f"talks/talk{talk}.wav")
+        assert assign([checked("new", "never said before", f"talk{talk}.wav")], 0.2, 0, there=there) == (side,)
+
+
+def test_what_ties_two_sides_is_refused_and_named() -> None:
+    old = [checked("a", "one"), checked("b", "two")]
+    there = Sides.gather(clips_of(old, (TRAIN, HELD_OUT)), by_speaker=False)
+    new = [checked("c", "one", "new.wav"), checked("d", "two", "new.wav"), checked("e", "three", "new.wav")]
+    splits = assign(new, 0.1, 0, there=there)
+    assert splits == (HELD_OUT,) * 3
+    assert [found.message for found in overlaps(new, splits, there=there).values()] == [
+        "c would be held out while the text 'one' is trained on"]
+
+
+def test_speakers_on_both_sides_cannot_be_kept_apart_later() -> None:
+    clips = clips_of([checked("a", "one"), checked("b", "two")], (TRAIN, HELD_OUT))
+    with pytest.raises(UserError, match="'a' of the dataset is trained on and held out"):
+        Sides.gather(clips, by_speaker=True)
 
 
 def test_a_group_larger_than_the_share_is_held_out_only_where_all_are() -> None:
@@ -70,18 +163,18 @@ def test_a_single_speaker_cannot_be_held_out() -> None:
         assign([checked("a", "one"), checked("b", "two")], 0.5, 0, by_speaker=True)
 
 
-def test_a_source_that_splits_one_recording_is_named() -> None:
-    rows = [checked("a", "one", "talk.wav", split=TRAIN), checked("b", "two", "talk.wav", split=HELD_OUT)]
-    assert [finding.message for finding in leaks(rows, assign(rows, 0.1, 0))] == [
-        "a trains on a recording that is also held out: talk.wav"]
+def test_a_source_that_splits_a_recording_is_refused_there() -> None:
+    rows = [checked("a", "one", "talk.wav", split=TRAIN), checked("b", "two", "talk.wav", split=HELD_OUT),
+            checked("c", "three", "talk.wav", split=TRAIN), checked("d", "four", split=TRAIN)]
+    assert [finding.message for finding in overlaps(rows, assign(rows, 0.1, 0)).values()] == [
+        "b would be held out while the recording talk.wav is trained on"]
 
 
 def test_one_recording_gives_both_sides_and_says_what_that_is_worth() -> None:
-    rows = [checked(f"c{index}", f"text {index}", "film.wav") for index in range(20)]
+    rows = [checked(f"c{index}", f"text {index}", "film.wav") for index in range(40)]
     splits = assign(rows, 0.1, seed=0)
-    assert splits.count(HELD_OUT) == 2
-    (finding,) = leaks(rows, splits)
+    assert 1 <= splits.count(HELD_OUT) <= 8
+    assert overlaps(rows, splits) == {}
+    (finding,) = note_one_recording(rows, splits)
     assert "all clips are cut from one recording, film.wav" in finding.message
-    clips = [Clip(one.row.id, "", one.normal, "am", split, 1.0, "a", "") for one, split
-             in zip(rows, splits, strict=True)]
-    assert all(not one.source for one in with_sources(clips, rows))
+    assert all(not clip.source for clip, _ in clips_of(rows, splits))
