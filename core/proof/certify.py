@@ -59,6 +59,12 @@ def certify_folder(workspace: Workspace, folder: Path, device: torch.device,
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
+    return certify_model(workspace, base, finetuned, record, sentences, tell)
+
+
+def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
+                  sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
+    """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
     studio = Studio.of(base, remember=True)
     clips = replay.load(base, studio.voices).probing
     case = _Case(base, finetuned, record, replay.probes(clips, base.model.prompt_length), tell)

@@ -7,6 +7,7 @@ on, so the command can be ended and given again. The tables are written to --out
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core import demo, jobs
 from core.job.state import JobState
+from core.proof import certificate
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.experiments import measured, plan, process, report
@@ -70,16 +72,38 @@ def _prepare(workspace: Workspace) -> None:
 
 def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     name = trial.run(seed)
-    if measured.read(workspace.runs / name) is not None:
+    if measured.read(_folder(workspace, trial, seed)) is not None:
         return
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
     if options.extension not in workspace.list_extensions():
         _finish(jobs.create(workspace, "extend", options))
+    if trial.recipe:
+        _break(workspace, trial, seed)
+        return
     job = (jobs.load(workspace, name) if name in workspace.list_runs()
            else jobs.create(workspace, "train", trial.training(seed), name=name))
     state, used = _finish(job)
     measured.of(trial.name, seed, state, used).write(job.directory)
+
+
+def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
+    """Train by the recipe that people use, in a process of its own."""
+    command = [sys.executable, "-m", "scripts.experiments.broken", str(workspace.path)]
+    with subprocess.Popen([*command, trial.group, trial.name, str(seed)]) as child:
+        spent = NOTHING
+        while child.poll() is None:
+            spent = process.used(child.pid) or spent
+            time.sleep(_POLL_S)
+    if child.returncode:
+        raise UserError(f"{trial.run(seed)} ended with exit code {child.returncode}.", "Its reason stands above.")
+    folder = _folder(workspace, trial, seed)
+    measured.proven(trial.name, seed, certificate.read(folder / certificate.FILE), spent).write(folder)
+
+
+def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
+    """Where a trial's measurement is kept: with the run, or with the export of a recipe that is none of ours."""
+    return (workspace.exports if trial.recipe else workspace.runs) / trial.run(seed)
 
 
 def _finish(job: jobs.Job) -> tuple[JobState, Used]:
@@ -89,7 +113,7 @@ def _finish(job: jobs.Job) -> tuple[JobState, Used]:
         (jobs.resume if before.resumable else jobs.start)(job)
     used = NOTHING
     while not (state := jobs.wait(job, _POLL_S)).ended:
-        used = process.used(job) or used
+        used = process.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
     return state, used
@@ -97,7 +121,7 @@ def _finish(job: jobs.Job) -> tuple[JobState, Used]:
 
 def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int) -> None:
     def found(trial: Trial) -> list[Measured]:
-        folders = [workspace.runs / trial.run(seed) for seed in range(seeds)]
+        folders = [_folder(workspace, trial, seed) for seed in range(seeds)]
         return [one for folder in folders if (one := measured.read(folder))]
 
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from core.job.state import JobState
@@ -24,10 +24,9 @@ class Measured:
     trial: str
     seed: int
     steps: int
-    train_seconds: float  # by the clock
     cpu_seconds: float  # of the whole job, its judging and its certificate too; another job beside it changes little
     peak_bytes: int  # the most that the process held
-    trained: int  # numbers that were trained
+    trained: int  # numbers that the optimizer moved
     equal: str  # of the base's tensors, how many stayed as they were
     logits: str  # of base-language samples
     heard: dict[str, float] = field(default_factory=dict)
@@ -50,16 +49,19 @@ def read(folder: Path) -> Measured | None:
 
 def of(trial: str, seed: int, state: JobState, used: Used) -> Measured:
     """A finished training."""
-    proof = certificate.read(state.job.directory / certificate.FILE)
-    result = state.result or {}
     counts = state.plan.counts if state.plan else {}
+    losses = {event.step: event.speech_loss for event in state.evaluations}
+    proof = certificate.read(state.job.directory / certificate.FILE)
+    return replace(proven(trial, seed, proof, used), losses=losses,
+                   trained=sum(int(counts.get(name, 0)) for name in _TRAINED))
+
+
+def proven(trial: str, seed: int, proof: Certificate, used: Used) -> Measured:
+    """What a certificate says of a training."""
     heard = {item.language: item.after for item in proof.errors if item.after is not None}
     before = {item.language: item.before for item in proof.errors if item.before is not None}
-    return Measured(
-        trial, seed, int(str(result["steps"])), float(str(result["train_seconds"])), used.cpu_seconds, used.peak_bytes,
-        sum(int(counts.get(name, 0)) for name in _TRAINED),
-        _equal(proof), proof.check("base_logits").seen.split(";")[0], heard, before,
-        {event.step: event.speech_loss for event in state.evaluations})
+    return Measured(trial, seed, proof.step, used.cpu_seconds, used.peak_bytes, 0, _equal(proof),
+                    proof.check("base_logits").seen.split(";")[0], heard, before)
 
 
 def _equal(proof: Certificate) -> str:

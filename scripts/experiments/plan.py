@@ -23,6 +23,7 @@ class Trial:
     name: str
     train: Mapping[str, object]
     extend: Mapping[str, object]
+    recipe: str = ""  # empty: Lisan's own; "hook": that of `scripts.experiments.broken`
 
     def extension(self, seed: int) -> ExtendOptions:
         """How the rows are made that this trial trains."""
@@ -70,7 +71,8 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> Group:
         given = dict(_mapping(changed))
         extend = _mapping(given.pop("extend", {}))
         every = min(length, int(str(common.get("checkpoint_every", 200))))
-        made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend))
+        made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
+                          str(values.get("recipe", ""))))
     return Group(name, str(values["title"]), str(values["measure"]), tuple(made),
                  tuple(step for step in at if step <= length))
 

@@ -1,4 +1,4 @@
-"""What a job's process has used of the machine so far, as Linux counts it."""
+"""What a process has used of the machine so far, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ class Used:
 NOTHING = Used(0.0, 0)
 
 
-def used(job: Job) -> Used | None:
+def used_by(job: Job) -> Used | None:
+    """What the job's worker has used."""
+    return used(job.lock.read_text().partition(" ")[0].strip())
+
+
+def used(pid: int | str) -> Used | None:
     """None when the process has ended."""
-    pid = job.lock.read_text().partition(" ")[0].strip()
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         # proc(5): utime and stime are fields 14 and 15, those after the name in brackets count from 3

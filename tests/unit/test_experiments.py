@@ -13,8 +13,8 @@ from core.workspace import Workspace
 from scripts.experiments import measured, plan, process, report
 from scripts.experiments.measured import Measured
 
-ONE = Measured("rows", 0, 400, 100.0, 150.0, 2**30, 8000, "75 of 75 tensors",
-               "40 of 40 samples (en, fr) equal to the bit", {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})
+ONE = Measured("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
+               {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})
 
 
 def test_every_trial_is_the_demo_but_for_what_it_names() -> None:
@@ -47,7 +47,7 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
 
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
-    scope, rows = plan.read()
+    scope, rows, _ = plan.read()
     other = replace(ONE, seed=1, heard={"am": 0.7, "en": 0.06})
     shown = report.section(scope, {"rows": [ONE, other]})
     assert "| rows | 2 | 60.0 ± 14.1% | 6.0 ± 0.0% |" in shown
@@ -63,11 +63,11 @@ def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
     job = create(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
     job.lock.write_text(f"{os.getpid()} train\n")
-    first = process.used(job)
+    first = process.used_by(job)
     sum(range(3_000_000))
     held = bytearray(first.peak_bytes)
-    second = process.used(job)
+    second = process.used_by(job)
     assert second.cpu_seconds > first.cpu_seconds > 0
     assert second.peak_bytes >= first.peak_bytes + 0.5 * len(held)
     job.lock.write_text("999999999 train\n")
-    assert process.used(job) is None
+    assert process.used_by(job) is None
