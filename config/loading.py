@@ -13,6 +13,9 @@ from config.errors import UserError
 from config.schema import VERBS, Options
 
 _SAME_OPTIONS = {"preflight": "train"}  # a verb takes what was written for another
+ABOUT = "preset"
+"""The section of a preset that says what it is for; it holds no options."""
+
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 
 
@@ -48,6 +51,7 @@ def read_preset(path: str | Path, verb: str) -> dict[str, object]:
         raise UserError(f"The preset {path} could not be read: {error}.", "Give a YAML file of options.") from error
     if not isinstance(values, dict):
         raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
+    values.pop(ABOUT, None)
     if values and set(values) <= set(VERBS):
         values = values.get(verb) or values.get(_SAME_OPTIONS.get(verb, "")) or {}
     if "verb" in values and values["verb"] not in (verb, _SAME_OPTIONS.get(verb)):

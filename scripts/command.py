@@ -18,7 +18,7 @@ from contextlib import suppress
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options, read_preset
-from config.schema import VERBS, Options
+from config.schema import VERBS, Options, TrainOptions
 from core import jobs, worker
 from core.job import asked
 from core.job.directory import Job
@@ -26,6 +26,7 @@ from core.job.journal import Event, Failed, Progress, Result
 from core.job.reporter import describe
 from core.job.state import JobState
 from core.workspace import Workspace
+from scripts import preset
 
 USAGE = 2
 DEFAULT_WORKSPACE = "workspace"
@@ -38,11 +39,11 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without Ethiopic letters must not end a run
     resuming = resumable and given.resume is not None
-    if resuming and (given_values(given, VERBS[verb]) or given.config or given.name):
+    if resuming and (given_values(given, VERBS[verb]) or given.config or given.name or preset.given(given)):
         parser.error("--resume goes on with a run as it was configured; it takes no other option")
     try:
-        options = _options(verb, given)
         workspace = Workspace.open(given.workspace)
+        options = options_of(verb, given, workspace)
     except UserError as error:
         return _refuse(error, USAGE, given.json)
     try:
@@ -87,13 +88,18 @@ def build_parser(verb: str, *, resumable: bool = False) -> argparse.ArgumentPars
     if resumable:
         parser.add_argument("--resume", metavar="ID", help="go on with a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
+    if issubclass(model, TrainOptions):
+        preset.add_arguments(parser)
     add_arguments(parser.add_argument_group("options"), model)
     return parser
 
 
-def _options(verb: str, given: argparse.Namespace) -> Options:
+def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
+    """What the flags say, above the file of `--config`, above the preset."""
     values = read_preset(given.config, verb) if given.config else {}
     values = merged(values, given_values(given, VERBS[verb]))
+    if preset.given(given):
+        values = merged(preset.values(given, values, workspace), values)
     return parse_options(VERBS[verb], values)
 
 

@@ -12,12 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+import yaml
+
 from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import Options
 from core.library import catalog, exports_record, records
 from core.library.catalog import Family, VoiceModel
 from core.library.model_record import read_record
+from core.library.presets import Speech
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.workspace import Workspace
 
@@ -44,6 +47,20 @@ def model_of_extension(workspace: Workspace, name: str) -> str:
 def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     """The languages that an extension brings."""
     return _extension(workspace, name).languages
+
+
+def family_of_extension(workspace: Workspace, name: str) -> Family:
+    """The family that an extension belongs to."""
+    return catalog.family(catalog.family_of(workspace, model_of_extension(workspace, name)))
+
+
+def speech_of(workspace: Workspace, dataset: str) -> Speech:
+    """How much speech a prepared dataset has; nothing is known of one that is not there, or not readable."""
+    try:
+        about = yaml.safe_load((workspace.dataset(dataset) / "dataset.yaml").read_text(encoding="utf-8"))
+        return Speech(int(about["clips"]), float(about["duration_s"]))
+    except (UserError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return Speech()
 
 
 def _extension(workspace: Workspace, name: str) -> ExtensionRecord:
