@@ -306,9 +306,20 @@ class Vocoder(Protocol):
 
 
 class Judge(Protocol):
-    """Recogniser that measures intelligibility; `languages` it can judge."""
+    """Recogniser that measures intelligibility; `languages` it can judge. It writes letters, by CTC; 0 is blank."""
 
     languages: tuple[str, ...]
+    letters: tuple[str, ...]  # letter i is written as i + 1
+    sample_rate: int  # Hz that `heard` takes
+    frame_s: float  # from one of its answers to the next
+
+    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+        """Log-probabilities (F, letters + 1) of waveform (S,)."""
+        ...
+
+    def spelled(self, text: str, language: str) -> str:
+        """`text` in the judge's letters."""
+        ...
 
     def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
         """Compare what is heard in waveform (S,) with `text`."""

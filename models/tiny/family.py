@@ -81,12 +81,26 @@ class TinyJudge:
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
-        self.languages = judge.config.languages
+        self.languages, self.letters = judge.config.languages, judge.config.letters
+        self.sample_rate = SETTINGS.sample_rate
+        self.frame_s = 2 * SETTINGS.hop_length / SETTINGS.sample_rate
+
+    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+        """See `models.base.Judge`."""
+        self._require(language)
+        return self.judge.log_probabilities(audio.log_mel(waveform[None], SETTINGS), language)[0]
+
+    def spelled(self, text: str, language: str) -> str:
+        """See `models.base.Judge`."""
+        return letters_of(text, language)
+
+    def _require(self, language: str) -> None:
+        if language not in self.languages:
+            raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
 
     def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
         """See `models.base.Judge`."""
-        if language not in self.languages:
-            raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
+        self._require(language)
         mel = audio.log_mel(audio.resample(waveform, sample_rate, SETTINGS.sample_rate)[None], SETTINGS)[0]
         wanted, heard = letters_of(text, language), self.judge.letters(mel, language)
         return Verdict(wanted, heard, edit_distance(wanted, heard))

@@ -75,6 +75,12 @@ class Judge(nn.Module):
         return self.letter_head(states), self.phoneme_head(states)
 
     @torch.inference_mode()
+    def log_probabilities(self, mel: torch.Tensor, language: str) -> torch.Tensor:
+        """Log-mel (B, n_mels, F) of one language to letters' log-probabilities (B, F / 2, letters + 1)."""
+        ids = torch.full((len(mel),), self.config.languages.index(language), device=mel.device)
+        return self(mel, ids)[0].log_softmax(-1)
+
+    @torch.inference_mode()
     def letters(self, mel: torch.Tensor, language: str) -> str:
         """What is heard in one clip's log-mel (n_mels, F), in letters."""
         return "".join(self._read(mel, language, 0, self.config.letters))
