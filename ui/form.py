@@ -37,6 +37,7 @@ class Entry:
     minimum: float | None = None
     maximum: float | None = None
     optional: bool = False  # may be left empty
+    group: str = ""  # of the form's folds; empty: the one for the rest
 
     @property
     def step(self) -> float:
@@ -85,7 +86,12 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         kind = "number"
     return Entry(name, field.title or name, field.description or "", kind,
                  field.get_default(call_default_factory=True), choices, minimum, maximum,
-                 type(None) in get_args(field.annotation))
+                 type(None) in get_args(field.annotation), _group(field))
+
+
+def _group(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    return str(extra.get("group", "")) if isinstance(extra, dict) else ""
 
 
 def _plain_type(annotation: object) -> object:
@@ -99,12 +105,43 @@ def _number(bound: object) -> float:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """Fields of a form that belong together, folded away; its label tells what of them is not as it was suggested."""
+
+    title: str
+    entries: tuple[Entry, ...]
+    block: gr.Accordion
+
+    def label(self, values: Mapping[str, Value], suggested: Mapping[str, Value]) -> str:
+        """The title, and which of `values` differ from what is `suggested` (else from the schema's defaults)."""
+        changed = [entry.title for entry in self.entries
+                   if entry.name in values and not same(values[entry.name], suggested.get(entry.name, entry.default))]
+        if not changed:
+            return self.title
+        return f"{self.title}: {', '.join(changed[:_NAMED])}" + (
+            f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else "") + " changed"
+
+
+_NAMED = 2  # fields in a fold's label
+
+
+def same(one: Value, other: Value) -> bool:
+    """Whether two values say the same, be they as a page sends them, in words, or as the schema has them."""
+    texts = ["" if value is None else str(value).strip() for value in (one, other)]
+    try:
+        return float(texts[0]) == float(texts[1])
+    except ValueError:
+        return texts[0] == texts[1]
+
+
+@dataclass(frozen=True)
 class Form:
     """The widgets of one options model, in the order of `names`."""
 
     model: type[Options]
     names: tuple[str, ...]
     widgets: tuple[gr.components.Component, ...]
+    folds: tuple[Fold, ...] = ()
 
     def widget(self, name: str) -> gr.components.Component:
         return self.widgets[self.names.index(name)]
@@ -117,16 +154,22 @@ class Form:
 def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),
                choices: Choices | None = None, defaults: Mapping[str, Value] | None = None,
                more: str = "More settings") -> Form:
-    """Lay out the widgets of `model` where the caller stands; what is not in `first` goes into a fold."""
+    """Lay out the widgets of `model` where the caller stands; what is not in `first` goes into folds by group."""
     known = {entry.name: entry for entry in entries(model, leave_out)}
     shown = [known[name] for name in (first or known)]
-    folded = [entry for name, entry in known.items() if first and name not in first]
     with gr.Row(elem_classes="grid"):
         widgets = {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in shown}
-    if folded:
-        with gr.Accordion(more, open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
-            widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
-    return Form(model, tuple(widgets), tuple(widgets.values()))
+    groups: dict[str, list[Entry]] = {}
+    for name, entry in known.items():
+        if first and name not in first:
+            groups.setdefault(entry.group or more, []).append(entry)
+    folds = []
+    with gr.Column(elem_classes="groups", visible=bool(groups)):
+        for title, folded in groups.items():
+            with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
+                widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
+            folds.append(Fold(title, tuple(folded), block))
+    return Form(model, tuple(widgets), tuple(widgets.values()), tuple(folds))
 
 
 def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:

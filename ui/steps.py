@@ -10,7 +10,7 @@ from config.loading import parse_options
 from config.schema import VERBS, Options
 from core.job.state import JobState
 from ui import present, suggest
-from ui.form import Form, Value, build_form, command_line
+from ui.form import Fold, Form, Value, build_form, command_line
 from ui.live import View
 from ui.markup import Html, div, element, join, paragraph
 from ui.page import Page
@@ -28,12 +28,13 @@ def lead(title: str, *words: str) -> gr.HTML:
 
 def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Offered],
               suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None,
-              trial: tuple[str, str] | None = None, fold: gr.Accordion | None = None) -> Form:
+              trial: tuple[str, str] | None = None, fold: gr.Accordion | None = None,
+              preset: Callable[[View], Mapping[str, Value]] | None = None) -> Form:
     """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
 
     `suggested` follows what else is chosen, until a person types something else. `chooser` is made to show the job
     that the button starts, and `fold` is closed then, so that the job is seen. `trial` is a verb of the same options,
-    tried beforehand by a button of its own.
+    tried beforehand by a button of its own. The folds tell what differs from `preset`.
     """
     tab = _TAB_OF[verb]
     form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
@@ -50,12 +51,22 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
         page.live.panel(form.widget(name), _suggest(verb, name, suggestion, choices), tab)
     for name, widget in zip(form.names, form.widgets, strict=True):
         page.live.watch(f"{verb}.{name}", widget)
+    for part in form.folds:
+        page.live.panel(part.block, _label(verb, part, preset), tab)
     page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
     shown = [found for found in (chooser, fold) if found is not None]
     page.on(start.click, _starter(page, form, verb, chooser, fold), form.widgets, [notice, *shown])
     if trial:
         page.on(attempt.click, _trier(page, form, verb, trial[0]), form.widgets, [notice])
     return form
+
+
+def _label(verb: str, fold: Fold, preset: Callable[[View], Mapping[str, Value]] | None) -> Callable[[View], object]:
+    def render(view: View) -> object:
+        values: dict[str, Value] = {entry.name: view.chosen[f"{verb}.{entry.name}"] for entry in fold.entries}
+        return gr.update(label=fold.label(values, preset(view) if preset else {}))
+
+    return render
 
 
 def _offer(verb: str, name: str, offered: Offered, choices: Mapping[str, Offered]) -> Callable[[View], object]:

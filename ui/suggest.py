@@ -11,12 +11,12 @@ from dataclasses import replace
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import VERBS, TrainOptions
+from config.schema import VERBS
 from core.library import offers
-from core.library.catalog import FAMILIES, Family, family, family_of
+from core.library.catalog import FAMILIES, Family
 from core.workspace import Workspace
 from ui import records
-from ui.form import Value
+from ui.form import Value, same
 from ui.live import View
 
 Offered = Callable[[View], Sequence[str]]
@@ -42,15 +42,7 @@ def in_the_making(view: View, field: str) -> set[str]:
 
 def free(current: str, wanted: Value, own: Iterable[Value]) -> object:
     """`wanted` in the place of what Lisan itself put there, one of `own`; else what was typed stays."""
-    return gr.update(value=wanted) if any(_same(current, value) for value in own) else gr.skip()
-
-
-def _same(text: str, value: Value) -> bool:
-    """Whether a widget that shows `text` holds `value`."""
-    try:
-        return float(text) == float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return text == str(value)
+    return gr.update(value=wanted) if any(same(current, value) for value in own) else gr.skip()
 
 
 def fitting_tokenizers(workspace: Workspace, model: str) -> list[str]:
@@ -89,21 +81,9 @@ def made_up_names(workspace: Workspace) -> set[str]:
 def family_of_extension(workspace: Workspace, extension: str) -> Family:
     """The family that an extension belongs to; the built-in one while there is none."""
     try:
-        return family(family_of(workspace, offers.model_of_extension(workspace, extension)))
+        return offers.family_of_extension(workspace, extension)
     except UserError:
         return FAMILIES[0]
-
-
-def training_fields() -> Mapping[str, tuple[Value, ...]]:
-    """Fields of a training that the presets set differently: every value that Lisan may have put there."""
-    schema = TrainOptions()
-    presets = [schema, *(offers.preset(name, "train", TrainOptions) for name in _with_presets())]
-    found = {name: tuple(dict.fromkeys(getattr(one, name) for one in presets)) for name in TrainOptions.model_fields}
-    return {name: values for name, values in found.items() if len(values) > 1 and name not in ("extension", "dataset")}
-
-
-def _with_presets() -> list[str]:
-    return [one.name for one in FAMILIES if one.available]
 
 
 def missing(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:

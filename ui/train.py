@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import TrainOptions
 from core import jobs
 from core.job import kept
 from core.job.state import JobState
-from core.library import offers
-from ui import checkpoints, present, runs, steps, suggest, training
-from ui.form import Value
+from ui import checkpoints, present, presets, runs, steps, suggest, training
 from ui.live import View
 from ui.markup import Html, join
 from ui.page import Page
@@ -41,14 +38,16 @@ def build(page: Page) -> None:
     with gr.Accordion("Log", open=False, elem_classes="fold"):
         log = gr.HTML(elem_id="run-log")
     with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as new_run:
-        steps.step_form(
+        choice = presets.lay_out()
+        form = steps.step_form(
             page, "train", "Start training",
             first=("extension", "dataset", "scope", "steps", "max_minutes", "device"),
             choices={"extension": lambda view: page.workspace.list_extensions(),
                      "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
-            suggested={name: _value(page, name, own) for name, own in suggest.training_fields().items()},
             chooser=run, trial=("preflight", "Check first (a minute)"), fold=new_run,
+            preset=lambda view: presets.wanted(page, view),
         )
+        presets.follow(page, choice, form)
         trial = gr.HTML(elem_id="preflight")
     checkpoints.build(page, chosen)
     live.watch("run", run)
@@ -66,17 +65,6 @@ def build(page: Page) -> None:
     page.on(force.click, lambda: [join(()), gr.update(visible=True)], [], [notice, confirm])
     page.on(not_sure.click, lambda: [join(()), gr.update(visible=False)], [], [notice, confirm])
     page.on(sure.click, lambda name: _force(page, name), [run], [notice, confirm])
-
-
-def _value(page: Page, name: str, own: tuple[Value, ...]) -> steps.Suggested:
-    """What the preset of the extension's family says of one field."""
-
-    def wanted(view: View) -> Value:
-        family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
-        value: Value = getattr(offers.preset(family.name, "train", TrainOptions), name)
-        return value
-
-    return wanted, lambda: own
 
 
 def chosen(view: View) -> JobState | None:

@@ -171,7 +171,8 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
     field(page, "train", "scope").click()
     page.get_by_role("option", name=scope, exact=True).click()
     if count == 1:
-        form.get_by_role("button", name="More settings").click()
+        for fold in ("Optimizer", "Base protection", "Validation and checkpoints"):
+            form.get_by_role("button", name=fold).click()
         for name, value in (("adapter_rank", "32"), ("judged_sentences", "4"), ("row_rate", "0.001")):
             expect(field(page, "train", name)).to_have_value(value)  # of the family's preset
     few = workspace.path.parent / "few.txt"  # what the base speaks to rehearse, in `full`; the app's sentences are many

@@ -1,0 +1,81 @@
+"""The preset on the Train form: fields follow it until a person changes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from config.schema import TrainOptions
+from core.job.gpus import Gpu
+from tests.unit.test_training_presets import world
+from ui import presets
+from ui.live import View
+from ui.page import Page
+
+CARD = Gpu(0, "GPU-1", "Some card", 24 * 1024, 24_000, 0)
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+    monkeypatch.setattr(presets, "_SEEN", lambda: (CARD,))
+    return cast(Page, SimpleNamespace(workspace=world(tmp_path / "workspace")))
+
+
+def shows(**changed: str) -> View:
+    options = TrainOptions().model_dump().items()
+    values = {f"train.{name}": "" if value is None else str(value) for name, value in options}
+    chosen = {**values, "train.extension": "tiny-am", "train.dataset": "mine", "preset": "auto", "memory": "auto",
+              "placed": ""}
+    return View("train", {**chosen, **changed}, ())
+
+
+def refreshed(page: Page, view: View) -> View:
+    """What the page shows after a refresh."""
+    new = {"placed": presets._placed(page, view)}
+    for name in presets._FIELDS:
+        update = cast(dict[str, object], presets._field(page, name)(view))
+        if "value" in update:
+            new[f"train.{name}"] = str(update["value"])
+    return replace(view, chosen={**view.chosen, **new})
+
+
+def test_fields_take_the_presets_values_and_follow_another_one(page: Page) -> None:
+    view = refreshed(page, shows())
+    assert (view.chosen["train.steps"], view.chosen["train.adapter_rank_mlp"]) == ("20000", "16")
+    view = refreshed(page, replace(view, chosen={**view.chosen, "preset": "small-data"}))
+    assert (view.chosen["train.steps"], view.chosen["train.patience"]) == ("4000", "6")
+    view = refreshed(page, replace(view, chosen={**view.chosen, "preset": "standard"}))
+    assert view.chosen["train.patience"] == "0"
+
+
+def test_what_a_person_typed_stays_even_where_a_preset_says_the_same(page: Page) -> None:
+    view = refreshed(page, shows())
+    view = replace(view, chosen={**view.chosen, "train.steps": "4000"})  # what another preset sets
+    assert presets._typed(page, view) == {"steps": "4000"}
+    assert "20000" in str(presets.about_view(presets.chosen(page, view), presets._typed(page, view)))
+    view = refreshed(page, refreshed(page, view))
+    assert view.chosen["train.steps"] == "4000"
+    assert view.chosen["train.adapter_rank"] == "32"
+
+
+def test_a_person_can_go_back_to_the_preset(page: Page) -> None:
+    view = refreshed(page, shows())
+    view = replace(view, chosen={**view.chosen, "train.steps": "123"})
+    values = [view.chosen[f"train.{name}"] for name in presets._FIELDS]
+    _, placed = presets._forget(*values)
+    view = refreshed(page, replace(view, chosen={**view.chosen, "placed": cast(str, placed)}))
+    assert view.chosen["train.steps"] == "20000"
+    assert json.loads(view.chosen["placed"])["steps"] == 20_000
+
+
+def test_the_page_tells_what_was_not_measured_and_where_it_runs(page: Page) -> None:
+    said = str(presets.about_view(presets.chosen(page, shows()), {}))
+    assert "Not yet measured" in said
+    assert "class of 24 GB" in said
+    on_cpu = presets.chosen(page, shows(**{"train.device": "cpu"}))
+    assert any("to run on the processor" in reason for reason in on_cpu.reasons)
