@@ -134,7 +134,11 @@ class PrepareOptions(Options):
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
     held_out_apart: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
-    seed: int = Field(0, ge=0, title="Seed", description="Seed of the split.")
+    variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Versions of each training clip, a little faster or slower, higher or lower, or with light noise, that a training may hear in its place; each takes as long to make as the clip's own features. 0 makes none, and keeps those that were made.")
+    variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variants, speed", description="Variants are at most this share faster or slower, at the same pitch; 0 leaves the speed.")
+    variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variants, pitch", description="Variants are at most so many semitones higher or lower, at the same speed; 0 leaves the pitch.")
+    variant_noise: float = Field(30.0, ge=0.0, le=60.0, title="Variants, noise", description="The voice is at least so many decibels above the noise that is added; 0 adds none.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of the split and of the variants.")
     device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
 
 
@@ -228,6 +232,7 @@ class TrainOptions(Options):
     code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are hidden in a sample.", json_schema_extra=_LEARNED)
     text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text beside that on speech.", json_schema_extra=_LEARNED)
     attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention", description="Weight of a loss that asks the model's aligned heads to read the text at an even pace; families without such heads skip it.", json_schema_extra=_LEARNED)
+    augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of the clips of an epoch that are heard as one of their variants, chosen anew each epoch; the dataset must have been prepared with variants. 0 is none. Validation and samples are never augmented.", json_schema_extra=_LEARNED)
     replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_PROTECTION)
     replay_datasets: str = Field("", title="Datasets to replay", description="Prepared datasets in languages of the base, with commas between them; empty takes the clips that come with the model, or else what the base model itself speaks.", json_schema_extra=_PROTECTION)
     replay_texts: str = Field("", title="Texts to replay", description="A text file of what the base model speaks for that: a language code, a tab and a sentence a line; empty takes the sentences that come with the app.", json_schema_extra=_PROTECTION)

@@ -1,12 +1,14 @@
 """Import a dataset (`core.dataset.importing`) and cache its features.
 
 Features are extracted from several recordings of like length at once and cached recording by
-recording, so an interrupted preparation goes on where it was.
+recording, so an interrupted preparation goes on where it was. Variants of the training clips
+(`data.augmentation`) are made and cached the same way, because training opens no audio.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -22,10 +24,11 @@ from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import text_rules
 from core.workspace import Workspace
-from data import audio
+from data import audio, augmentation
+from data.augmentation import Recipe, Variant
 from data.features import FeatureCache
 from data.front_end import FrontEnd
-from data.manifest import Clip, Dataset
+from data.manifest import TRAIN, Clip, Dataset
 from data.normalise import for_language
 from models.base import Extractor, Features
 from models.registry import family
@@ -42,7 +45,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
-        failed = extract_features(dataset, extractor, workspace, reporter)
+        failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
         longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
     with stage(reporter, "measure"):
@@ -86,64 +89,112 @@ def features_of(clip: Clip, cache: FeatureCache) -> Features:
     return Features(**cache.load(clip.sha256))
 
 
-def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter) -> int:
-    """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning."""
+def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Recipe | None:
+    """The variants that were asked for, else those that the dataset was prepared with before."""
+    before = augmentation.load(dataset.folder)
+    if options.variants == 0:
+        return before
+    asked = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
+    if before not in (None, asked):
+        reporter.emit(Warned(f"The dataset's variants become others: {asked}; they were {before}. Those stay in the "
+                             "cache, and a run that learned from them goes on when they are asked for again."))
+    return asked
+
+
+def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
+                     recipe: Recipe | None = None) -> int:
+    """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning.
+
+    With a `recipe` the variants of the training clips are cached as well.
+    """
     cache, total = FeatureCache(workspace.cache, extractor.fingerprint), len(dataset.clips)
-    waiting = [clip for clip in dataset.clips if not cache.has(clip.sha256)]
-    done, failed = total - len(waiting), 0
-    if done:
-        reporter.emit(Progress(done, total, "clips", "cached before"))
-    for batch in _batches(waiting):
-        check_stop(reporter, f"Stopped after {done} of {total} clips; they are kept.")
-        found = _extracted(batch, dataset, extractor, reporter)
-        for clip, features in found:
-            cache.save(clip.sha256, vars(features))
-        failed += len(batch) - len(found)
-        done += len(batch)
-        reporter.emit(Progress(done, total, "clips", batch[-1].id))
+    clips = [_Take(clip.id, clip, clip.sha256) for clip in dataset.clips]
+    failed = _extract(clips, dataset, extractor, cache, reporter, "clips")
     if failed == total:
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
-    cache.save_pack(dataset.card.fingerprint, [clip.sha256 for clip in dataset.clips])
+    varied = [_Take(f"{clip.id}, variant {number}", clip, key, variant)
+              for clip in dataset.split(TRAIN) if recipe is not None and cache.has(clip.sha256)
+              for number, (key, variant) in enumerate(recipe.of(clip.sha256), 1)]
+    if recipe is not None:
+        _extract(varied, dataset, extractor, cache, reporter, "variants")
+        augmentation.save(dataset.folder, recipe)
+    cache.save_pack(dataset.card.fingerprint, [take.key for take in (*clips, *varied)])
     return failed
 
 
-def _batches(clips: Sequence[Clip]) -> list[list[Clip]]:
+@dataclass(frozen=True)
+class _Take:
+    """A recording as it is, or a variant of it, and its key in the cache."""
+
+    name: str
+    clip: Clip
+    key: str
+    variant: Variant | None = None
+
+    def load(self, dataset: Dataset, sample_rate: int) -> torch.Tensor:
+        """Waveform (S,) at `sample_rate` Hz."""
+        waveform = audio.load(dataset.audio_path(self.clip), sample_rate)
+        if self.variant is None:
+            return waveform
+        return torch.from_numpy(augmentation.apply(waveform.numpy(), sample_rate, self.variant, self.key))
+
+
+def _extract(takes: Sequence[_Take], dataset: Dataset, extractor: Extractor, cache: FeatureCache, reporter: Reporter,
+             unit: str) -> int:
+    """Cache the features of the takes that have none; how many failed."""
+    total = len(takes)
+    waiting = [take for take in takes if not cache.has(take.key)]
+    done, failed = total - len(waiting), 0
+    if done:
+        reporter.emit(Progress(done, total, unit, "cached before"))
+    for batch in _batches(waiting):
+        check_stop(reporter, f"Stopped after {done} of {total} {unit}; they are kept.")
+        found = _extracted(batch, dataset, extractor, reporter)
+        for take, features in found:
+            cache.save(take.key, vars(features))
+        failed += len(batch) - len(found)
+        done += len(batch)
+        reporter.emit(Progress(done, total, unit, batch[-1].name))
+    return failed
+
+
+def _batches(takes: Sequence[_Take]) -> list[list[_Take]]:
     """Clips of like length together, the longest first: memory that will not suffice shows at the start."""
-    batches: list[list[Clip]] = []
+    batches: list[list[_Take]] = []
     room = 0
-    for clip in sorted(clips, key=lambda clip: clip.duration_s, reverse=True):
+    for take in sorted(takes, key=lambda take: take.clip.duration_s, reverse=True):
         if room == 0:
-            room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(clip.duration_s, 0.1))))
+            room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(take.clip.duration_s, 0.1))))
             batches.append([])
-        batches[-1].append(clip)
+        batches[-1].append(take)
         room -= 1
     return batches
 
 
-def _extracted(batch: Sequence[Clip], dataset: Dataset, extractor: Extractor,
-               reporter: Reporter) -> list[tuple[Clip, Features]]:
+def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,
+               reporter: Reporter) -> list[tuple[_Take, Features]]:
     """The clips of `batch` with their features; each that gives none is named in a warning."""
-    heard: list[tuple[Clip, torch.Tensor]] = []
-    for clip in batch:
+    heard: list[tuple[_Take, torch.Tensor]] = []
+    for take in batch:
         try:
-            heard.append((clip, audio.load(dataset.audio_path(clip), extractor.sample_rate)))
+            heard.append((take, take.load(dataset, extractor.sample_rate)))
         except UserError as error:
-            reporter.emit(Warned(f"{clip.id} has no features: {error.message}"))
+            reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
     try:
         made = extractor.extract_many([waveform for _, waveform in heard]) if heard else []
-        return [(clip, features) for (clip, _), features in zip(heard, made, strict=True)]
+        return [(take, features) for (take, _), features in zip(heard, made, strict=True)]
     except (UserError, torch.OutOfMemoryError):
         return _one_by_one(heard, extractor, reporter)
 
 
-def _one_by_one(heard: Sequence[tuple[Clip, torch.Tensor]], extractor: Extractor,
-                reporter: Reporter) -> list[tuple[Clip, Features]]:
+def _one_by_one(heard: Sequence[tuple[_Take, torch.Tensor]], extractor: Extractor,
+                reporter: Reporter) -> list[tuple[_Take, Features]]:
     """After a batch failed: what each clip gives, so that the bad one is named and the others are kept."""
     found = []
-    for clip, waveform in heard:
+    for take, waveform in heard:
         try:
-            found.append((clip, extractor.extract(waveform)))
+            found.append((take, extractor.extract(waveform)))
         except (UserError, torch.OutOfMemoryError) as error:
             reason = error.message if isinstance(error, UserError) else "it does not fit in the memory of the device."
-            reporter.emit(Warned(f"{clip.id} has no features: {reason}"))
+            reporter.emit(Warned(f"{take.name} has no features: {reason}"))
     return found

@@ -25,6 +25,7 @@ from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.library import catalog
 from core.workspace import Workspace
+from data import augmentation
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
             yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
         case TrainOptions():
             yield _Need("extend", options.extension, workspace.extension)
-            yield _Need("prepare", options.dataset, workspace.dataset)
+            yield _Need("prepare", options.dataset, workspace.dataset if options.augmentation == 0 else
+                        lambda name: augmentation.require(workspace.dataset(name)))
             if options.adopt_weights:
                 yield _voice_model(workspace, options.adopt_weights)
         case SynthesizeOptions():

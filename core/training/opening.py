@@ -41,7 +41,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
             voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
-    data = training_data.load(workspace, options.dataset, voice, options.validate_apart)
+    data = training_data.load(workspace, options.dataset, voice, options.validate_apart,
+                              varied=options.augmentation > 0)
     if most_clips is not None:
         data = training_data.some(data, most_clips)
     for note in data.notes:

@@ -22,6 +22,7 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
          f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
          f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation} clips; "
          f"{trainer.precision}.",
+         *_heard(trainer),
          *(f"Trained: {line}." for line in scopes.table(trainer.groups)),
          *_expected(trainer, found)),
         {"new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
@@ -30,6 +31,16 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
          "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out),
          "memory_bytes": found.needed or 0, "seconds": round(found.seconds_a_step * (options.steps - trainer.step))},
     )
+
+
+def _heard(trainer: Trainer) -> tuple[str, ...]:
+    """What is heard of the clips, where it is not always what was recorded."""
+    variants, share = trainer.data.variants, trainer.options.augmentation
+    if not variants:
+        return ()
+    count = sum(len(variants.get(item.id, ())) for item in trainer.data.train)
+    return (f"{share:.0%} of the clips of an epoch are heard as one of their {count} "
+            "variants, chosen anew each epoch; validation and samples never.",)
 
 
 def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from core.training.anchors import Anchors
 from core.training.averaging import Average
 from core.training.checkpoint import TrainerState
 from core.training.company import STATE, STEP, Company
+from core.training.feed import Batch, Feed
 from core.training.fitting import Setting
 from core.training.optimization import NotFinite, StepLosses, Work
 from core.training.training_data import TrainingData, Utterance
@@ -29,7 +30,7 @@ from core.voice_model.loading import VoiceModel
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.voice_model.rank_allocation import RankAllocation
-from data.batches import Draw, Order, Position
+from data.batches import Draw
 from models.base import LossOptions, Sample
 
 _ALLOCATION, _TRAINED, _AVERAGED, _BASE_LOSS = "allocation/", "trained/", "averaged", "base_loss/"
@@ -48,15 +49,6 @@ class Counts:
     changed_parameters: int = 0  # of the base, in `full`
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Samples with the names of their clips."""
-
-    samples: list[Sample]
-    clips: list[str]
-    rehearsed: bool = False
-
-
 class Trainer:
     """Trains `voice` on `data`, and in `full` also on `rehearsed` clips of the base languages; `warn` hears of trouble.
 
@@ -68,7 +60,6 @@ class Trainer:
                  company: Company | None = None) -> None:
         self.options, self.voice, self.data, self.precision, self.company = options, voice, data, precision, company
         rank, size = (company.rank, company.size) if company else (0, 1)
-        batch_size = options.batch_size * size  # of all processes together
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         if voice.adapters:
             voice.adapters.switch(True)  # parameters are open to training only while the adapters act
@@ -84,20 +75,13 @@ class Trainer:
                           Anchors(self.trained.base, voice.base_values) if anchored else None, company)
         self._generator = torch.Generator().manual_seed(options.seed)
         torch.manual_seed(options.seed + rank)  # adapter dropout draws from torch's own generators
-        replayed = round(options.replay * batch_size) if rehearsed and options.scope == "full" else 0
-        replayed = min(replayed, batch_size - 1)
-        self._rehearsed = rehearsed
-        self._order = Order([item.order_clip for item in data.train], batch_size - replayed, options.seed)
-        if self._order.smallest < size:
-            raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {size} processes.",
-                            "Ask for larger batches, fewer processes, or add recordings.")
-        self._replay = Order([item.order_clip for item in rehearsed], replayed, options.seed) if replayed else None
+        self._feed = Feed(options, data, rehearsed, voice.model.prompt_length, size)
         self._warn = warn
         self.skipped = 0  # batches whose loss was no number
         self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
         if options.ewc and self._work.anchors:
-            self._estimate_importance(self._work.anchors)
+            self._estimate_importance(self._work.anchors, rehearsed)
         self.setting = Setting()
         self.use(Setting(recompute=options.activation_checkpointing == "on"))
 
@@ -183,20 +167,16 @@ class Trainer:
                            f"Skipped so far: {self.skipped}.")
 
     def draw(self) -> list[Batch]:
-        """The next batch; `full` adds one of clips to rehearse, apart, because their lengths are others."""
-        drawn = [self._batch(self._order.next(), self.data.train)]
-        if self._replay:
-            drawn.append(replace(self._batch(self._replay.next(), self._rehearsed), rehearsed=True))
-        return drawn
+        """The next batch, and in `full` one of clips to rehearse."""
+        return self._feed.draw()
 
     def by_length(self) -> list[Draw]:
-        """The training clips from the shortest to the longest, each as its own prompt; for trials."""
-        clips = self.data.train
-        return [Draw(index, index) for index in sorted(range(len(clips)), key=lambda at: clips[at].order_clip.length)]
+        """The training clips from the shortest to the longest, for trials."""
+        return self._feed.by_length()
 
     def attempt(self, draws: Sequence[Draw]) -> None:
         """A forward and backward pass over these clips that leaves no trace."""
-        samples = self._batch(draws, self.data.train).samples
+        samples = self._feed.trial(draws)
         work = replace(self._work, scaler=self.precision.scaler(), company=None)
         with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
@@ -220,8 +200,7 @@ class Trainer:
             tensors["scaler"] = torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
-        replay = self._replay.position if self._replay else Position()
-        return TrainerState(self.step, self.seconds, self._order.position, replay, self.data.fingerprint, tensors,
+        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors,
                             self.setting)
 
     def restore(self, state: TrainerState) -> None:
@@ -233,9 +212,7 @@ class Trainer:
                             if name.startswith(_BASE_LOSS)}
         if self._average and _AVERAGED in state.tensors:
             self._restore_average(self._average, state.tensors)
-        self._order.move_to(state.order)
-        if self._replay:
-            self._replay.move_to(state.replay)
+        self._feed.move_to(state.order, state.replay)
         self._restore_randomness({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
         if self._work.scaler.is_enabled() and "scaler" in state.tensors:
             scale, tracker = state.tensors["scaler"].tolist()
@@ -254,9 +231,9 @@ class Trainer:
             average.values[name].copy_(value)
             value.copy_(tensors[_TRAINED + name])
 
-    def _estimate_importance(self, anchors: Anchors) -> None:
+    def _estimate_importance(self, anchors: Anchors, rehearsed: Sequence[Utterance]) -> None:
         """How much the base languages depend on each number of the base, from clips to rehearse."""
-        if not self._rehearsed:
+        if not rehearsed:
             raise UserError("The importance of the base's numbers (ewc) is estimated on clips to rehearse; there are "
                             "none.", "Set ewc to 0, or rehearse clips: see the options of replay.")
 
@@ -266,16 +243,12 @@ class Trainer:
                 losses = self.voice.model.losses([sample], LossOptions())
             return losses.speech_sum / losses.speech_count
 
-        chosen = self._rehearsed[:self.options.fisher_clips]
+        chosen = rehearsed[:self.options.fisher_clips]
         anchors.estimate([partial(loss, item) for item in chosen])
 
     @property
     def _allocation(self) -> RankAllocation | None:
         return self.voice.adapters.allocation if self.voice.adapters else None
-
-    def _batch(self, draws: Sequence[Draw], clips: Sequence[Utterance]) -> Batch:
-        samples = training_data.samples(draws, clips, self.voice.model.prompt_length)
-        return Batch(samples, [clips[draw.target].id for draw in draws])
 
     def _gradients(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> StepLosses | None:
         """The gradients of a step; None when it has to be tried again, in a setting that was changed."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,11 +19,12 @@ import numpy as np
 from config.errors import UserError
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import manifest
+from data import augmentation, manifest
+from data.augmentation import Recipe
 from data.batches import Clip, Draw
 from data.features import FeatureCache, Pack
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN
+from data.manifest import HELD_OUT, TRAIN, Dataset
 from models.base import Features, Sample, SpeechModel
 
 
@@ -65,22 +66,26 @@ class TrainingData:
     sentences: tuple[Sentence, ...]
     notes: tuple[str, ...]
     train_s: float = 0.0  # speech in the training clips
+    variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
 
     @cached_property
     def content(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
         digest = hashlib.sha256()
-        for item in (*self.train, *self.held_out):
+        varied = (one for item in self.train for one in self.variants.get(item.id, ()))
+        for item in (*self.train, *self.held_out, *varied):
             digest.update(f"{item.id} {item.speaker} {len(item.text_ids)} {len(item.speech_codes)}\n".encode())
             for values in (item.text_ids, item.speech_codes, item.speaker_embedding, item.prompt_codes):
                 digest.update(np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()
 
 
-def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source") -> TrainingData:
+def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
+         varied: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
     No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
+    `varied`: with the variants of the training clips, which the dataset must have been prepared with.
     """
     dataset = manifest.load(workspace.dataset(name))
     language = dataset.card.language
@@ -98,12 +103,13 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
         why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
         raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.{why}",
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
+    variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     written_out = voice.front_end.written_out  # a judge hears words, no digits
     sentences = tuple(Sentence(written_out(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
-                        sum(seconds[item.id] for item in train))
+                        sum(seconds[item.id] for item in train), variants)
 
 
 def sample(target: Utterance, prompt: Utterance, prompt_length: int) -> Sample:
@@ -152,6 +158,7 @@ def utterance(name: str, text: str, language: str, speaker: str, features: Featu
 _SHOWN_CHARACTERS = 12
 _LANGUAGE, _LENGTH = "in another language", "longer than the model takes"
 _ALONE = "the only clip of the speaker, which leaves none to prompt it"
+_VARIANTS = {"no features": "have no features in the cache", "too long": "are longer than the model takes"}
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
 _SHARED = "held out, but shared with a training clip"
 _WAYS_OUT = {
@@ -205,10 +212,33 @@ class _Reader:
                 self._leave_out(_ALONE, item.id)
         return tuple(item for item in clips if count[item.speaker] > 1)
 
+    def variants(self, dataset: Dataset, train: Sequence[Utterance],
+                 recipe: Recipe) -> dict[str, tuple[Utterance, ...]]:
+        """The variants of the clips that are trained on, as far as they have features and fit."""
+        clips = {clip.id: clip for clip in dataset.clips}
+        wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].sha256)]
+        found: dict[str, tuple[Utterance, ...]] = {}
+        for item, key in wanted:
+            if (features := self._features(key)) is None:
+                self._leave_out("no features", item.id)
+                continue
+            one = replace(item, speech_codes=features.speech_codes, prompt_codes=features.prompt_codes,
+                          speaker_embedding=features.speaker_embedding.astype(np.float32, copy=False))
+            if _fits(one, self._model):
+                found[item.id] = (*found.get(item.id, ()), one)
+            else:
+                self._leave_out("too long", item.id)
+        if not found:
+            raise UserError(f"None of the {len(wanted)} variants of {dataset.card.name!r} can be used: they have no "
+                            "features of this model, or are longer than it holds.",
+                            f"{_WAYS_OUT[_FEATURES]} Or train with augmentation 0.")
+        return found
+
     def notes(self) -> tuple[str, ...]:
         """One line a reason, with the first names."""
         return tuple(
-            f"{len(ids)} clips left out ({reason}): {', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
+            (f"{len(ids)} variants are not heard, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
+             f"{len(ids)} clips left out ({reason}): ") + f"{', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
             f"{self._characters() if reason == _CHARACTERS else ''}" for reason, ids in self._left_out.items()
         )
 

@@ -1,0 +1,111 @@
+"""Recordings heard again a little faster or slower, higher or lower, with a little noise: variants to learn from.
+
+What is done to a recording follows from its content, the number of the variant and the recipe,
+so that variants can be cached beside the features of the recordings themselves. Tempo and pitch
+are apart: a slower clip is not a lower voice, because the prompt, another clip of the speaker,
+is heard as it was recorded. Stretching is librosa's phase vocoder, resampling soxr's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from config.errors import UserError
+
+FILE = "augmentation.json"  # in a dataset's folder
+_METHOD = "1"  # of `apply`; another one makes other variants, under other keys
+_WINDOW_S = 0.064  # of the phase vocoder: longer ones smear consonants, shorter ones roughen low voices
+_QUIETEST_NOISE = 20.0  # dB below the loudest noise that is asked for
+_PEAK = 0.99  # of full scale
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is done to a recording."""
+
+    speed: float  # above 1 is faster, at the same pitch
+    semitones: float  # above 0 is higher, at the same speed
+    noise_db: float | None  # level of the voice above that of white noise; None adds none
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How many variants a recording has, and how far they may go; 0 leaves one of the three out."""
+
+    variants: int
+    speed: float  # at most so much faster or slower, as a share
+    semitones: float  # at most so much higher or lower
+    noise_db: float  # the voice is at least so far above the noise
+    seed: int = 0
+
+    def of(self, sha256: str) -> tuple[tuple[str, Variant], ...]:
+        """The variants of a recording, each with its key in a feature cache."""
+        return tuple(self._one(sha256, number) for number in range(self.variants))
+
+    def _one(self, sha256: str, number: int) -> tuple[str, Variant]:
+        draw = random.Random(f"{self.seed}/{number}/{sha256}").uniform
+        noise = round(draw(self.noise_db, self.noise_db + _QUIETEST_NOISE), 1) if self.noise_db else None
+        made = Variant(round(1 + draw(-self.speed, self.speed), 4),
+                       round(draw(-self.semitones, self.semitones), 3), noise)
+        said = f"variant {_METHOD} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
+        return hashlib.sha256(said.encode()).hexdigest(), made
+
+
+    def __str__(self) -> str:
+        parts = [f"speed within {self.speed:.0%}" if self.speed else "", f"pitch within {self.semitones:g} semitones"
+                 if self.semitones else "", f"noise at least {self.noise_db:g} dB below" if self.noise_db else ""]
+        return f"{self.variants} a clip, {', '.join(filter(None, parts)) or 'with nothing changed'}, seed {self.seed}"
+
+
+def save(folder: Path, recipe: Recipe) -> None:
+    """Keep the recipe in a dataset's folder."""
+    (folder / FILE).write_text(json.dumps(asdict(recipe), indent=1) + "\n", encoding="utf-8")
+
+
+def require(folder: Path) -> Recipe:
+    """The recipe of a dataset that is to be trained on with variants."""
+    if (found := load(folder)) is None:
+        raise UserError(f"The dataset {folder.name!r} was prepared without variants, so training cannot augment it.",
+                        f"Prepare {folder.name!r} again, the same source under the same name, with --variants 2 or "
+                        "more (what is cached is kept), or train with augmentation 0.")
+    return found
+
+
+def load(folder: Path) -> Recipe | None:
+    """The recipe of a dataset, or None where it was prepared without variants."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return Recipe(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {error}.", "Delete it and prepare the dataset again.") from error
+
+
+def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> np.ndarray:
+    """Waveform (S,) float32 to (about S / speed,), as loud as it was; the noise is drawn from `key`."""
+    import librosa  # on use: it takes seconds
+
+    ratio = 2 ** (variant.semitones / 12)
+    made = librosa.resample(samples, orig_sr=sample_rate * ratio, target_sr=sample_rate, res_type="soxr_hq")
+    window = 2 ** round(math.log2(_WINDOW_S * sample_rate))
+    made = librosa.effects.time_stretch(made, rate=variant.speed / ratio, n_fft=window)
+    level = _level(samples)
+    made = made * (level / max(_level(made), 1e-12))
+    if variant.noise_db is not None:
+        noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(made))
+        made = made + noise * level * 10 ** (-variant.noise_db / 20)
+    peak = max(float(np.abs(made).max(initial=0.0)), 1e-12)
+    return (made * min(1.0, _PEAK / peak)).astype(np.float32)
+
+
+def _level(samples: np.ndarray) -> float:
+    """Root mean square."""
+    return float(np.sqrt(np.mean(np.square(samples, dtype=np.float64))))
