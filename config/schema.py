@@ -189,7 +189,9 @@ _PROTECTION: dict[str, JsonValue] = {"group": "Base protection"}
 _LEARNED: dict[str, JsonValue] = {"group": "What is learned from"}
 _CHECKPOINTS: dict[str, JsonValue] = {"group": "Validation and checkpoints"}
 _MACHINES: dict[str, JsonValue] = {"group": "Tracking and machines"}
-"""The folds of a form that a field stands in, in this order of first use."""
+GROUPS = ("Adapters", "Optimizer", "Base protection", "What is learned from", "Validation and checkpoints",
+          "Tracking and machines")
+"""The folds of a form that a field stands in, in their order."""
 
 
 class TrainOptions(Options):

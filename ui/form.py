@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from config.arguments import flags, to_arguments
 from config.errors import UserError
 from config.loading import plain_fault
-from config.schema import Options
+from config.schema import GROUPS, Options
 
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Value = str | int | float | bool | None
@@ -123,6 +123,7 @@ class Fold:
 
 
 _NAMED = 2  # fields in a fold's label
+_ORDER = {group: place for place, group in enumerate(GROUPS)}
 
 
 def same(one: Value, other: Value) -> bool:
@@ -165,7 +166,7 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
             groups.setdefault(entry.group or more, []).append(entry)
     folds = []
     with gr.Column(elem_classes="groups", visible=bool(groups)):
-        for title, folded in groups.items():
+        for title, folded in sorted(groups.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))):
             with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
                 widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
             folds.append(Fold(title, tuple(folded), block))

@@ -87,6 +87,12 @@ def wanted(page: Page, view: View) -> Mapping[str, Value]:
     return {**_DEFAULTS, **chosen(page, view).values}
 
 
+def unchanged(page: Page, view: View) -> Mapping[str, Value]:
+    """What the fields hold that follow the preset, now or with this refresh; of the others, what it wants."""
+    return {name: view.chosen[f"train.{name}"] if _free(view, name) else value
+            for name, value in wanted(page, view).items()}
+
+
 def _last(view: View) -> Mapping[str, Value]:
     """What was last put into each field; at first what the form was made with."""
     said: Mapping[str, Value] = json.loads(view.chosen["placed"] or "{}")

@@ -45,7 +45,7 @@ def build(page: Page) -> None:
             choices={"extension": lambda view: page.workspace.list_extensions(),
                      "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
             chooser=run, trial=("preflight", "Check first (a minute)"), fold=new_run,
-            preset=lambda view: presets.wanted(page, view),
+            preset=lambda view: presets.unchanged(page, view),
         )
         presets.follow(page, choice, form)
         trial = gr.HTML(elem_id="preflight")
