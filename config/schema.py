@@ -142,6 +142,15 @@ class PrepareOptions(Options):
     device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
 
 
+class ReviseOptions(Options):
+    """Write a reviewed dataset anew, with what was decided about its clips; the old one stays as it is."""
+
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset that was reviewed.")
+    save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.")
+    model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features of mended clips.")
+    device: Device = Field("auto", title="Device", description="Where features are extracted; `auto` is CUDA when there is one.")
+
+
 class TokenizerOptions(Options):
     """Train new pieces on a dataset's text and merge them into the base tokenizer."""
 
@@ -324,7 +333,7 @@ VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
     "extend": ExtendOptions, "preflight": PreflightOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
     "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
-    "doctor": DoctorOptions, "lab": LabOptions,
+    "doctor": DoctorOptions, "lab": LabOptions, "revise": ReviseOptions,
 }
 """The verbs that run as jobs, with their options."""
 

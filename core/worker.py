@@ -41,7 +41,7 @@ MODULES: Mapping[str, str] = {
     "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.vocabulary",
     "extend": "core.extend", "train": "core.train", "preflight": "core.preflight", "synthesize": "core.synthesize",
     "compare": "core.compare", "export": "core.export", "push": "core.push",
-    "doctor": "core.examine", "lab": "core.lab",
+    "doctor": "core.examine", "lab": "core.lab", "revise": "core.revise",
 }
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does

@@ -110,6 +110,13 @@ def save(path: str | Path, waveform: torch.Tensor, sample_rate: int) -> None:
         raise UserError(f"{path} could not be written: {error}.", "Free space on the disk, then try again.") from error
 
 
+def as_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
+    """Waveform (S,) as the bytes of a 24-bit FLAC file, clipped to [-1, 1]."""
+    target = io.BytesIO()
+    soundfile.write(target, np.clip(waveform, -1, 1), sample_rate, format="FLAC", subtype="PCM_24")
+    return target.getvalue()
+
+
 def to_numpy(waveform: torch.Tensor) -> np.ndarray:
     """Waveform (S,) as float32 numpy in [-1, 1]."""
     return waveform.detach().float().clamp(-1, 1).cpu().numpy()

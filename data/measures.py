@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
 
-VERSION = 1  # of what is measured, and so of what is cached
+VERSION = 2  # of what is measured, and so of what is cached
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
+OUTLINE_PARTS = 120
 _FULL = 0.999  # of full scale: clipped
 _STEP = 2.0**-15  # of 16-bit samples
 _FLAT = 3  # samples in a row on the peak that no voice makes
@@ -40,13 +41,14 @@ class Measures:
     silence_end_s: float
     bandwidth_hz: float
     sketch: str  # 256 bits in hexadecimal, alike for recordings that sound alike; empty where too little happens
+    outline: str = ""  # the peaks of OUTLINE_PARTS equal parts, for drawing: each two hexadecimal digits, ff full scale
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict) -> Measures:
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
 def measure(waveform: Samples, sample_rate: int) -> Measures:
@@ -59,7 +61,15 @@ def measure(waveform: Samples, sample_rate: int) -> Measures:
         round(clipped_share(waveform), 6), None if loudness is None else round(loudness, 1),
         None if snr is None else round(snr, 1), round(start_s, 3), round(end_s, 3),
         round(bandwidth(waveform, sample_rate)), sketch(waveform, sample_rate),
+        outline(waveform),
     )
+
+
+def outline(waveform: Samples) -> str:
+    """The shape of the recording for the eye: peaks of equal parts, (S,) -> 2 * OUTLINE_PARTS hexadecimal digits."""
+    edges = np.linspace(0, len(waveform), OUTLINE_PARTS + 1).astype(int)[:-1]
+    peaks = np.maximum.reduceat(np.abs(waveform), edges)
+    return np.round(np.minimum(1.0, peaks) * 255).astype(np.uint8).tobytes().hex()
 
 
 def peak(waveform: Samples) -> float:

@@ -5,6 +5,7 @@
     python -m scripts.review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
     python -m scripts.review mine --exclude-kind "same sound"
     python -m scripts.review mine --include clip9 --text clip3 "what is said"
+    python -m scripts.review mine --fix-kind silence                 cut the silence at the ends of all that have some
     python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
 """
 
@@ -24,6 +25,7 @@ from core.dataset.clip_index import Judged
 from core.review import Decision
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, USAGE
+from scripts.command import main as run_verb
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        outcome = _do(Workspace.open(given.workspace), given)
+        workspace = Workspace.open(given.workspace)
+        if given.save_as:
+            _decide(workspace, given)
+            return run_verb("revise", ["--dataset", given.dataset, "--save-as", given.save_as, "--model", given.model,
+                                       "--workspace", given.workspace, *(["--json"] if given.json else [])])
+        outcome = _do(workspace, given)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
         if given.json:
@@ -58,18 +65,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--include", action="append", default=[], metavar="ID", help="take a clip in again")
     parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
                         help="write a text anew")
-    parser.add_argument("--save-as", metavar="NAME", help="write the dataset with what was decided under this name")
+    parser.add_argument("--fix-kind", action="append", default=[], metavar="KIND",
+                        help=f"mend the recordings with this kind of finding: {', '.join(review.FIXES)}")
+    parser.add_argument("--save-as", metavar="NAME",
+                        help="write the dataset with what was decided under this name (the verb revise)")
+    parser.add_argument("--model", default="tiny",
+                        help="model whose extractor makes the features of mended clips (default: %(default)s)")
     return parser
 
 
 def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     index = review.index_of(workspace, given.dataset)
     decided = _decide(workspace, given)
-    if given.save_as:
-        version = review.save_version(workspace, given.dataset, given.save_as)
-        print(f"{version.name}: {version.clips} clips; {len(version.excluded)} excluded, {len(version.included)} "
-              f"included again, {len(version.changed)} texts written anew. {version.folder}")
-        return {"decided": decided, "version": {**asdict(version), "folder": str(version.folder)}}
     shown = index.page(given.start, given.most, given.kind)
     print(f"{index.faulty()} of {index.count()} clips have findings.")
     for kind in index.kinds():
@@ -87,6 +94,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     known = {one: review.is_in(workspace, given.dataset, one) for one in named}
     count = review.exclude(workspace, given.dataset, given.exclude, "by hand")
     count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
+    count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
     made = review.decisions(workspace, given.dataset)
     again = [replace(made.get(one, Decision(one)), included=True, reason="") for one in given.include]
     review.decide(workspace, given.dataset, again)
@@ -97,7 +105,9 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
 
 
 def _tell(one: Judged, made: Decision | None) -> None:
-    state = "" if made is None else " [excluded]" if not made.included else " [text written anew]" if made.text else ""
+    marks = [] if made is None else [word for word, holds in (
+        ("excluded", not made.included), ("text written anew", made.text), ("mended", made.fixes)) if holds]
+    state = f" [{', '.join(marks)}]" if marks else ""
     print(f"{one.rank + 1:>6} {one.clip.id}{state}: {(made.text if made and made.text else one.clip.text)[:100]}")
     for finding in one.findings:
         print(f"           {finding.level}: {finding.message} ({finding.kind})")

@@ -17,6 +17,7 @@ VERB_TITLES: Mapping[str, str] = {
     "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
     "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
     "doctor": "Examine a model", "lab": "Compare tokenizers",
+    "revise": "Save the reviewed dataset",
 }
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",

@@ -9,7 +9,7 @@ from gradio.themes.utils.colors import Color
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPT = _HERE / "page.js"
+SCRIPTS = (_HERE / "page.js", _HERE / "review.js")
 FONTS = _HERE / "fonts"
 
 _PINE = Color(
@@ -76,5 +76,5 @@ def head() -> str:
     return (
         "<link rel='preload' href='media/font.woff2' as='font' type='font/woff2' crossorigin>"
         f"<style>{font}{STYLE_SHEET.read_text(encoding='utf-8')}</style>"
-        f"<script>{SCRIPT.read_text(encoding='utf-8')}</script>"
+        + "".join(f"<script>{script.read_text(encoding='utf-8')}</script>" for script in SCRIPTS)
     )

@@ -18,6 +18,8 @@ from pathlib import Path
 from config.errors import UserError
 from core.workspace import Workspace
 from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, judge, speaking_rate
+from data.clip_plots import Histogram as Histogram
+from data.clip_plots import characters, histograms
 from data.manifest import Clip, Dataset
 from data.measures import VERSION, Measures
 
@@ -81,6 +83,19 @@ class Kind:
     count: int
 
 
+@dataclass(frozen=True)
+class Plots:
+    """What there is to draw of a dataset."""
+
+    histograms: tuple[Histogram, ...]
+    characters: tuple[tuple[str, int], ...]  # the most frequent first
+
+    @property
+    def level_lufs(self) -> float | None:
+        """The median level."""
+        return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
+
+
 def build(workspace: Workspace, dataset: Dataset, spoken: Sequence[Spoken],
           about: Mapping[str, str]) -> list[tuple[ClipFinding, ...]]:
     """Judge the clips and write the index of `dataset`; the findings. `spoken` is in the order of its clips."""
@@ -99,7 +114,7 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Sequence[Spoken],
             database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
                 (one.kind, rank) for rank, at in enumerate(order) for one in found[at]))
             database.executemany("INSERT INTO summary VALUES (?, ?, ?)", _summary(found))
-            database.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+            database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": _plots(spoken)}.items())
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
@@ -109,6 +124,10 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Sequence[Spoken],
 def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
     measures = json.dumps(spoken.measures.to_json()) if spoken.measures else ""
     return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
+
+
+def _plots(spoken: Sequence[Spoken]) -> str:
+    return json.dumps({"histograms": [asdict(one) for one in histograms(spoken)], "characters": characters(spoken)})
 
 
 def _summary(found: Iterable[Sequence[ClipFinding]]) -> list[tuple[str, str, int]]:
@@ -178,6 +197,12 @@ class ClipIndex:
         """What the index was made with."""
         with self._database() as database:
             return dict(database.execute("SELECT key, value FROM about"))
+
+    def plots(self) -> Plots:
+        """How the clips are spread; empty in an index that was made before this was counted."""
+        found = json.loads(self.about().get("plots", "{}"))
+        made = (Histogram(**{**one, "counts": tuple(one["counts"])}) for one in found.get("histograms", ()))
+        return Plots(tuple(made), tuple((str(name), int(count)) for name, count in found.get("characters", ())))
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:

@@ -17,10 +17,12 @@ from config.schema import (
     Options,
     PrepareOptions,
     PushOptions,
+    ReviseOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
 )
+from core import review
 from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.library import catalog
@@ -50,6 +52,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
     if isinstance(options, LabOptions | TokenizerOptions) and options.own and not Path(options.own).exists():
         raise UserError(f"There is no tokenizer {options.own}.", "Give the path of a tokenizer's file, or nothing.")
+    if isinstance(options, ReviseOptions):
+        _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
     missing: list[tuple[_Need, UserError]] = []
@@ -60,6 +64,15 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
             missing.append((need, error))
     living = JobBoard(workspace).queue() if missing else []
     return tuple(dict.fromkeys(_maker(need, living, error) for need, error in missing))
+
+
+def _check_revised(workspace: Workspace, options: ReviseOptions) -> None:
+    if not review.decisions(workspace, options.dataset):
+        raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
+                        "Exclude a clip, mend one or write a text anew first.")
+    if options.save_as in workspace.list_datasets():
+        raise UserError(f"There already is a dataset named {options.save_as!r}.",
+                        "Choose another name: none is written over.")
 
 
 def _check_tracker(name: str) -> None:
@@ -103,6 +116,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
         case LabOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("prepare", options.dataset, workspace.dataset)
+        case ReviseOptions():
+            yield _Need("download", options.model, workspace.model)
         case ExtendOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)

@@ -7,12 +7,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
+import soundfile
+from small_data import AMHARIC, RATE, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
 
 from config.errors import UserError
-from config.schema import PrepareOptions
-from core import prepare, review
+from config.schema import PrepareOptions, ReviseOptions
+from core import prepare, review, revise
 from core.dataset.clip_index import ClipIndex, MeasureStore, build
 from core.review import Decision
 from core.workspace import Workspace
@@ -42,7 +44,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ready(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A copy of `made` for one test."""
-    monkeypatch.setattr(prepare, "family", lambda name: SmallFamily(SmallExtractor()))
+    for module in (prepare, revise):
+        monkeypatch.setattr(module, "family", lambda name: SmallFamily(SmallExtractor()))
     shutil.copytree(made / "workspace", tmp_path / "workspace")
     return Workspace(tmp_path / "workspace")
 
@@ -90,7 +93,7 @@ def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> N
     before = {path: path.read_bytes() for path in ready.dataset("d").rglob("*") if path.is_file()}
     review.exclude(ready, "d", ["clip3"], "pace")
     review.decide(ready, "d", [Decision("clip4", text="ዛሬ ዝናብ ዘነበ")])
-    made = review.save_version(ready, "d", "d-2")
+    made = revise.save_version(ready, "d", "d-2", Recorder())
     assert (made.clips, made.excluded, made.changed) == (11, ("clip3",), ("clip4",))
     new = versions(ready, "d-2")
     assert "clip3" not in {clip.id for clip in new.clips}
@@ -108,10 +111,10 @@ def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> N
 
 def test_what_was_excluded_can_come_back_with_the_same_bytes(ready: Workspace) -> None:
     review.exclude(ready, "d", ["clip3"], "by ear")
-    review.save_version(ready, "d", "d-2")
+    revise.save_version(ready, "d", "d-2", Recorder())
     assert [(clip.id, reason) for clip, reason in review.excluded(ready.dataset("d-2"))] == [("clip3", "by ear")]
     review.decide(ready, "d-2", [Decision("clip3")])
-    made = review.save_version(ready, "d-2", "d-3")
+    made = revise.save_version(ready, "d-2", "d-3", Recorder())
     assert (made.included, made.excluded) == (("clip3",), ())
     assert versions(ready, "d-3").card.fingerprint == versions(ready, "d").card.fingerprint
     first, last = versions(ready, "d"), versions(ready, "d-3")
@@ -131,7 +134,7 @@ def test_a_text_that_becomes_a_held_out_one_goes_to_its_side(ready: Workspace) -
     held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
     train = next(clip for clip in dataset.clips if clip.split == TRAIN)
     review.decide(ready, "d", [Decision(train.id, text=held.text + "።")])
-    review.save_version(ready, "d", "d-2")
+    revise.save_version(ready, "d", "d-2", Recorder())
     assert next(clip.split for clip in versions(ready, "d-2").clips if clip.id == train.id) == HELD_OUT
 
 
@@ -140,7 +143,7 @@ def test_a_held_out_clip_whose_text_becomes_one_that_is_trained_on_leaves_none_o
     held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
     train = next(clip for clip in dataset.clips if clip.split == TRAIN)
     review.decide(ready, "d", [Decision(held.id, text=train.text)])
-    review.save_version(ready, "d", "d-2")
+    revise.save_version(ready, "d", "d-2", Recorder())
     sides = {clip.id: clip.split for clip in versions(ready, "d-2").clips}
     assert (sides[held.id], sides[train.id]) == (TRAIN, TRAIN)
 
@@ -153,14 +156,14 @@ def test_a_held_out_clip_whose_text_becomes_one_that_is_trained_on_leaves_none_o
 def test_versions_that_make_no_sense_are_refused(ready: Workspace, decided: list[Decision], message: str) -> None:
     review.decide(ready, "d", decided)
     with pytest.raises(UserError, match=message):
-        review.save_version(ready, "d", "d-2")
+        revise.save_version(ready, "d", "d-2", Recorder())
     assert ready.list_datasets() == ["d"]
 
 
 def test_a_version_is_never_written_over_a_dataset(ready: Workspace) -> None:
     review.exclude(ready, "d", ["clip3"], "pace")
     with pytest.raises(UserError, match="already is a dataset named 'd'"):
-        review.save_version(ready, "d", "d")
+        revise.save_version(ready, "d", "d", Recorder())
 
 
 def test_an_empty_text_is_refused(ready: Workspace) -> None:
@@ -171,7 +174,7 @@ def test_an_empty_text_is_refused(ready: Workspace) -> None:
 
 def test_a_reviewed_dataset_is_prepared_as_it_is(ready: Workspace, made: Path) -> None:
     review.exclude(ready, "d", ["clip3"], "pace")
-    review.save_version(ready, "d", "d-2")
+    revise.save_version(ready, "d", "d-2", Recorder())
     told = prepared(ready, made / "in", "d-2")
     assert (told["state"], told["clips"]) == ("already there", 11)
 
@@ -180,6 +183,59 @@ def test_all_with_a_finding_are_excluded_at_once(ready: Workspace) -> None:
     assert review.exclude_kind(ready, "d", "pace") == 1
     assert review.exclude_kind(ready, "d", "pace") == 0
     assert review.decisions(ready, "d")["clip3"] == Decision("clip3", included=False, reason="pace")
+
+
+def quiet_and_silent(made: Path, workspace: Workspace) -> list[str]:
+    """Prepare `q`: twelve clips of a second and a half, of which two are far quieter and three begin with silence."""
+    source = made.parent / "quiet"
+    for number in range(12):
+        times = np.arange(24000) / RATE
+        wave = (0.02 if number < 2 else 0.3) * np.sin(2 * np.pi * (200 + 20 * number) * times)
+        ends = np.zeros(RATE if 2 <= number < 5 else 0)
+        source.mkdir(exist_ok=True)
+        soundfile.write(str(source / f"q{number}.wav"), np.concatenate([ends, wave]), RATE)
+        (source / f"q{number}.txt").write_text(f"{AMHARIC[number % 6]} {'አለ' if number < 6 else 'ነው'}", "utf-8")
+    prepared(workspace, source, "q")
+    return [kind.kind for kind in review.index_of(workspace, "q").kinds()]
+
+
+def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspace, tmp_path: Path) -> None:
+    assert {"silence", "level"} <= set(quiet_and_silent(tmp_path / "in", ready))
+    assert "Cut the silence at the ends of 3 clips" in review.what_fix_does("silence", 3, -10.0)
+    assert [review.fix_kind(ready, "q", kind) for kind in ("silence", "level", "level")] == [3, 2, 0]
+    job = revise.run(ReviseOptions(dataset="q", save_as="q-2"), ready, Recorder())
+    assert (job["mended"], job["features"], job["features_failed"]) == (5, 12, 0)
+    old, new = versions(ready, "q"), versions(ready, "q-2")
+    index = review.index_of(ready, "q-2")
+    assert not {"silence", "level"} & {kind.kind for kind in index.kinds()}
+    level = review.index_of(ready, "q").plots().level_lufs
+    for before, after in zip(old.clips, new.clips, strict=True):
+        measures = index.clip(after.id).measures  # type: ignore[union-attr]
+        assert measures is not None
+        if before.id in ("q0", "q1"):
+            assert measures.level_lufs == pytest.approx(level, abs=0.5)
+        if before.id in ("q2", "q3", "q4"):
+            assert after.duration_s == pytest.approx(1.7, abs=0.06)
+            original = new.folder / "originals" / Path(before.audio).name
+            assert original.read_bytes() == old.audio_path(before).read_bytes()
+        if int(before.id[1:]) > 4:
+            assert after == before
+    assert review.undo_kind(ready, "q", "silence") == 3
+    assert [one.fixes for one in review.decisions(ready, "q").values() if one.fixes] == [("level",)] * 2
+
+
+def test_what_cannot_be_mended_is_refused(ready: Workspace) -> None:
+    with pytest.raises(UserError, match="'pace' cannot be mended"):
+        review.fix_kind(ready, "d", "pace")
+
+
+def test_a_version_that_was_cut_short_goes_on_with_its_features(ready: Workspace) -> None:
+    review.exclude(ready, "d", ["clip3"], "pace")
+    revise.save_version(ready, "d", "d-2", Recorder())
+    assert revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())["clips"] == 11
+    review.exclude(ready, "d", ["clip4"], "pace")
+    with pytest.raises(UserError, match="already is a dataset named 'd-2'"):
+        revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
 
 
 def test_a_dataset_that_was_never_measured_says_so(ready: Workspace) -> None:
@@ -209,7 +265,7 @@ def test_the_command_line_shows_decides_and_saves(ready: Workspace, capsys: pyte
     assert script.main([*where, "--most", "1"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["worst"][0]["clip"]["id"] == "clip3"
     assert script.main([*where, "--exclude-kind", "pace", "--text", "clip1", "ሰላም ለዓለም", "--save-as", "d-2"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (told["decided"], told["version"]["excluded"], told["version"]["changed"]) == (2, ["clip3"], ["clip1"])
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])["result"]
+    assert (told["clips"], told["excluded"], told["texts_anew"], told["features"]) == (11, 1, 1, 11)
     assert script.main([*where, "--exclude", "nosuch"]) != 0
     assert "no clip 'nosuch'" in capsys.readouterr().err

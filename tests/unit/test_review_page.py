@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from data.clip_findings import ClipFinding, Spoken
 from data.manifest import Clip, Dataset
 from data.measures import Measures
 from ui import review as page_review
+from ui import review_table
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 
@@ -53,30 +55,56 @@ def test_pages_stay_within_what_there_is(page: Any) -> None:
 
 
 def test_a_row_escapes_what_it_shows() -> None:
-    bad = Clip("c", "audio/c.wav", "<script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
+    bad = Clip("c", "audio/c.wav", "</textarea><script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
     found = (ClipFinding("pace", "error", "<b>2</b> letters", 1.0),)
-    said = "".join(map(str, page_review._row("d", Judged(0, bad, "x", GOOD, found), Decision("c", included=False))))
+    said = review_table.row("d", Judged(0, bad, "x", GOOD, found), Decision("c", included=False))
     assert "<script>" not in said
     assert "<b>" not in said
     assert "excluded" in said
     assert "media/datasets/d/audio/c.wav" in said
 
 
+def test_a_waveform_is_drawn_from_the_peaks_and_its_silence_marked() -> None:
+    outline = bytes([0] * 60 + [255] * 60).hex()
+    measures = Measures(**{**vars(GOOD), "outline": outline, "silence_start_s": 1.5, "silence_end_s": 0.0})
+    drawn = review_table.wave(Judged(0, clip(1), "x", measures, ()))
+    assert 'points="0,19.4 ' in drawn
+    assert "119,0.0 119,40.0" in drawn
+    assert 'x="0.0" y="0" height="40" width="59.5"' in drawn
+    assert "No waveform" in review_table.wave(Judged(0, clip(1), "x", GOOD, ()))
+
+
 def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
-    page_review._decide(page, "d", "c3", text="ሌላ ነገር")
-    page_review._decide(page, "d", "c3", included=False)
+    told(page, do="text", clip="c3", text="ሌላ ነገር")
+    told(page, do="exclude", clip="c3")
     assert review.decisions(page.workspace, "d") == {"c3": Decision("c3", False, "ሌላ ነገር", "by hand")}
-    assert page_review._text(page, "d", "c3") == "ሌላ ነገር"
-    page_review._decide(page, "d", "c3", included=True)
+    told(page, do="include", clip="c3")
     assert review.decisions(page.workspace, "d")["c3"] == Decision("c3", True, "ሌላ ነገር")
-    table = page_review._table(page, view())
-    assert "Page 1 of 3; 25 clips." in table
+    assert "Page 1 of 3; 25 clips." in page_review._table(page, view())
     with pytest.raises(UserError, match="no clip 'c99'"):
-        page_review._decide(page, "d", "c99", included=False)
+        told(page, do="exclude", clip="c99")
+    for nonsense in ("{", "[1]", '{"do": "dance"}'):
+        with pytest.raises(UserError, match="The table asked for"):
+            page_review.obey(page, "d", nonsense)
 
 
-def test_all_with_a_finding_are_out_at_once(page: Any) -> None:
-    page_review._every(page, "d", "clipping")
+def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> None:
+    assert "Exclude 1 clip" in page_review._found(page, view())
+    told(page, do="exclude-kind", kind="clipping")
     assert [one for one, made in review.decisions(page.workspace, "d").items() if not made.included] == ["c24"]
-    with pytest.raises(UserError, match="No finding is chosen"):
-        page_review._every(page, "d", page_review.ALL)
+    shown = page_review._found(page, view())
+    assert "1 excluded" in shown
+    assert "Undo" in shown
+    told(page, do="undo-kind", kind="clipping")
+    assert all(made.included for made in review.decisions(page.workspace, "d").values())
+    assert page_review.obey(page, "d", json.dumps({"do": "show", "kind": "clipping"}))[1:] == ["clipping", 1]
+
+
+def test_the_spread_of_the_clips_is_drawn(page: Any) -> None:
+    drawn = page_review._spread(page, view())
+    for title in ("Duration", "Speaking rate", "Level", "Voice over noise", "Characters"):
+        assert f"<h4>{title}</h4>" in drawn
+
+
+def told(page: Any, **command: str) -> None:
+    page_review.obey(page, "d", json.dumps(command))

@@ -1,0 +1,251 @@
+"""Write a reviewed version of a dataset: what was decided about its clips (`core.review`) is done in another one.
+
+The dataset that was reviewed stays as it is. Recordings are linked; one that is mended is written anew, and the old one
+lies beside it in `originals`. Features and measures of what is new are made at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from config.errors import UserError
+from config.schema import ReviseOptions
+from core import compute, review
+from core.dataset.clip_index import ClipIndex, MeasureStore, build
+from core.job.journal import Progress, Result
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.aside import written_aside
+from core.library.catalog import family_of
+from core.prepare import extract_features
+from core.review import Decision
+from core.text import text_rules
+from core.workspace import Workspace, resolve_inside
+from data import audio, augmentation, manifest
+from data.clip_findings import Spoken
+from data.manifest import TRAIN, Clip, Dataset
+from data.measures import Measures, measure
+from data.mending import mend
+from data.normalise import Reading
+from data.splits import Sides
+from models.registry import family
+
+DECIDED_FILE, REPORT_FILE, ORIGINALS = "decided.jsonl", "report.json", "originals"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A dataset that was written, and what differs from the one it was made of."""
+
+    name: str
+    clips: int
+    excluded: tuple[str, ...]  # ids that were taken out now
+    included: tuple[str, ...]  # ids that were out and are in again
+    changed: tuple[str, ...]  # ids with another text
+    mended: tuple[str, ...]  # ids with another recording
+    folder: Path
+
+
+def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Make `datasets/SAVE_AS` of `datasets/DATASET`, with its features; hands back the counts."""
+    with stage(reporter, "version"):
+        told = {} if _begun(options, workspace) else _counts(save_version(workspace, options.dataset, options.save_as,
+                                                                          reporter))
+        dataset = manifest.load(workspace.dataset(options.save_as))
+    with stage(reporter, "features"):
+        chosen = family(family_of(workspace, options.model))
+        extractor = chosen.extractor(workspace.model(options.model), compute.prepare(options.device))
+        failed = extract_features(dataset, extractor, workspace, reporter, augmentation.load(dataset.folder))
+    return {"dataset": options.save_as, "clips": len(dataset.clips), **told, "features": len(dataset.clips) - failed,
+            "features_failed": failed, "clips_with_findings": review.index_of(workspace, options.save_as).faulty(),
+            "folder": str(dataset.folder)}
+
+
+def _begun(options: ReviseOptions, workspace: Workspace) -> bool:
+    """Whether the version was written already, by the same decisions, and only its features are to be made."""
+    target, draft = resolve_inside(workspace.datasets, options.save_as), workspace.dataset(options.dataset)
+    done, asked = target / DECIDED_FILE, draft / review.DRAFT_FILE
+    return (done.is_file() and asked.is_file() and done.read_bytes() == asked.read_bytes()
+            and manifest.load_card(target).reviewed == options.dataset)
+
+
+def _counts(version: Version) -> Result:
+    return {"excluded": len(version.excluded), "included_again": len(version.included),
+            "texts_anew": len(version.changed), "mended": len(version.mended)}
+
+
+def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) -> Version:
+    """Write the dataset `new` as `name` is with what was decided. `name` stays as it is."""
+    dataset = manifest.load(workspace.dataset(name))
+    target = resolve_inside(workspace.datasets, new)
+    if target.exists():
+        raise UserError(f"There already is a dataset named {new!r}.", "Choose another name: none is written over.")
+    made, out = review.decisions(workspace, name), review.excluded(dataset.folder)
+    known = {clip.id for clip in dataset.clips} | {clip.id for clip, _ in out}
+    if strange := sorted(set(made) - known):
+        raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
+                        "Take these lines out of the file.")
+    index = ClipIndex(workspace, dataset.card.fingerprint)
+    about = index.about()
+    reading = text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
+    clips, left_out, version = _apply(dataset, out, made, reading, target)
+    _check(version, clips, name)
+    with written_aside(target) as folder:
+        clips = _write_audio(dataset, clips, left_out, made, folder, workspace, reporter)
+        card = manifest.make_card(new, dataset.card.language, dataset.card.source, clips, dataset.card.licence)
+        manifest.save(folder, replace(card, reviewed=name, split=dataset.card.split), clips)
+        shutil.copyfile(dataset.folder / review.DRAFT_FILE, folder / DECIDED_FILE)
+        if (recipe := augmentation.load(dataset.folder)) is not None:
+            augmentation.save(folder, recipe)  # of the same recordings: their variants are in the cache
+        lines = (json.dumps({"clip": asdict(clip), "reason": reason}, ensure_ascii=False) + "\n"
+                 for clip, reason in left_out)
+        (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
+        report = _report(dataset, version, clips, left_out, reading)
+        (folder / REPORT_FILE).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    _index(workspace, manifest.load(target), index, reading, {**about, "dataset": new})
+    return version
+
+
+def _apply(dataset: Dataset, out: list[tuple[Clip, str]], made: Mapping[str, Decision], reading: Reading,
+           target: Path) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]], Version]:
+    """The clips that are in, those that are out with the reason, and what differs."""
+    reasons = {clip.id: reason for clip, reason in out}
+    kept: list[Clip] = []
+    left_out: list[tuple[Clip, str]] = []
+    changed, now_out, now_in = [], [], []
+    mended = []
+    for clip in (*dataset.clips, *(clip for clip, _ in out)):
+        one = made.get(clip.id, Decision(clip.id, included=clip.id not in reasons))
+        if one.text is not None and one.text != clip.text:
+            clip = replace(clip, text=one.text)
+            changed.append(clip.id)
+        if one.included:
+            kept.append(clip)
+            mended += [clip.id] if one.fixes else []
+            now_in += [clip.id] if clip.id in reasons else []
+        else:
+            left_out.append((clip, one.reason or reasons.get(clip.id, "by hand")))
+            now_out += [] if clip.id in reasons else [clip.id]
+    clips, overlapping = _on_sides(kept, {*changed, *now_in}, reading)
+    now_out += [clip.id for clip, _ in overlapping]
+    left_out += overlapping
+    version = Version(target.name, len(clips), tuple(now_out), tuple(now_in), tuple(changed), tuple(mended), target)
+    return clips, left_out, version
+
+
+def _on_sides(kept: Sequence[Clip], moved: set[str], reading: Reading) -> tuple[tuple[Clip, ...],
+                                                                                list[tuple[Clip, str]]]:
+    """The clips, those of `moved` on the side of their text; and those whose text and recording are on two sides."""
+    if not moved:
+        return tuple(kept), []
+    known = ((clip, reading.normal(clip.text)) for clip in kept if clip.id not in moved)
+    of = dict(Sides.gather(known, by_speaker=False).of)
+    clips: list[Clip] = []
+    out: list[tuple[Clip, str]] = []
+    for clip in kept:
+        if clip.id in moved:
+            marks = [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else [])]
+            sides = {of[mark] for mark in marks if mark in of}
+            if len(sides) > 1:
+                out.append((clip, "overlap: its text stands on the other side of the split than its recording"))
+                continue
+            clip = replace(clip, split=next(iter(sides), clip.split))
+            of |= dict.fromkeys(marks, clip.split)
+        clips.append(clip)
+    return tuple(clips), out
+
+
+def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:
+    if not (version.excluded or version.included or version.changed or version.mended):
+        raise UserError(f"Nothing was decided about {name!r} that differs from it.",
+                        "Exclude a clip, mend one or write a text anew first.")
+    if not any(clip.split == TRAIN for clip in clips):
+        raise UserError(f"Without the {len(version.excluded)} excluded clips nothing is left to train on.",
+                        "Include some again.")
+
+
+def _write_audio(dataset: Dataset, clips: Sequence[Clip], left_out: Sequence[tuple[Clip, str]],
+                 made: Mapping[str, Decision], folder: Path, workspace: Workspace,
+                 reporter: Reporter) -> tuple[Clip, ...]:
+    """The recordings of the version: linked, or written anew where they are mended, with the old one beside them."""
+    (folder / "audio").mkdir()
+    for clip, _ in left_out:
+        _link(dataset.audio_path(clip), folder / clip.audio)
+    store = MeasureStore(workspace)
+    wanted = [clip for clip in clips if clip.id in made and made[clip.id].fixes]
+    there = store.load(clip.sha256 for clip in wanted)
+    level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
+    written = []
+    for at, clip in enumerate(clips, start=1):
+        check_stop(reporter, "Stopped before the version was written; nothing is kept of it.")
+        fixes = made[clip.id].fixes if clip.id in made else ()
+        if not fixes or clip.sha256 not in there:
+            _link(dataset.audio_path(clip), folder / clip.audio)
+            written.append(clip)
+        else:
+            new, measures = _mended(dataset, clip, there[clip.sha256], fixes, level, folder)
+            store.save({new.sha256: measures})
+            written.append(new)
+            reporter.emit(Progress(at, len(clips), "clips", f"{clip.id} mended"))
+    return tuple(written)
+
+
+def _mended(dataset: Dataset, clip: Clip, measures: Measures, fixes: Sequence[str], level: float | None,
+            folder: Path) -> tuple[Clip, Measures]:
+    """The clip with its recording mended, as 24-bit FLAC; the old recording is kept under `originals`."""
+    waveform, rate = audio.read(dataset.audio_path(clip))
+    target = measures.level_lufs if level is None else level
+    done = mend(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
+    content = audio.as_flac(done, rate)
+    path = f"audio/{clip.id}.flac"
+    (folder / path).write_bytes(content)
+    (folder / ORIGINALS).mkdir(exist_ok=True)
+    _link(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
+    duration_s = len(done) / rate
+    return (replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest(), duration_s=duration_s),
+            measure(done, rate))
+
+
+def _link(source: Path, target: Path) -> None:
+    """The recording in another folder too, without another copy where the disk can do that."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _report(dataset: Dataset, version: Version, clips: tuple[Clip, ...], left_out: list[tuple[Clip, str]],
+            reading: Reading) -> dict[str, object]:
+    """The report of the dataset with what was left out by hand among its errors."""
+    path = dataset.folder / REPORT_FILE
+    values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
+    values |= json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    errors = [one for one in values["errors"] if one["kind"] != "excluded"]
+    errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in left_out]
+    note = (f"Reviewed from {dataset.card.name}: {len(version.excluded)} clips excluded, {len(version.included)} "
+            f"included again, {len(version.changed)} texts written anew, {len(version.mended)} recordings mended; "
+            f"{len(left_out)} are out in all.")
+    characters = Counter(character for clip in clips for character in reading.normal(clip.text))
+    return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],
+            "duration_s": round(sum(clip.duration_s for clip in clips), 3),
+            "characters": dict(sorted(characters.items()))}
+
+
+def _index(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading, about: Mapping[str, str]) -> None:
+    """Judge the new version: measures are there already, texts are read anew where they changed."""
+    measures = MeasureStore(workspace).load(clip.sha256 for clip in dataset.clips)
+    before = {one.clip.id: one for one in old.all()}
+    spoken = []
+    for clip in dataset.clips:
+        there = before.get(clip.id)
+        text = there.spoken if there and there.clip.text == clip.text else reading.normal(clip.text)
+        over = next((one.message for one in there.findings if one.kind == "too long"), "") if there else ""
+        spoken.append(Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), over=over))
+    build(workspace, dataset, spoken, about)

@@ -1,0 +1,37 @@
+"""What can be mended in a recording by itself: silent ends are cut, and the level is set. Pure; needs numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data.measures import Measures, Samples
+
+KEPT_SILENCE_S = 0.2  # at each end
+MOST_PEAK = 0.97  # of full scale: a louder clip would be clipped
+TRIM, LEVEL = "trim", "level"
+_FADE_S = 0.005
+
+
+def mend(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str], target_lufs: float) -> Samples:
+    """(S,) with `fixes` done: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or as near as fits."""
+    if TRIM in fixes:
+        waveform = _trimmed(waveform, sample_rate, measures)
+    if LEVEL in fixes and measures.level_lufs is not None:
+        top = float(np.abs(waveform).max())
+        gain = 10 ** ((target_lufs - measures.level_lufs) / 20)
+        waveform = waveform * np.float32(min(gain, MOST_PEAK / top) if top else 1.0)
+    return waveform.astype(np.float32)
+
+
+def _trimmed(waveform: Samples, sample_rate: int, measures: Measures) -> Samples:
+    begin = max(0, round((measures.silence_start_s - KEPT_SILENCE_S) * sample_rate))
+    end = len(waveform) - max(0, round((measures.silence_end_s - KEPT_SILENCE_S) * sample_rate))
+    cut = waveform[begin:end].copy()
+    fade = np.linspace(0, 1, max(1, round(_FADE_S * sample_rate)), dtype=np.float32)[:len(cut)]
+    if begin:
+        cut[:len(fade)] *= fade
+    if end < len(waveform):
+        cut[len(cut) - len(fade):] *= fade[::-1]
+    return cut
