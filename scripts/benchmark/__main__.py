@@ -19,14 +19,14 @@ import torch
 from config.errors import UserError
 from core import compute
 from core.workspace import Workspace
-from scripts.benchmark import extraction, machine, s3gen, t3, table, training
+from scripts.benchmark import extraction, machine, options, s3gen, t3, table, training
 from scripts.benchmark.bench import Bench
 from scripts.benchmark.extent import FULL, QUICK
 from scripts.benchmark.reference import Reference
 from scripts.benchmark.rows import Found
 
 PARTS: dict[str, Callable[[Bench], Found]] = {
-    part.PART: part.measure for part in (t3, s3gen, training, extraction)
+    part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
 }
 
 

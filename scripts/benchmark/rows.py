@@ -17,7 +17,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """A speed. `package` is the published package at its defaults, measured in turns with ours.
+    """A speed or a size. `package` is the published package at its defaults, measured in turns with ours.
 
     `times` is how many times the package's speed was aimed at on a processor; `bound` is a limit in `unit`.
     """
@@ -30,7 +30,7 @@ class Row:
     times: float | None = None
     bound: Bound | None = None
     more_is_better: bool = False
-    note: str = ""
+    against: str = "published package"  # what `package` is, where it is something else of ours
 
     @property
     def ratio(self) -> float | None:

@@ -27,7 +27,8 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Found) 
              f"{machine.load}; {'; '.join(f'{name} {value}' for name, value in settings.items())}.", ""]
     for part in dict.fromkeys(row.part for row in found.rows):
         rows = [row for row in found.rows if row.part == part]
-        lines += [f"**{part}**", "", "| | unit | ours | published package | times as fast | aim | |",
+        against = next((row.against for row in rows if row.package), "published package")
+        lines += [f"**{part}**", "", f"| | unit | ours | {against} | times as fast | aim | |",
                   "|---|---|---|---|---|---|---|", *(_line(row, machine.device) for row in rows), ""]
     if found.costs:
         lines += ["**What the faster ways cost**", "", "| | | | |", "|---|---|---|---|",

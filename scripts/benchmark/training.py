@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from config.schema import Scope, TrainOptions
-from core.training import memory
+from core.training import fitting, memory
 from core.training.trainer import Trainer
 from core.training.training_data import TrainingData, Utterance
 from core.voice_model import precision
@@ -64,9 +64,10 @@ def measure(bench: Bench) -> Found:
 
 def _scope(bench: Bench, scope: Scope) -> list[Row]:
     trainer = make(bench, scope)
-    peak = memory.peak(bench.device, trainer.take_step) + _size(trainer)
-    speed = in_turns({scope: lambda: _epoch(trainer)}, bench.extent.epochs)[scope]
-    how = f"{scope}, {_layers(bench)}, {trainer.precision}"
+    fitting.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
+    peak = memory.peak(bench.device, trainer.take_step) + size(trainer)
+    speed = in_turns({scope: lambda: epoch(trainer)}, bench.extent.epochs)[scope]
+    how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
     return [
         Row(PART, how, "tokens/s", speed, bound=_TOKENS_A_SECOND if scope == "rows" else None, more_is_better=True),
         Row(PART, f"{scope}, peak memory with the model", "GiB", Spread.of([peak / 2**30])),
@@ -81,25 +82,25 @@ def _beside_package(bench: Bench) -> list[Row]:
     trainer = make(smaller, "rows")
     trainer.take_step()
     reference.ask("train", layers=min(smaller.extent.language.decoder.layers, bench.extent.package_layers))
-    size = bench.extent.batch_size
-    batches = [lengths[start:start + size] for start in range(0, len(lengths), size)]
+    count = bench.extent.batch_size
+    batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
     reference.ask("step", lengths=batches[0])
 
     def package() -> float:
         steps = [reference.ask("step", lengths=batch) for batch in batches]
         return sum(step["tokens"] for step in steps) / sum(step["seconds"] for step in steps)
 
-    measures: dict[str, Measure] = {"ours": lambda: _epoch(trainer), "package": package}
+    measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": package}
     found = in_turns(measures, bench.extent.epochs)
     peak = reference.ask("memory")["peak"]
-    what = f"rows, {_layers(smaller)}, against a full finetune right-padded at batch {size}"
+    what = f"rows, {_layers(smaller)}, against a full finetune right-padded at batch {count}"
     return [
         Row(PART, what, "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
         Row(PART, f"the package's full finetune, {_layers(smaller)}, peak memory", "GiB", Spread.of([peak / 2**30])),
     ]
 
 
-def _epoch(trainer: Trainer) -> float:
+def epoch(trainer: Trainer) -> float:
     """Useful tokens a second over as many steps as an epoch has."""
     tokens, took = 0, 0.0
     for _ in range(math.ceil(len(trainer.data.train) / trainer.options.batch_size)):
@@ -108,8 +109,8 @@ def _epoch(trainer: Trainer) -> float:
     return tokens / took
 
 
-def make(bench: Bench, scope: Scope) -> Trainer:
-    """A trainer of made-up weights on made-up clips in a new language."""
+def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
+    """A trainer of made-up weights on made-up clips in a new language; `changes` are of its options."""
     extent, device = bench.extent, bench.device
     module = t3.empty(extent.language).to_empty(device="cpu")
     module.tfmr.compute_frequencies()
@@ -122,11 +123,13 @@ def make(bench: Bench, scope: Scope) -> Trainer:
     voice = VoiceModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
     rows = {name: torch.randn(extent.new_rows, extent.language.decoder.width) / 32 for name in model.text_tables}
     voice = extended(voice, front_end, rows)
-    options = TrainOptions(scope=scope, batch_size=extent.batch_size, steps=10_000)
+    options = TrainOptions.model_validate({"scope": scope, "batch_size": extent.batch_size, "steps": 10_000, **changes})
     if scope != "rows":
         adapters = Adapters.fresh(module, plan(options, model.adapter_targets), 0)
         module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
+    if options.compile == "on":
+        model.compile()
     clips = _clips(bench)
     data = TrainingData(_NEW, "made up", clips, clips, (), ())
     return Trainer(options, voice, data, clips if scope == "full" else (), precision.decide("auto", device))
@@ -165,10 +168,17 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
     return min(most, _FEWER[-1])
 
 
+def _setting(trainer: Trainer) -> str:
+    """How a step had to be computed to fit."""
+    recomputed = ", activations computed twice" if trainer.setting.recompute else ""
+    parts = trainer.setting.parts
+    return recomputed + (f", a batch in {parts} passes" if parts > 1 else "")
+
+
 def _layers(bench: Bench) -> str:
     return f"{bench.extent.language.decoder.layers} layers"
 
 
-def _size(trainer: Trainer) -> int:
+def size(trainer: Trainer) -> int:
     """Bytes of the model, frozen and trained."""
     return sum(value.nbytes for value in trainer.voice.model.module.state_dict().values())

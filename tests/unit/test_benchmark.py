@@ -16,7 +16,7 @@ import torch
 from config.errors import UserError
 from models.chatterbox.s3gen import S3Gen
 from scripts.benchmark import __main__ as command
-from scripts.benchmark import extraction, published, s3gen, t3, table, training
+from scripts.benchmark import extraction, machine, options, published, s3gen, t3, table, training
 from scripts.benchmark.bench import Bench
 from scripts.benchmark.extent import FULL, QUICK, draw
 from scripts.benchmark.machine import Machine
@@ -75,6 +75,18 @@ def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench)
     assert beside.package == Spread(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
     assert beside.more_is_better
     assert beside.times == 3.0
+
+
+def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(options.CHOSEN, "compiled layers")  # a compiler takes its time
+    monkeypatch.delitem(options.CHOSEN, "the three together")
+    found = options.measure(bench)
+    speeds = found.rows[:len(found.rows) // 2]
+    assert [row.package is None for row in speeds] == [True, False, False, False, False]
+    assert {row.package for row in speeds[1:]} == {speeds[0].ours}
+    peaks = {row.what.split(", ")[2]: row.ours.median for row in found.rows[len(speeds):]}
+    assert peaks["activation checkpointing"] < peaks["none"]
+    assert "| none of them |" in table.as_markdown(machine.describe(torch.device("cpu")), {}, found)
 
 
 def test_a_useful_token_is_a_target(bench: Bench) -> None:
