@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -95,31 +96,54 @@ class Live:
         return View(tab, texts, tuple(self.board.states()))
 
     def attach(self, tab: gr.State) -> None:
-        """Create the timer and the listener that all refreshes go through. Call inside the Blocks, at the end."""
-        self.sent = gr.State({})
+        """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
+        self.sent, self.offered, self.stale = gr.State({}), gr.State({}), gr.State(0)
         self.timer = gr.Timer(BUSY_S)
         self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
-        self.inputs = [tab, self.sent, *self.watched.values()]
-        self.outputs = [self.sent, *(panel.component for panel in self.panels)]
+        watched = list(self.watched.values())
+        self.inputs = [tab, self.sent, self.offered, *watched]
+        self.outputs = [self.sent, self.stale, *(panel.component for panel in self._panels(False).values())]
         self.timer.tick(self.refresh, self.inputs, self.outputs, **QUIET)
+        controls = [panel.component for panel in self._panels(True).values()]
+        self.stale.change(self.offer, [tab, self.offered, *watched], [self.offered, *controls], **QUIET)
         for event in self.pending:
             event.then(self.refresh, self.inputs, self.outputs, **QUIET)
 
-    def refresh(self, tab: str, sent: dict[int, str], *values: object) -> list[object]:
-        """What has changed since `sent`, for the panels of `tab` and those on every tab."""
-        view = self.view(tab, dict(zip(self.watched, values, strict=True)))
-        known = dict(sent or {})
-        updates = [self._update(index, panel, view, known) for index, panel in enumerate(self.panels)]
-        return [known, *updates]
+    def _panels(self, watched: bool) -> dict[int, _Panel]:
+        """The panels that are read as inputs too, or all others, by their number."""
+        inputs = {component._id for component in self.watched.values()}
+        return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched}
 
-    def _update(self, index: int, panel: _Panel, view: View, known: dict[int, str]) -> object:
+    def refresh(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object) -> list[object]:
+        """What has changed since `sent`, for the panels of `tab` and those on every tab; and whether to `offer`.
+
+        Gradio makes each output anew, also one that is skipped, and keeps for good what it made of a component that
+        is an input as well (seen in 6.31). So the watched ones are no outputs here, but of `offer`, which is rare.
+        """
+        view = self._view(tab, values)
+        known, ignored = dict(sent or {}), dict(offered or {})
+        updates = [self._update(at, panel, view, known) for at, panel in self._panels(False).items()]
+        for at, panel in self._panels(True).items():
+            self._update(at, panel, view, ignored)
+        return [known, gr.skip() if ignored == (offered or {}) else time.monotonic_ns(), *updates]
+
+    def offer(self, tab: str, offered: dict[int, str], *values: object) -> list[object]:
+        """What has changed of the panels that are read as inputs too."""
+        view = self._view(tab, values)
+        known = dict(offered or {})
+        return [known, *(self._update(at, panel, view, known) for at, panel in self._panels(True).items())]
+
+    def _view(self, tab: str, values: Sequence[object]) -> View:
+        return self.view(tab, dict(zip(self.watched, values, strict=True)))
+
+    def _update(self, at: int, panel: _Panel, view: View, known: dict[int, str]) -> object:
         if panel.tab and panel.tab != view.tab:
             return gr.skip()
         value = _rendered(panel, view)
         mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
-        if known.get(index) == mark:
+        if known.get(at) == mark:
             return gr.skip()
-        known[index] = mark
+        known[at] = mark
         return value
 
 

@@ -1,0 +1,75 @@
+"""A page that is left open costs the app nothing that stays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import gradio as gr
+import pytest
+from gradio.state_holder import SessionState
+
+from core.workspace import Workspace
+from ui import layout
+from ui.live import Live
+
+TABS = ("train", "listen")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[gr.Blocks, Live]:
+    made: list[Live] = []
+
+    class Seen(Live):
+        def attach(self, tab: gr.State) -> None:
+            super().attach(tab)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "Live", Seen)
+        blocks = layout.build(Workspace.open(tmp_path_factory.mktemp("page") / "workspace"))
+    return blocks, made[0]
+
+
+class Browser:
+    """What a browser and the app keep of an open page between two ticks of its timer."""
+
+    def __init__(self, blocks: gr.Blocks, live: Live, tab: str) -> None:
+        self.blocks, self.live, self.session = blocks, live, SessionState(blocks)
+        self.values = {component._id: getattr(component, "value", None) for component in live.watched.values()}
+        self.session[live.inputs[0]._id] = tab
+
+    def fire(self, called: object) -> bool:
+        """Let the page call a method of `Live`; whether it then offers something."""
+        event = next(fn for fn in self.blocks.fns.values() if fn.fn is not None and fn.fn == called)
+        before = self.session[self.live.stale._id]
+        inputs = [self.values.get(component._id) for component in event.inputs]
+        asyncio.run(self.blocks.process_api(event, inputs, state=self.session))
+        return bool(self.session[self.live.stale._id] != before)
+
+    def tick(self) -> bool:
+        offering = self.fire(self.live.refresh)
+        return offering and self.fire(self.live.offer) is False
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_session_stays_as_large_as_it_is(page: tuple[gr.Blocks, Live], tab: str) -> None:
+    browser = Browser(*page, tab)
+    assert browser.tick()  # what is chosen from is offered once
+    for _ in range(3):
+        browser.tick()
+    size = len(browser.session.blocks_config.blocks), len(browser.session.config_values)
+    for _ in range(5):
+        assert not browser.tick()
+    assert (len(browser.session.blocks_config.blocks), len(browser.session.config_values)) == size
+
+
+def test_what_is_chosen_from_follows_the_workspace(page: tuple[gr.Blocks, Live], tmp_path: Path) -> None:
+    browser = Browser(*page, "train")
+    browser.tick()
+    made = browser.live.workspace.extensions / "appeared"
+    made.mkdir(parents=True)
+    (made / "extension.json").write_text("{}")
+    assert browser.tick()
+    choices = browser.session[browser.live.watched["train.extension"]._id].choices
+    assert ("appeared", "appeared") in choices
