@@ -260,6 +260,9 @@ class TrainOptions(Options):
     patience: int = Field(0, ge=0, le=1000, title="Patience", description="Validations in a row without a better value after which the training ends; 0 is never.", json_schema_extra=_CHECKPOINTS)
     seed: int = Field(0, ge=0, title="Seed", description="Seed of order, dropout and samples.", json_schema_extra=_MACHINES)
     tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Tracker", description="Where the numbers and samples of the run go as well, beside its own journal and TensorBoard's event files: `trackio`, or `wandb` (Weights & Biases); their package must be installed.", json_schema_extra=_MACHINES)
+    wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="At its turn in the queue the run waits until a GPU has so much free memory beside other programs, and takes that one; 0 does not wait. On a processor it does not apply.", json_schema_extra=_MACHINES)
+    wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="The same, until no other program is at work on it.", json_schema_extra=_MACHINES)
+    tries: int = Field(1, ge=1, le=20, title="Tries", description="How often the run is begun at most: after a crash it goes on by itself from its last checkpoint. What a person must mend, and a stop, end it at once.", json_schema_extra=_MACHINES)
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 

@@ -27,7 +27,7 @@ from core.job.state import JobState
 
 __all__ = [
     "AlreadyRunning", "Job", "JobBoard", "JobReader", "JobState", "claim", "create", "force_stop", "load",
-    "log_tail", "resume", "start", "state", "stop", "wait",
+    "log_tail", "resume", "resume_with_next", "start", "state", "stop", "wait",
 ]
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +52,22 @@ def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
 def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
     """Start a worker again on a job that was stopped, failed or crashed."""
     _spawn(job, claim(job, resuming=True), command)
+
+
+def resume_with_next(job: Job, states: Sequence[JobState], *,
+                     command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
+    """Resume `job`, and those of `states` that were not begun because it, or one after it, did not finish; all of them.
+
+    The next ones wait in the queue until what they need is made.
+    """
+    resume(job, command=command)
+    resumed = [job]
+    for state in sorted(states, key=lambda one: (one.job.created, one.id)):
+        never = state.status == "skipped" or (state.resumable and state.started_at is None)
+        if never and {one.id for one in resumed} & set(state.job.after):
+            resume(state.job, command=command)
+            resumed.append(state.job)
+    return resumed
 
 
 def claim(job: Job, *, resuming: bool = False) -> FileLock:

@@ -24,12 +24,13 @@ from types import FrameType
 from typing import Any
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core import jobs
-from core.job import kept, pages
+from core.job import free_gpu, kept, pages
 from core.job.directory import Job, load_directory
-from core.job.journal import Event, Failed, Finished, Journal, Result, Started, Stopped
+from core.job.journal import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
 from core.job.locks import FileLock
-from core.job.queueing import wait_for_turn
+from core.job.queueing import NotBegun, wait_for_turn
 from core.job.reporter import JournalReporter, Reporter, StopRequested
 from core.speech import resident
 from core.workspace import Workspace
@@ -109,6 +110,8 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
         return Stopped(str(request) or "Stopped on request.")
     except KeyboardInterrupt:
         return Stopped(_INTERRUPTED)
+    except NotBegun as reason:
+        return Skipped(reason.message, reason.hint)
     except UserError as error:
         return Failed(error.message, error.hint, exit_code=FAILED)
     except Exception as error:  # noqa: BLE001
@@ -122,6 +125,7 @@ def _work(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None,
     try:
         if device and not by_resident:
             resident.dismiss(job.workspace, job.device)
+            free_gpu.wait(job, reporter)
         attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
         reporter.emit(Started(os.getpid(), attempt))
         if by_resident:
@@ -186,8 +190,38 @@ def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
 
 def _supervise(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None,
                by_resident: Sequence[str] | None) -> int:
-    """Run the job in a child, and record its death when it cannot do so itself."""
+    """Run the job in a child, and again where it crashed and may go on by itself; the exit code of the last time."""
     group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
+    for left in range(_tries(job), 0, -1):
+        code = _in_a_child(job, lock, verbs, by_resident, group)
+        if left == 1 or not _crashed(job):
+            break
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)  # until there is a child again that they are handed to
+        journal = Journal(job.journal)
+        journal.append(Queued())
+        journal.close()
+    return code
+
+
+def _tries(job: Job) -> int:
+    try:
+        options = job.options()
+    except UserError:  # the child says so
+        return 1
+    return options.tries if isinstance(options, TrainOptions) else 1
+
+
+def _crashed(job: Job) -> bool:
+    """Whether the job ended by what nobody foresaw; what a person must mend would only be refused again."""
+    state = jobs.JobReader(job).state(worker_alive=True)
+    return not job.stop_file.exists() and (state.status == "crashed" or (state.status == "failed"
+                                                                         and bool(state.traceback)))
+
+
+def _in_a_child(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None, by_resident: Sequence[str] | None,
+                group: int | None) -> int:
+    """Run the job in a child, and record its death when it cannot do so itself."""
     child = os.fork()
     if child == 0:
         code = FAILED

@@ -69,8 +69,9 @@ def _force_stop(board: JobBoard, name: str) -> str:
 
 def _resume(board: JobBoard, name: str) -> str:
     job = board.state(name).job
-    jobs.resume(job)
-    return kept.words(job)
+    resumed = jobs.resume_with_next(job, board.states())
+    after = [one.id for one in resumed[1:]]
+    return kept.words(job) + (f" Then: {', '.join(after)}." if after else "")
 
 
 def _mover(direction: places.Direction) -> Action:

@@ -107,5 +107,6 @@ def move_job(page: Page, name: str, direction: places.Direction) -> Sequence[obj
 def resume_job(page: Page, name: str) -> Sequence[object]:
     """Go on with a job."""
     job = jobs.load(page.workspace, name)
-    jobs.resume(job)
-    return [present.notice(kept.words(job))]
+    resumed = jobs.resume_with_next(job, page.live.board.states())
+    more = f" {len(resumed) - 1} more that waited for it go on after it." if len(resumed) > 1 else ""
+    return [present.notice(kept.words(job) + more)]

@@ -130,8 +130,12 @@ def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
 
 
 def chosen(view: View) -> JobState | None:
-    """The comparison that is looked at: the chosen one; when none is, the newest. None: it is gone."""
-    return view.looked_at("pair", *listening.VERBS)
+    """The comparison that is looked at: the chosen one; when none is, the newest. None: it is gone.
+
+    One that never began, since what it was to compare was not made, gives way to what there is to hear.
+    """
+    state = view.looked_at("pair", *listening.VERBS)
+    return view.newest(*listening.VERBS) if state is not None and state.status == "skipped" else state
 
 
 def pair_choices(view: View) -> object:

@@ -41,9 +41,11 @@ class View:
         return next((state for state in self.jobs if state.id == name), None)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs, or of any, to show when none is chosen: one that lives, else the last made."""
+        """The job of these verbs, or of any, to show when none is chosen: one that runs, waits, else the last begun."""
         found = [state for state in self.jobs if state.verb in verbs or not verbs]
-        return next((state for state in found if state.alive), found[0] if found else None)
+        begun = [state for state in found if state.status != "skipped"]
+        runs = (state for state in found if state.status in ("running", "stopping"))
+        return next(iter((*runs, *(state for state in found if state.alive), *begun, *found)), None)
 
     def looked_at(self, field: str, *verbs: str) -> JobState | None:
         """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it is gone."""

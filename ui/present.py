@@ -22,10 +22,12 @@ VERB_TITLES: Mapping[str, str] = {
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
     "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
+    "skipped": "not started",
 }
 STAGE_WORDS: Mapping[str, str] = {"certificate": "Making the certificate"}
 _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
-                "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait"}
+                "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait",
+                "skipped": "wait"}
 
 
 def duration(seconds: float | None) -> str:
@@ -148,7 +150,7 @@ def now_line(state: JobState) -> str:
     """What the job does at this moment, in one line."""
     if state.status == "waiting":
         return state.reason
-    if state.status in ("failed", "crashed", "stopped"):
+    if state.status in ("failed", "crashed", "stopped", "skipped"):
         return state.message
     if state.status == "finished":
         took = f"Took {duration(state.seconds)}."
@@ -194,13 +196,12 @@ def warnings(messages: Sequence[str]) -> Html:
 
 
 def ending(state: JobState) -> Html:
-    """The failure with its hint, exit code and traceback; nothing for a job that did not fail."""
+    """The failure with its hint and traceback; nothing for a job that did not fail."""
     if state.status not in ("failed", "crashed"):
         return NOTHING
-    code = "" if state.exit_code is None else f" Exit code {state.exit_code}."
     trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
              if state.traceback else NOTHING)
-    return div("notice bad", element("strong", state.message + code), paragraph(state.hint), trace, role="alert")
+    return div("notice bad", element("strong", state.message), paragraph(state.hint), trace, role="alert")
 
 
 def log(text: str) -> Html:
@@ -229,17 +230,19 @@ def plan(lines: Sequence[str], title: str = "What will change") -> Html:
 
 def chain(states: Sequence[JobState]) -> Html:
     """Jobs that follow each other, as steps."""
-    return element("ol", *(_link(number, state) for number, state in enumerate(states, 1)), class_="chain")
+    why = next((state for state in states if state.status == "skipped"), None)  # told once, at the first
+    return element("ol", *(_link(number, state, told=state.status == "skipped" and state is not why)
+                           for number, state in enumerate(states, 1)), class_="chain")
 
 
-def _link(number: int, state: JobState) -> Html:
+def _link(number: int, state: JobState, *, told: bool) -> Html:
     tone = _STATUS_TONE[state.status]
     mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
     show_bar = cut_short(state) or state.status in ("running", "stopping") or (state.alive and state.progress)
     return element(
         "li", span("mark", mark),
         div("step", div("ends", element("strong", title_of(state)), badge(state)),
-            bar(state) if show_bar else NOTHING, _now(state), ending(state)),
+            bar(state) if show_bar else NOTHING, NOTHING if told else _now(state), ending(state)),
         class_=f"link {tone}",
     )
 

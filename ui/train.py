@@ -131,10 +131,7 @@ def _stop(page: Page, name: str) -> Sequence[object]:
 def _resume(page: Page, name: str) -> Sequence[object]:
     """Go on with a run, and with what waited for it and gave up when it stopped."""
     job = _job(page, name)
-    jobs.resume(job)
-    for state in page.live.board.states():
-        if name in state.job.after and state.resumable and state.started_at is None:
-            jobs.resume(state.job)
+    jobs.resume_with_next(job, page.live.board.states())
     return [present.notice(kept.words(job))]
 
 

@@ -215,12 +215,21 @@ class Stopped(Event):
     message: str
 
 
+@dataclass(frozen=True)
+class Skipped(Event):
+    """Ended before it began, because what it needs was not made; `hint` is the way to go on."""
+
+    kind: ClassVar[str] = "skipped"
+    message: str
+    hint: str = ""
+
+
 _KINDS: dict[str, type[Event]] = {
     kind.kind: kind
     for kind in (Queued, Waiting, Started, Stage, Plan, Progress, Step, Evaluated, SampleMade, AudioPiece,
-                 AudioMade, CheckpointSaved, Warned, Finished, Failed, Stopped)
+                 AudioMade, CheckpointSaved, Warned, Finished, Failed, Stopped, Skipped)
 }
-TERMINAL = (Finished, Failed, Stopped)
+TERMINAL = (Finished, Failed, Stopped, Skipped)
 
 
 def encode(event: Event) -> bytes:

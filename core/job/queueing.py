@@ -25,10 +25,14 @@ from core.job.reporter import Reporter, StopRequested
 _POLL_S = 0.2
 
 
+class NotBegun(UserError):
+    """A job whose turn cannot come: one before it did not make what it needs."""
+
+
 def wait_for_turn(job: Job, reporter: Reporter) -> FileLock | None:
     """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
 
-    Raises `UserError` when a job in `after` did not finish, `StopRequested` when asked to stop.
+    Raises `NotBegun` when a job in `after` did not finish, `StopRequested` when asked to stop.
     """
     readers = {name: JobReader(load(job.workspace, name)) for name in job.after}
     _poll(reporter, lambda: _first_unfinished(readers))
@@ -53,10 +57,10 @@ def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
     for name, reader in readers.items():
         state = reader.state()
         if state.ended and state.status != "finished":
-            raise UserError(
-                f"{name} {_PAST[state.status]}, and this job needs what it makes.",
-                f"Resume {name} (or start it anew), then resume this job.",
-            )
+            if state.status == "skipped":  # the reason is the job that broke the chain, not the one between
+                raise NotBegun(state.message, state.hint)
+            raise NotBegun(f"{name} {_PAST[state.status]}, and this job needs what it makes.",
+                           f"Mend what it says and resume {name}: what waits for it goes on by itself.")
         if state.status == "created":
             return f"Waiting for {name}, which was not started yet."
         if not state.ended:

@@ -23,6 +23,7 @@ from core.job.journal import (
     Plan,
     Progress,
     SampleMade,
+    Skipped,
     Stage,
     Started,
     Step,
@@ -166,6 +167,8 @@ def describe(event: Event) -> str:
             return "Finished: " + ", ".join(f"{name} {value}" for name, value in event.result.items())
         case Failed():
             return "\n".join(part for part in (f"Failed: {event.message}", event.hint) if part)
+        case Skipped():
+            return f"Not started: {event.message} {event.hint}"
         case Stopped():
             return event.message
     return ""

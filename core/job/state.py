@@ -24,6 +24,7 @@ from core.job.journal import (
     Queued,
     Result,
     SampleMade,
+    Skipped,
     Stage,
     Started,
     Step,
@@ -33,9 +34,9 @@ from core.job.journal import (
 )
 
 Status = Literal["created", "queued", "waiting", "running", "stopping",
-                 "finished", "stopped", "failed", "crashed"]
+                 "finished", "stopped", "failed", "crashed", "skipped"]
 ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
-RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed")
+RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 _RATE_WINDOW_S = 30.0
 _Stepped = TypeVar("_Stepped", Step, Evaluated, SampleMade, CheckpointSaved)
 
@@ -122,7 +123,7 @@ class Fold:
 
     def add(self, event: Event) -> None:
         match event:
-            case Queued() | Waiting() | Started() | Finished() | Failed() | Stopped():
+            case Queued() | Waiting() | Started() | Finished() | Failed() | Stopped() | Skipped():
                 self._live(event)
             case Stage():
                 self._stage(event)
@@ -161,6 +162,8 @@ class Fold:
             case Failed():
                 self._set(status="crashed" if event.exit_code < 0 else "failed", message=event.message,
                           hint=event.hint, traceback=event.traceback, exit_code=event.exit_code, ended_at=event.time)
+            case Skipped():
+                self._set(status="skipped", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():
                 self._set(status="stopped", message=event.message, ended_at=event.time)
 

@@ -25,7 +25,7 @@ from data.front_end import FrontEnd
 
 # Where it runs, how long, and how often it saves.
 _MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
-               "drift_bound", "drift_action", "tracker")
+               "drift_bound", "drift_action", "tracker", "wait_for_gpu_gib", "wait_for_idle_gpu", "tries")
 _SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
 _ORDER = "the order of the clips follows from it"
 _SCHEDULE = "the learning rate at each step follows from it, and would jump"

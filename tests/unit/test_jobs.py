@@ -278,9 +278,38 @@ def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
     until(second, lambda state: state.reason == f"Waiting for {first.id} to finish.")
     jobs.stop(first)
     state = jobs.wait(second, PATIENCE_S)
-    assert state.status == "failed"
+    assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
     assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Resume {first.id} (or start it anew), then resume this job."
+    assert state.hint == f"Mend what it says and resume {first.id}: what waits for it goes on by itself."
+
+
+def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):
+    first = train(workspace, "resumable")  # it kills itself at step 5
+    second = train(workspace, "quick", after=(first.id,))
+    third = train(workspace, "quick", after=(second.id,))
+    other = train(workspace, "quick")
+    for job in (first, second, third, other):
+        launch(job)
+    assert jobs.wait(first, PATIENCE_S).status == "crashed"
+    skipped = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
+    assert [state.status for state in skipped] == ["skipped"] * 2
+    assert {state.message for state in skipped} == {f"{first.id} crashed, and this job needs what it makes."}
+    assert jobs.wait(other, PATIENCE_S).status == "finished"
+    resumed = jobs.resume_with_next(first, JobBoard(workspace).states(), command=COMMAND)
+    assert [job.id for job in resumed] == [first.id, second.id, third.id]
+    assert [jobs.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
+
+
+def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
+    job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", tries=3)))
+    assert until(job, lambda state: state.status == "finished").attempt == 2
+
+
+@pytest.mark.parametrize(("behaviour", "attempts"), [("wrong", 1), ("buggy", 3), ("killed", 3)])
+def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str, attempts: int):
+    job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", tries=3)))
+    until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
+    assert jobs.state(job).attempt == attempts
 
 
 def test_a_chain_runs_through(workspace: Workspace):

@@ -30,6 +30,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
         AudioMade("base", 0, "a.wav", "hello", "en", 1.5, 0.3, 0.1, "hallo", "a.png"),
         journal.CheckpointSaved(1, "checkpoints/1", True), Warned("short"), Finished({"error": 0.2, "name": None}),
         Failed("no", "do", "line 1\nline 2\r\u2028", 1), journal.Stopped("on request"),
+        journal.Skipped("no", "do"),
     ]
     append(path, *written)
     events, offset = read(path)

@@ -81,12 +81,22 @@ def test_a_training_that_its_time_limit_ended_is_not_shown_as_whole() -> None:
     assert present.progress_share(JobState(job(), "finished", steps=steps(100))) == 1.0
 
 
-def test_a_failure_shows_message_hint_exit_code_and_traceback() -> None:
+def test_a_failure_shows_message_hint_and_traceback() -> None:
     state = JobState(job(), "failed", message="The disk is full.", hint="Free some space.", traceback="line 7",
                      exit_code=1)
     shown = present.job_card(state)
-    for part in ("The disk is full.", "Free some space.", "Exit code 1", "line 7", "failed"):
+    for part in ("The disk is full.", "Free some space.", "line 7", "failed"):
         assert part in shown
+    assert "Exit code" not in shown
+
+
+def test_what_a_failure_kept_from_beginning_is_grey_and_its_reason_is_told_once() -> None:
+    first = JobState(job("tokenizer"), "failed", message="No text.", hint="Give some.", exit_code=1)
+    later = [JobState(job(verb), "skipped", message="tokenizer-1 failed.") for verb in ("extend", "train")]
+    shown = present.chain([first, *later])
+    assert shown.count("tokenizer-1 failed.") == 1
+    assert (shown.count("link bad"), shown.count("link wait"), shown.count("not started")) == (1, 2, 2)
+    assert 'class="notice bad"' not in present.job_card(later[0])
 
 
 def test_the_queue_names_its_devices_and_an_empty_one_says_so() -> None:
@@ -294,3 +304,12 @@ def test_a_result_is_shown_as_it_was_reported() -> None:
     shown = present.result_facts(Finished({"new_rows": 81, "old_rows_equal": True, "error": None}).result)
     for part in ("New rows", "81", "yes", "not measured"):
         assert part in shown
+
+
+def test_what_never_began_gives_way_to_older_results_and_what_runs_to_what_waits() -> None:
+    older, failed, waits, runs = (JobState(job(), status) for status in (
+        "finished", "skipped", "waiting", "running"))
+    assert View("train", {}, (failed, older)).newest("train") == older
+    assert View("train", {}, (failed,)).newest("train") == failed
+    assert View("train", {}, (waits, runs, older)).newest("train") == runs
+    assert View("train", {}, (waits, older)).newest("train") == waits
