@@ -16,9 +16,10 @@ from config.errors import UserError
 from config.languages import language_name
 from config.schema import PrepareOptions
 from core import compute
-from core.dataset import measuring
+from core.dataset import measuring, token_fit
 from core.dataset.importing import import_dataset
 from core.dataset.lengths import tell_of_long, too_long
+from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
@@ -49,14 +50,15 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
     with stage(reporter, "measure"):
-        found = _index(options, workspace, dataset, front_end, extractor, reporter)
+        found, fits = _index(options, workspace, dataset, front_end, extractor, reporter)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
-        "too_long": long, "clips_with_findings": found,
+        "too_long": long, "text_too_long": len(fits.too_long), "text_unknown": len(fits.unknown),
+        "clips_with_findings": found,
         "folder": str(dataset.folder),
     }
 
@@ -71,17 +73,19 @@ def _check_new(options: PrepareOptions, front_end: FrontEnd) -> None:
 
 
 def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, extractor: Extractor,
-           reporter: Reporter) -> int:
-    """Measure the recordings and sort the clips for review; how many have findings."""
+           reporter: Reporter) -> tuple[int, TokenFit]:
+    """Measure the recordings and sort the clips for review; how many have findings, and how texts fit a tokenizer."""
     chosen, folder = family(family_of(workspace, options.model)), workspace.model(options.model)
     longest = chosen.longest_speech(folder)
     over = {clip.id: f"{codes} codes of speech, the model holds {longest}"
             for clip, codes in too_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest)}
     reading = text_rules.reading(workspace, options.rules, options.language,
                                  for_language(options.language, front_end.style))
-    around = 3  # start, tag and stop
-    return measuring.index(dataset, workspace, reporter, reading, options.rules,
-                           chosen.longest_text(folder) - around, over)
+    longest_text = chosen.longest_text(folder) - 3  # start, tag and stop
+    tokenizer = token_fit.newest_tokenizer(workspace, front_end, options.language)
+    fits = token_fit.fit(dataset.clips, workspace, tokenizer, longest_text) if tokenizer else NO_TOKENIZER
+    token_fit.tell(fits, reporter)
+    return measuring.index(dataset, workspace, reporter, reading, options.rules, longest_text, over, fits), fits
 
 
 def features_of(clip: Clip, cache: FeatureCache) -> Features:

@@ -19,7 +19,9 @@ from typing import Any
 from config.errors import UserError
 from config.schema import ReviseOptions
 from core import compute, review
-from core.dataset.clip_index import ClipIndex, MeasureStore, build
+from core.dataset import token_fit
+from core.dataset.clip_index import ClipIndex, Judged, MeasureStore, build
+from core.dataset.token_fit import NO_TOKENIZER
 from core.job.journal import Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.aside import written_aside
@@ -242,10 +244,21 @@ def _index(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Read
     """Judge the new version: measures are there already, texts are read anew where they changed."""
     measures = MeasureStore(workspace).load(clip.sha256 for clip in dataset.clips)
     before = {one.clip.id: one for one in old.all()}
+    tokenizer = about.get("tokenizer", "")
+    there = tokenizer in workspace.list_tokenizers()
+    fits = token_fit.fit(dataset.clips, workspace, tokenizer, int(about["longest_tokens"])) if there else NO_TOKENIZER
     spoken = []
     for clip in dataset.clips:
-        there = before.get(clip.id)
-        text = there.spoken if there and there.clip.text == clip.text else reading.normal(clip.text)
-        over = next((one.message for one in there.findings if one.kind == "too long"), "") if there else ""
-        spoken.append(Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), over=over))
+        one = before.get(clip.id)
+        text = one.spoken if one and one.clip.text == clip.text else reading.normal(clip.text)
+        same = one is not None and one.clip.sha256 == clip.sha256
+        over = _codes_over(one) if one and same else ""
+        spoken.append(Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), fits.unknown.get(clip.id, ""),
+                             "; ".join(filter(None, (over, fits.too_long.get(clip.id))))))
     build(workspace, dataset, spoken, about)
+
+
+def _codes_over(one: Judged) -> str:
+    """What was said of speech that is too long for the model."""
+    said = next((each.message for each in one.findings if each.kind == "too long"), "")
+    return "; ".join(part for part in said.split("; ") if "codes of speech" in part)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from config.errors import UserError
 from core.dataset.clip_index import MeasureStore, build
+from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
 from core.workspace import Workspace
@@ -46,18 +47,20 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
 
 
 def index(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
-          longest_text: int = 0, over: Mapping[str, str] = _NONE) -> int:
+          longest_text: int = 0, over: Mapping[str, str] = _NONE, fits: TokenFit = NO_TOKENIZER) -> int:
     """Measure and index `dataset`; how many of its clips have findings.
 
     `rules`: the name of those in `reading`. `longest_text`: characters that the model can hold, 0 where nobody knows.
-    `over`: by id, in words, the clips whose speech is longer than the model can hold.
+    `over`: by id, in words, the clips whose speech is longer than the model can hold. `fits`: by a tokenizer.
     """
     found = measure_dataset(dataset, workspace, reporter)
     texts = [reading.normal(clip.text) for clip in dataset.clips]
-    spoken = [Spoken(clip.id, text, clip.speaker, found.get(clip.sha256), over=over.get(clip.id, ""))
+    spoken = [Spoken(clip.id, text, clip.speaker, found.get(clip.sha256), fits.unknown.get(clip.id, ""),
+                     "; ".join(filter(None, (over.get(clip.id), fits.too_long.get(clip.id)))))
               for clip, text in zip(dataset.clips, texts, strict=True)]
     about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
-             "longest_text": str(longest_text)}
+             "longest_text": "0" if fits.tokenizer else str(longest_text),  # tokens say it better than characters
+             "tokenizer": fits.tokenizer, "longest_tokens": str(longest_text)}
     return _tell(build(workspace, dataset, spoken, about), reporter)
 
 

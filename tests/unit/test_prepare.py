@@ -15,6 +15,7 @@ from core import prepare
 from core.incoming import sources
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
+from core.review import index_of
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache
@@ -59,6 +60,23 @@ def test_a_language_of_the_base_is_refused_before_anything_is_read(
         prepare.run(asked, workspace, Recorder())
     assert known in caught.value.hint
     assert workspace.list_datasets() == []
+
+
+def test_a_tokenizer_that_is_there_counts_what_it_cannot_write(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    known = sorted({letter for text in AMHARIC[:4] for letter in text if letter != " "})
+    base().extended("am", "ethiopic", known, []).save(workspace.tokenizers / "mine")
+    base().extended("ti", "ethiopic", ["ሰ"], []).save(workspace.tokenizers / "another-language")
+    source = write_dataset(tmp_path / "in", (*AMHARIC[:4], AMHARIC[0] * 6, "ቡና"))
+    recorder = Recorder()
+    result = prepare.run(options(source), workspace, recorder)
+    assert (result["text_unknown"], result["text_too_long"]) == (1, 1)
+    assert "1 texts have characters that the tokenizer mine does not know" in recorder.warnings
+    assert "ቡ (U+1261)" in recorder.warnings
+    found = {one.clip.id: one.findings for one in index_of(workspace, "d").all()}
+    assert "unknown characters" in {finding.kind for finding in found["clip5"]}
+    assert "tokens of text, the model holds 57" in next(one.message for one in found["clip4"] if one.kind == "too long")
+    assert not {finding.kind for finding in found["clip0"]} & {"unknown characters", "too long"}
 
 
 def test_again_computes_nothing(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
