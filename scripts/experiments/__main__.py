@@ -13,12 +13,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core import demo, jobs
 from core.job.state import JobState
 from core.proof import certificate
 from core.workspace import Workspace
+from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.experiments import measured, plan, process, report
 from scripts.experiments.measured import Measured
@@ -125,7 +128,7 @@ def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int
         return [one for folder in folders if (one := measured.read(folder))]
 
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
-    path.write_text("\n".join(sections), encoding="utf-8")
+    path.write_text(report.page(machine.describe(torch.device("cpu")), sections), encoding="utf-8")
     print(f"Written: {path}")
 
 

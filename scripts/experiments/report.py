@@ -1,9 +1,10 @@
-"""The tables of `docs/experiments.md`, from what was measured."""
+"""`docs/experiments.md`: what was tried, on what, and a table a group, from what was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from scripts.benchmark.machine import Machine
 from scripts.experiments.measured import Measured, spread
 from scripts.experiments.plan import Group
 
@@ -11,10 +12,33 @@ Found = Mapping[str, Sequence[Measured]]
 """Seeds by the name of the trial."""
 
 
+_HEAD = """# What was tried
+
+Made by `python -m scripts.experiments`, on the built-in model and the demo dataset. Each row is the demo's training
+with what `scripts/experiments/plan.yaml` changes of it; a seed decides the new rows, the order of the clips and what is
+hidden of them. Values are means over the seeds, with the sample's standard deviation.
+
+- Errors are those of the judge on held-out sentences that it hears spoken, in percent of their letters: *after* the
+  training, and *before* it by the base model (a new language: by its untrained rows).
+- *Base tensors as they were* counts those of the base model that are equal to the bit.
+- *Processor* is the processor time of the whole job on one thread, its judging and its certificate included; *memory*
+  is the most that its process held, the program and its libraries included.
+- Losses are of held-out speech of the new language, in nats a code.
+"""
+
+
+def page(machine: Machine, sections: Sequence[str]) -> str:
+    """The whole text."""
+    where = (f"Measured on {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, "
+             f"torch {machine.torch}; commit {machine.commit}.")
+    return "\n".join([_HEAD, f"{where}\n", *sections])
+
+
 def section(group: Group, found: Found) -> str:
-    """A heading and a table."""
+    """A heading, the length of the trainings, and a table."""
     rows = _heard(group, found) if group.measure == "heard" else _losses(group, found)
-    return f"## {group.title}\n\n{_table(rows)}\n"
+    options = group.trials[0].training(0)
+    return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{_table(rows)}\n"
 
 
 def _heard(group: Group, found: Found) -> list[Sequence[str]]:

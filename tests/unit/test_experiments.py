@@ -6,10 +6,13 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from config.schema import TrainOptions
 from core import demo
 from core.job.directory import create
 from core.workspace import Workspace
+from scripts.benchmark import machine
 from scripts.experiments import measured, plan, process, report
 from scripts.experiments.measured import Measured
 
@@ -71,3 +74,11 @@ def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
     assert second.peak_bytes >= first.peak_bytes + 0.5 * len(held)
     job.lock.write_text("999999999 train\n")
     assert process.used_by(job) is None
+
+
+def test_the_page_says_where_and_how_it_was_measured() -> None:
+    scope, *_ = plan.read()
+    shown = report.page(machine.describe(torch.device("cpu")), [report.section(scope, {"rows": [ONE]})])
+    assert shown.startswith("# What was tried\n")
+    assert " cores, " in shown
+    assert "400 steps of 16 clips." in shown
