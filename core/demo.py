@@ -28,6 +28,7 @@ class ChainOptions:
     source: str = "demo"  # `demo`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
+    rules: str = "am"  # that write numbers out, so that digits can be typed later, if they are not learnt
     merges: int = 0
     train: TrainOptions = field(default_factory=lambda: preset("train", TrainOptions))  # names are set by the chain
     name: str | None = None  # of the training run
@@ -61,11 +62,9 @@ def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job
 
 def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     """Verb and options of each job of the chain."""
-    from data.rules import names  # on use: the command line reads options from here before it needs any data
-
     model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
     tokenizer = {"tokenizer": chosen.extended}
-    rules = {"rules": chosen.language if chosen.language in names() else ""}  # digits are typed later, if not learnt
+    rules = {"rules": chosen.rules}
     values: dict[str, dict[str, object]] = {
         "download": {**model},
         "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language, **rules},

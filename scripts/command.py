@@ -12,8 +12,9 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
@@ -30,14 +31,14 @@ from scripts import preset
 
 USAGE = 2
 DEFAULT_WORKSPACE = "workspace"
+Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
 def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False) -> int:
     """Run `verb` as the command line says; the exit code."""
     parser = build_parser(verb, resumable=resumable)
     given = parser.parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without Ethiopic letters must not end a run
+    _take_any_letter()
     resuming = resumable and given.resume is not None
     if resuming and (given_values(given, VERBS[verb]) or given.config or given.name or preset.given(given)):
         parser.error("--resume goes on with a run as it was configured; it takes no other option")
@@ -56,6 +57,35 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
     except UserError as error:
         code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED
         return _refuse(error, code, given.json)
+
+
+def do_at_once(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work, *,
+               refused: int = USAGE) -> int:
+    """The frame of what is no job: parse, open the workspace, `do` it, say the outcome; the exit code.
+
+    `do` gives what `--json` tells, or an exit code when it has said all itself; `refused` is that of its `UserError`.
+    """
+    given = parser.parse_args(arguments)
+    _take_any_letter()
+    try:
+        workspace = Workspace.open(given.workspace)
+    except UserError as error:
+        return _refuse(error, USAGE, given.json)
+    try:
+        outcome = do(workspace, given)
+    except UserError as error:
+        return _refuse(error, refused, given.json)
+    if isinstance(outcome, int):
+        return outcome
+    if given.json:
+        print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
+    return 0
+
+
+def _take_any_letter() -> None:
+    """A terminal without Ethiopic letters must not end the work."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:

@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
-from config.errors import UserError
 from core import jobs
 from core.job import kept, places
 from core.job.reader import JobBoard
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, USAGE
+from scripts.command import DEFAULT_WORKSPACE, do_at_once
 
 MOST = 20  # ended jobs that are listed
 Action = Callable[[JobBoard, str], str]
@@ -24,15 +23,12 @@ Action = Callable[[JobBoard, str], str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is asked; the exit code: 0 done, 1 refused, 2 wrong usage."""
-    given = build_parser().parse_args(arguments)
-    try:
-        board = JobBoard(Workspace.open(given.workspace))
-    except UserError as error:
-        return _refuse(error, USAGE)
-    try:
-        said = {**ACTIONS, **MOVES}[given.do](board, given.job) if given.do != "list" else ""
-    except UserError as error:
-        return _refuse(error, 1)
+    return do_at_once(build_parser(), arguments, _do, refused=1)
+
+
+def _do(workspace: Workspace, given: argparse.Namespace) -> int:
+    board = JobBoard(workspace)
+    said = {**ACTIONS, **MOVES}[given.do](board, given.job) if given.do != "list" else ""
     if said:
         print(said)
     else:
@@ -101,11 +97,6 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
             print(f"{state.status:9} {state.job.device:5} {state.id}  {state.reason or state.message}".rstrip())
     if not queue and not ended and not as_json:
         print("There are no jobs in this workspace.")
-
-
-def _refuse(error: UserError, code: int) -> int:
-    sys.stderr.write(f"{error.message}\n{error.hint}\n")
-    return code
 
 
 if __name__ == "__main__":

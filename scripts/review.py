@@ -12,42 +12,31 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from config.errors import UserError
 from core import review
 from core.dataset.clip_index import Judged
 from core.review import Decision
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, USAGE
+from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.command import main as run_verb
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    given = build_parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        workspace = Workspace.open(given.workspace)
-        if given.save_as:
-            _decide(workspace, given)
-            return run_verb("revise", ["--dataset", given.dataset, "--save-as", given.save_as, "--model", given.model,
-                                       "--workspace", given.workspace, *(["--json"] if given.json else [])])
-        outcome = _do(workspace, given)
-    except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        if given.json:
-            print(json.dumps({"status": "refused", "message": error.message, "hint": error.hint}, ensure_ascii=False))
-        return USAGE
-    if given.json:
-        print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
-    return 0
+    return do_at_once(build_parser(), arguments, _save_or_show)
+
+
+def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any] | int:
+    """Write the decided dataset as a job of its own, or show what was found."""
+    if not given.save_as:
+        return _do(workspace, given)
+    _decide(workspace, given)
+    return run_verb("revise", ["--dataset", given.dataset, "--save-as", given.save_as, "--model", given.model,
+                               "--workspace", given.workspace, *(["--json"] if given.json else [])])
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,25 +19,12 @@ from typing import Any
 from config.errors import UserError
 from core.text import rules_preview, text_rules
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, USAGE
+from scripts.command import DEFAULT_WORKSPACE, do_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    given = build_parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        workspace = Workspace.open(given.workspace)
-        outcome = _PARTS[given.part](workspace, given)
-    except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        if given.json:
-            print(json.dumps({"status": "refused", "message": error.message, "hint": error.hint}, ensure_ascii=False))
-        return USAGE
-    if given.json:
-        print(json.dumps({"status": "ok", **outcome}, ensure_ascii=False))
-    return 0
+    return do_at_once(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
 
 
 def build_parser() -> argparse.ArgumentParser:

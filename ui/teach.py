@@ -11,6 +11,7 @@ from config.schema import CompareOptions, TokenizerOptions, TrainOptions
 from core import demo
 from core.library import offers
 from core.library.catalog import FAMILIES, Family, family, family_of
+from core.text import text_rules
 from core.workspace import Workspace
 from ui import present, records
 from ui.live import View
@@ -114,6 +115,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     picked = {} if dataset == DEMO else {"dataset": dataset, "source": records.dataset_source(workspace, dataset)}
     return demo.ChainOptions(
         model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
+        rules=language if text_rules.ships(language) else "",
         merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=training(one, length), **picked)
 
 
