@@ -9,11 +9,13 @@ quadratic, so their gradients are added as they are. The Fisher estimate is scal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+
+from core.training.in_place import in_place
 
 
 class Anchors:
@@ -25,14 +27,9 @@ class Anchors:
         self._values = {name: values.get(name, value).detach().to(value).clone() for name, value in parameters.items()}
         self.importance: dict[str, torch.Tensor] = {}
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> AbstractContextManager[None]:
         """Context in which the base is what it was; for passes without gradients."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+        return in_place(self._parameters, self._values)
 
     def estimate(self, samples: Sequence[Callable[[], torch.Tensor]]) -> None:
         """Set `importance` from the losses of base-language samples, with the base as it was.
@@ -65,8 +62,3 @@ class Anchors:
         gone = sum((value - self._values[name]).square().sum().item() for name, value in self._parameters.items())
         own = sum(value.square().sum().item() for value in self._values.values())
         return float((gone / max(own, 1e-30)) ** 0.5)
-
-    def _exchange(self) -> None:
-        """Change places by reference: nothing is copied."""
-        for name, value in self._parameters.items():
-            value.data, self._values[name] = self._values[name], value.data

@@ -6,11 +6,15 @@ early steps count for little: the decay begins small and rises to the one asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+
+from core.training.in_place import in_place
+
+_STEPS, _TRAINED = "averaged", "trained/"
 
 
 class Average:
@@ -29,18 +33,21 @@ class Average:
         for name, value in self._parameters.items():
             self.values[name].lerp_(value, 1 - decay)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> AbstractContextManager[None]:
         """Context in which the model has the averages."""
-        self._exchange()
-        try:
-            yield
-        finally:
-            self._exchange()
+        return in_place(self._parameters, self.values)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What goes on: how far the average is, and the values that are trained. Model files hold the average."""
+        trained = {_TRAINED + name: value.detach().clone() for name, value in self._parameters.items()}
+        return {_STEPS: torch.tensor(self.steps), **trained}
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take the averages from the model, and the trained values from `state`, where an average was saved."""
+        if _STEPS not in state:
+            return
+        self.steps = int(state[_STEPS])
         for name, value in self._parameters.items():
-            held = value.clone()
-            value.copy_(self.values[name])
-            self.values[name].copy_(held)
+            self.values[name].copy_(value)
+            value.copy_(state[_TRAINED + name])

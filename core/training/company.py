@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
 from core.job.reporter import StopRequested
+from core.training.fitting import Setting
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 
@@ -44,22 +45,29 @@ class Company:
 
     def join(self, model: SpeechModel, *, may_skip: bool = False) -> None:
         """Share the gradients of what `model` trains from now on; `may_skip`: a pass need not reach all of it."""
-        self._wrapped = DistributedDataParallel(_Forward(model), broadcast_buffers=False, init_sync=False,
-                                                find_unused_parameters=may_skip)
+        self._wrapped = DistributedDataParallel(_Forward(model, may_skip), broadcast_buffers=False,
+                                                init_sync=False, find_unused_parameters=may_skip)
 
-    def losses(self, last: bool, *given: Any, **named: Any) -> Losses:
-        """`SpeechModel.losses` of a part of this process's share; the `last` one's backward pass shares the gradients.
-
-        Processes may have different numbers of parts; each has one that is the last.
-        """
+    def losses(self, *given: Any, **named: Any) -> Losses:
+        """`SpeechModel.losses` of a part of this process's share; its gradients stay here until `share_gradients`."""
         assert self._wrapped is not None
-        with _told(self._others), nullcontext() if last else self._wrapped.no_sync():
+        with self._wrapped.no_sync():
             found: Losses = self._wrapped(*given, **named)
             return found
 
-    def share(self, items: Sequence[Any]) -> list[Any]:
-        """What of `items` is this process's to learn; together the processes have each once."""
-        return list(items[self.rank::self.size])
+    def share_gradients(self) -> None:
+        """Let every process have the mean of all gradients.
+
+        DistributedDataParallel shares within a backward pass, where a process that ran out of memory would leave the
+        others waiting for ever. So it gets a pass of its own, over nothing, once all have said that theirs are done.
+        """
+        assert self._wrapped is not None
+        with _told(self._others):
+            self._wrapped().backward()
+
+    def all_well(self, well: bool) -> bool:
+        """Whether all processes are."""
+        return bool(self.total(torch.tensor([0 if well else 1])).item() == 0)
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of `values` over the processes."""
@@ -68,13 +76,14 @@ class Company:
             dist.all_reduce(summed)
         return summed
 
-    def tell(self, word: int) -> None:
-        """As rank 0: say what all do next."""
-        self.agree(word)
+    def tell(self, word: int, how: Setting | None = None) -> None:
+        """As rank 0: say what all do next, and in which setting."""
+        self.agree((word, how))
 
-    def hear(self) -> int:
+    def hear(self) -> tuple[int, Setting | None]:
         """As one of the others: wait for the next word."""
-        return int(self.agree(END))
+        word, how = self.agree(None)
+        return word, how
 
     def agree(self, value: Any) -> Any:
         """What rank 0 says; a plain value."""
@@ -98,14 +107,18 @@ class Company:
 
 
 class _Forward(nn.Module):
-    """The losses as a module's forward pass, which is where DistributedDataParallel listens."""
+    """The losses as a module's forward pass, which is where DistributedDataParallel listens; of nothing, it is zero."""
 
-    def __init__(self, model: SpeechModel) -> None:
+    def __init__(self, model: SpeechModel, may_skip: bool) -> None:
         super().__init__()
-        self.module, self._losses = model.module, model.losses
+        self.module, self._losses, self._may_skip = model.module, model.losses, may_skip
 
-    def forward(self, *given: Any, **named: Any) -> Losses:
-        return self._losses(*given, **named)
+    def forward(self, *given: Any, **named: Any) -> Losses | torch.Tensor:
+        if given:
+            return self._losses(*given, **named)
+        reached = [value for value in self.module.parameters() if value.requires_grad and
+                   (value.grad is not None or not self._may_skip)]
+        return torch.stack([value.flatten()[:1].sum() * 0.0 for value in reached]).sum()
 
 
 @contextmanager

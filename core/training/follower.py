@@ -53,7 +53,10 @@ def follow(beside: company.Company, workspace: Workspace, device: torch.device) 
     name, settings = beside.agree(None)
     run = Silent(workspace.runs / name)
     trainer = open_run(TrainOptions(**settings), workspace, run, device, company=beside).trainer
-    while (word := beside.hear()) != company.END:
+    while (heard := beside.hear())[0] != company.END:
+        word, setting = heard
+        if setting is not None and setting != trainer.setting:
+            trainer.use(setting)
         if word == company.STEP:
             trainer.take_step()
         else:

@@ -9,8 +9,8 @@ result. The device is waited for once a step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from models.base import Losses, LossOptions, Predictions, Sample
 
 _BETAS = (0.9, 0.98)
 _PEAK = "peak"  # of the rate of a parameter group
+_SCALER = "scaler"
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Work:
     anchors: Anchors | None = None
     company: Company | None = None  # the processes that share each step
 
-    def losses(self, last: bool, *given: Any, **named: Any) -> Losses:
-        """The model's losses of a pass; with the `last` of a step the processes share their gradients."""
-        return self.company.losses(last, *given, **named) if self.company else self.voice.model.losses(*given, **named)
+    def losses(self, *given: Any, **named: Any) -> Losses:
+        """The model's losses of a pass."""
+        return (self.company or self.voice.model).losses(*given, **named)
 
     def teaching(self) -> ExitStack:
         """Context in which the model is the base that the run began with; for passes without gradients."""
@@ -114,37 +115,17 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     """Leave the clipped gradients of the micro-batches on what is trained; `seeds` are one a sample, in order.
 
     `rehearsed` says which of the micro-batches are of base languages, for distillation; without it none is.
-    A loss or gradient that is not a number leaves none and raises `NotFinite`.
+    A loss or gradient that is not a number leaves none and raises `NotFinite`. Where one of several processes runs out
+    of memory, all raise `OutOfMemoryError`.
     """
-    options, waiting = work.options, list(seeds)
-    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
+    options, company = work.options, work.company
     speech_targets = sum(sample.speech_targets for batch in micro_batches for sample in batch)
     text_targets = sum(sample.text_targets for batch in micro_batches for sample in batch)
-    company, last = work.company, len(micro_batches) - 1
     if company:
         speech_targets, text_targets = company.total(torch.tensor([speech_targets, text_targets])).tolist()
-    size = company.size if company else 1  # processes average their gradients, and the loss is a sum
-    told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
-    adapters = work.voice.adapters
     work.optimizer.zero_grad(set_to_none=True)
-    for index, batch in enumerate(micro_batches):
-        own, waiting = waiting[:len(batch)], waiting[len(batch):]
-        teacher = _teacher(work, batch, hiding, own) if index < len(rehearsed) and rehearsed[index] else {}
-        with work.precision.autocast():
-            losses = work.losses(index == last, batch, hiding, own, **teacher)
-        assert losses.speech_count == sum(sample.speech_targets for sample in batch)
-        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
-        total = speech + options.text_loss_weight * text
-        if losses.attention_sum is not None:
-            total = total + options.attention_weight * losses.attention_sum / speech_targets
-        if losses.speech_divergence is not None and losses.text_divergence is not None:
-            text_share = options.text_loss_weight * losses.text_divergence / text_targets
-            total = total + options.distillation * (losses.speech_divergence / speech_targets + text_share)
-        if index == 0 and adapters is not None and adapters.allocation is not None:
-            total = total + adapters.allocation.penalty() / size
-        work.scaler.scale(total * size if company else total).backward()
-        told = told + torch.stack([speech, text]).detach()
-    told = company.total(told) if company else told
+    targets = speech_targets, text_targets
+    told = _together(work, lambda: _backward(work, micro_batches, seeds, rehearsed, targets))
     work.scaler.unscale_(work.optimizer)
     if work.anchors is not None:
         work.anchors.pull(options.l2_sp, options.ewc)
@@ -155,6 +136,47 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
         work.optimizer.zero_grad(set_to_none=True)
         raise NotFinite(found)
     return found
+
+
+def _together(work: Work, backward: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What `backward` gives, summed over the processes, whose gradients become the same."""
+    if work.company is None:
+        return backward()
+    told = None
+    with suppress(torch.OutOfMemoryError):  # what the failed pass held is freed with its frames
+        told = backward()
+    if not work.company.all_well(told is not None) or told is None:
+        raise torch.OutOfMemoryError("One of the processes that share this step ran out of memory.")
+    work.company.share_gradients()
+    return work.company.total(told)
+
+
+def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequence[int], rehearsed: Sequence[bool],
+              targets: tuple[int, int]) -> torch.Tensor:
+    """Leave the gradients of the micro-batches; the losses (2,) of speech and text, as shares of all `targets`."""
+    options, waiting, (speech_targets, text_targets) = work.options, list(seeds), targets
+    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
+    size = work.company.size if work.company else 1  # processes average their gradients, and the loss is a sum
+    told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
+    adapters = work.voice.adapters
+    for index, batch in enumerate(micro_batches):
+        own, waiting = waiting[:len(batch)], waiting[len(batch):]
+        teacher = _teacher(work, batch, hiding, own) if index < len(rehearsed) and rehearsed[index] else {}
+        with work.precision.autocast():
+            losses = work.losses(batch, hiding, own, **teacher)
+        assert losses.speech_count == sum(sample.speech_targets for sample in batch)
+        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
+        total = speech + options.text_loss_weight * text
+        if losses.attention_sum is not None:
+            total = total + options.attention_weight * losses.attention_sum / speech_targets
+        if losses.speech_divergence is not None and losses.text_divergence is not None:
+            text_share = options.text_loss_weight * losses.text_divergence / text_targets
+            total = total + options.distillation * (losses.speech_divergence / speech_targets + text_share)
+        if index == 0 and adapters is not None and adapters.allocation is not None:
+            total = total + adapters.allocation.penalty() / size
+        work.scaler.scale(total * size if size > 1 else total).backward()
+        told = told + torch.stack([speech, text]).detach()
+    return told
 
 
 def _teacher(work: Work, batch: Sequence[Sample], hiding: LossOptions, seeds: Sequence[int]) -> dict[str, Predictions]:
@@ -173,9 +195,27 @@ def apply(work: Work, step: int) -> None:
         work.voice.adapters.allocation.follow(step)
 
 
+def scaler_state(scaler: GradScaler) -> dict[str, torch.Tensor]:
+    """The scale of the loss, where it has one, for a checkpoint."""
+    if not scaler.is_enabled():
+        return {}
+    values = scaler.state_dict()
+    return {_SCALER: torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)}
+
+
+def restore_scaler(scaler: GradScaler, state: Mapping[str, torch.Tensor]) -> None:
+    """Put back what `scaler_state` gave."""
+    if scaler.is_enabled() and _SCALER in state:
+        scale, tracker = state[_SCALER].tolist()
+        scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)})
+
+
 def lower_scale(work: Work, fault: NotFinite) -> bool:
     """After gradients that were too large for float16: scale the loss less. False where that cannot be the reason."""
-    if not work.scaler.is_enabled() or not math.isfinite(fault.losses.speech + fault.losses.text):
+    if not work.scaler.is_enabled():
+        return False
+    if not math.isfinite(fault.losses.speech + fault.losses.text):
+        work.scaler.update(work.scaler.get_scale())  # it stays, and the gradients of the next batch can be unscaled
         return False
     before = work.scaler.get_scale()
     work.scaler.update()

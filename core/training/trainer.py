@@ -8,45 +8,36 @@ cut into smaller passes and taken again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.training import checkpoint, optimization, scopes, training_data
+from core.training import checkpoint, counting, feed, optimization, scopes, training_data
 from core.training.anchors import Anchors
 from core.training.averaging import Average
 from core.training.checkpoint import TrainerState
 from core.training.company import STATE, STEP, Company
+from core.training.counting import Counts
 from core.training.feed import Batch, Feed
 from core.training.fitting import Setting
+from core.training.in_place import in_place
 from core.training.optimization import NotFinite, StepLosses, Work
+from core.training.randomness import Randomness
 from core.training.training_data import TrainingData, Utterance
 from core.voice_model.loading import VoiceModel
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.voice_model.rank_allocation import RankAllocation
 from data.batches import Draw
-from models.base import LossOptions, Sample
+from models.base import LossOptions
 
-_ALLOCATION, _TRAINED, _AVERAGED, _BASE_LOSS = "allocation/", "trained/", "averaged", "base_loss/"
+_ALLOCATION, _BASE_LOSS = "allocation/", "base_loss/"
 _MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What trains and what does not, in rows and parameters."""
-
-    new_rows: int
-    old_rows: int
-    row_parameters: int
-    adapter_parameters: int
-    base_parameters: int  # that stay as they are
-    changed_parameters: int = 0  # of the base, in `full`
 
 
 class Trainer:
@@ -73,8 +64,7 @@ class Trainer:
         self._work = Work(voice, self.trained, options, precision,
                           optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
                           Anchors(self.trained.base, voice.base_values) if anchored else None, company)
-        self._generator = torch.Generator().manual_seed(options.seed)
-        torch.manual_seed(options.seed + rank)  # adapter dropout draws from torch's own generators
+        self._random = Randomness(options.seed, rank, voice.device)
         self._feed = Feed(options, data, rehearsed, voice.model.prompt_length, size)
         self._warn = warn
         self.skipped = 0  # batches whose loss was no number
@@ -92,15 +82,8 @@ class Trainer:
 
     @property
     def counts(self) -> Counts:
-        """The plan in numbers; sizes are those of the tensors."""
-        module, tables = self.voice.model.module, self.voice.model.text_tables
-        rows = next(iter(self.trained.rows.values()))
-        trained = sum(value.numel() for value in self.trained.named.values())
-        everything = sum(value.numel() for value in module.state_dict().values())
-        return Counts(len(rows), len(module.get_buffer(f"{tables[0]}.weight")),
-                      sum(value.numel() for value in self.trained.rows.values()),
-                      sum(value.numel() for value in self.trained.adapters.values()), everything - trained,
-                      sum(value.numel() for value in self.trained.base.values()))
+        """The plan in numbers."""
+        return counting.counts(self.voice, self.trained)
 
     @property
     def frozen_hash(self) -> str:
@@ -117,6 +100,16 @@ class Trainer:
         """Context in which the model is what is measured, saved and spoken with: the average, where there is one."""
         return self._average.in_place() if self._average else nullcontext()
 
+    @contextmanager
+    def as_base(self) -> Iterator[VoiceModel]:
+        """Context in which the model is the base alone, also of a run that began on the weights of another."""
+        named = self.trained.base
+        values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
+        adapters = self.voice.adapters
+        with in_place({name: named[name] for name in values}, values), \
+                adapters.switched(False) if adapters else nullcontext():
+            yield replace(self.voice, adapters=None)
+
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """It holds what is trained and nothing else."""
@@ -131,7 +124,7 @@ class Trainer:
         """One optimizer step; batches whose loss is no number are skipped, and `Diverged` is raised after a few."""
         began = time.monotonic()
         if self.company and self.company.rank == 0:
-            self.company.tell(STEP)
+            self.company.tell(STEP, self.setting)  # which only this process has tried out
         self.voice.model.module.train()
         self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
         losses = self._learn()
@@ -149,12 +142,12 @@ class Trainer:
         while True:
             drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
             count = sum(len(batch.samples) for batch in drawn)
-            seeds = torch.randint(2**62, (count,), generator=self._generator).tolist()
-            randomness = self._randomness()
+            seeds = self._random.seeds(count)
+            randomness = self._random.state()
             try:
                 with self._learning():
                     while (losses := self._gradients(drawn, seeds)) is None:
-                        self._restore_randomness(randomness)
+                        self._random.restore(randomness)
                     optimization.apply(self._work, self.step + 1)
                 return losses
             except NotFinite as fault:
@@ -184,20 +177,17 @@ class Trainer:
     def state(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves."""
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names)
-        tensors |= self._randomness()
+        tensors |= self._random.state()
         if self.company:
             if self.company.rank == 0:
                 self.company.tell(STATE)
-            tensors |= self.company.gathered(self._randomness())
+            tensors |= self.company.gathered(self._random.state())
         tensors["skipped"] = torch.tensor(self.skipped)
         tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
                     for language, loss in self.base_losses.items()}
-        if self._average:  # the model's own files hold the average
-            tensors[_AVERAGED] = torch.tensor(self._average.steps)
-            tensors |= {_TRAINED + name: value.detach().clone() for name, value in self.trained.named.items()}
-        if self._work.scaler.is_enabled():
-            values = self._work.scaler.state_dict()
-            tensors["scaler"] = torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)
+        if self._average:
+            tensors |= self._average.state()
+        tensors |= optimization.scaler_state(self._work.scaler)
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors,
@@ -210,26 +200,15 @@ class Trainer:
         self.skipped = int(state.tensors["skipped"]) if "skipped" in state.tensors else 0
         self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
                             if name.startswith(_BASE_LOSS)}
-        if self._average and _AVERAGED in state.tensors:
-            self._restore_average(self._average, state.tensors)
+        if self._average:
+            self._average.restore(state.tensors)
         self._feed.move_to(state.order, state.replay)
-        self._restore_randomness({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
-        if self._work.scaler.is_enabled() and "scaler" in state.tensors:
-            scale, tracker = state.tensors["scaler"].tolist()
-            values = {**self._work.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)}
-            self._work.scaler.load_state_dict(values)
+        self._random.restore({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
+        optimization.restore_scaler(self._work.scaler, state.tensors)
         if allocation := self._allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
         self.use(state.setting)
-
-    @torch.no_grad()
-    def _restore_average(self, average: Average, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the averages from the model, and the trained values from `tensors`."""
-        average.steps = int(tensors[_AVERAGED])
-        for name, value in self.trained.named.items():
-            average.values[name].copy_(value)
-            value.copy_(tensors[_TRAINED + name])
 
     def _estimate_importance(self, anchors: Anchors, rehearsed: Sequence[Utterance]) -> None:
         """How much the base languages depend on each number of the base, from clips to rehearse."""
@@ -253,8 +232,9 @@ class Trainer:
     def _gradients(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> StepLosses | None:
         """The gradients of a step; None when it has to be tried again, in a setting that was changed."""
         try:
-            own, own_seeds = self._share(drawn, seeds)
-            passes = self._passes(own)
+            rank, size = (self.company.rank, self.company.size) if self.company else (0, 1)
+            own, own_seeds = feed.shared(drawn, seeds, rank, size)
+            passes = feed.passes(own, self.setting.size(self.options.batch_size))
             return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
                                           [rehearsed for _, rehearsed in passes])
         except NotFinite as fault:
@@ -266,23 +246,6 @@ class Trainer:
         self._shrink()
         return None
 
-    def _share(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> tuple[Sequence[Batch], Sequence[int]]:
-        """What of each batch this process learns, with the seeds of those samples."""
-        if self.company is None:
-            return drawn, seeds
-        own, own_seeds, waiting = [], list[int](), list(seeds)
-        for batch in drawn:
-            part, waiting = waiting[:len(batch.samples)], waiting[len(batch.samples):]
-            own.append(replace(batch, samples=self.company.share(batch.samples)))
-            own_seeds += self.company.share(part)
-        return own, own_seeds
-
-    def _passes(self, drawn: Sequence[Batch]) -> list[tuple[list[Sample], bool]]:
-        """The samples of the batches, in their order, cut as the setting says, and whether they are rehearsed."""
-        size = self.setting.size(self.options.batch_size)
-        return [(batch.samples[start:start + size], batch.rehearsed)
-                for batch in drawn for start in range(0, len(batch.samples), size)]
-
     def _shrink(self) -> None:
         """After a step ran out of memory: halve the passes, and once they are single clips recompute activations."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -292,7 +255,7 @@ class Trainer:
         smaller = before.halved(batch_size)
         if smaller is None and not before.recompute and self.options.activation_checkpointing == "auto":
             smaller = replace(before, recompute=True)
-        if smaller is None or self.company:  # the others wait for this process
+        if smaller is None:
             raise UserError(
                 f"The memory of the device did not suffice for a single clip at step {self.step + 1}.",
                 "Close what else uses the device, leave out the longest clips, or train where there is more memory.",
@@ -305,30 +268,17 @@ class Trainer:
             f"times a step instead of {before.parts * self.options.accumulation}. The step is taken again with the "
             "same samples.")
 
-    def _randomness(self) -> dict[str, torch.Tensor]:
-        """The states of all random generators."""
-        states = {"generator/hiding": self._generator.get_state(), "generator/torch": torch.get_rng_state()}
-        if self.voice.device.type == "cuda":
-            states["generator/cuda"] = torch.cuda.get_rng_state(self.voice.device)
-        return states
-
-    def _restore_randomness(self, states: Mapping[str, torch.Tensor]) -> None:
-        self._generator.set_state(states["generator/hiding"])
-        torch.set_rng_state(states["generator/torch"])
-        if self.voice.device.type == "cuda" and "generator/cuda" in states:
-            torch.cuda.set_rng_state(states["generator/cuda"], self.voice.device)
-
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
         """Training mode for a while; afterwards generators and gradients are as if nothing had been."""
-        randomness = self._randomness()
+        randomness = self._random.state()
         self.voice.model.module.train()
         try:
             yield
         finally:
             self.voice.model.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
-            self._restore_randomness(randomness)
+            self._random.restore(randomness)
 
     @contextmanager
     def _learning(self) -> Iterator[None]:

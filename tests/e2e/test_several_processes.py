@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import socket
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +17,15 @@ from core.job import directory as job_files
 from core.job import journal
 from core.job.journal import Step
 from core.job.reporter import StopRequested
-from core.training import checkpoint, opening, training_data
+from core.training import checkpoint, company, opening, training_data
+from core.training.company import Company
 from core.training.trainer import Trainer
 from core.voice_model.loading import load_checkpoint
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
+CPU = torch.device("cpu")
 # Dropout draws from each process's own generator; what is hidden of a clip follows from the clip's seed.
 SAME = {"steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "adapter_dropout": 0.0, "text_dropout": 0.3,
         "accumulation": 2}
@@ -49,6 +54,77 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
                .state_dict() for listener in (one, two)]
     for name, value in tensors[0].items():
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
+
+
+def shared_trainer(world: Workspace, beside: Company | None, most: list[int], told: list[str],
+                   **changes: object) -> Trainer:
+    """A trainer without dropout, whose process has memory for passes of `most[0]` clips."""
+    options = train_options(**{**SAME, **changes})
+    voice = opening.new_voice(options, world, CPU)
+    losses = voice.model.losses
+
+    def small(samples: list, *given: object, **named: object) -> object:
+        if len(samples) > most[0]:
+            raise torch.OutOfMemoryError("made up")
+        return losses(samples, *given, **named)
+
+    voice.model.losses = small
+    trainer = Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
+                      Precision("cpu", torch.float32, "for the test"), told.append, beside)
+    if beside:
+        beside.join(voice.model)
+    return trainer
+
+
+def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
+    """A process of two: the second has memory for single clips from the first step on, and for none at the third."""
+    torch.set_num_threads(1)
+    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    most, told = [1 if rank else 100], list[str]()
+    trainer = shared_trainer(Workspace.open(path), Company(), most, told, batch_size=3)
+    seen = []
+    for _ in range(2):
+        if rank:
+            assert trainer.company is not None
+            assert trainer.company.hear() == (company.STEP, trainer.setting)
+        seen.append(trainer.take_step())
+    most[0] = 0 if rank else 100
+    try:
+        if rank:
+            trainer.company.hear()
+        trainer.take_step()
+        fault = ""
+    except UserError as error:
+        fault = error.message
+    results.put((rank, seen, trainer.setting, fault, told))
+    company.leave()
+
+
+def test_a_process_that_runs_out_of_memory_makes_all_halve_their_passes(world: Workspace) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    others = [context.Process(target=short_of_memory, args=(rank, world.path, port, results)) for rank in (0, 1)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join(150)
+    ended = [other.exitcode for other in others]
+    for other in others:
+        other.kill()
+    assert ended == [0, 0]
+    (_, first, setting, fault, told), (_, second, *same) = sorted(results.get() for _ in range(2))
+    assert [setting, fault, told] == same
+    assert (setting.parts, setting.recompute) == (4, True)  # halved twice to single clips, and the rest at the end
+    assert "did not suffice for a single clip at step 3" in fault
+    assert "passes of 2 clips instead of 3" in told[0]
+    alone = shared_trainer(world, None, [100], [], batch_size=6)
+    for mine, theirs in zip((alone.take_step(), alone.take_step()), first, strict=True):
+        assert (theirs.speech, theirs.text, theirs.gradient_norm) == pytest.approx(
+            (mine.speech, mine.text, mine.gradient_norm), rel=1e-4)
+    assert first == second
 
 
 def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None:

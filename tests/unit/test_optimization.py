@@ -20,6 +20,7 @@ from core.training.scopes import Group
 from core.training.trainer import Trainer
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
+from models.base import Losses
 from tests.worlds import Listener, extended_world, train_options
 
 CPU = torch.device("cpu")
@@ -35,7 +36,8 @@ def made(world: Workspace, warnings: list[str] | None = None, **changes: object)
     voice = opening.new_voice(options, world, CPU)
     data = training_data.load(world, options.dataset, voice)
     tell = (lambda message: None) if warnings is None else warnings.append
-    return Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"), tell)
+    dtype = torch.float16 if options.precision == "float16" else torch.float32
+    return Trainer(options, voice, data, (), Precision("cpu", dtype, "for the test"), tell)
 
 
 @pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1),
@@ -97,6 +99,25 @@ def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monk
     again = made(world)
     again.restore(trainer.state())
     assert again.skipped == 3
+
+
+def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = made(world, precision="float16")
+    losses, due = trainer.voice.model.losses, list[bool]()
+
+    def broken(*given: object, **named: object) -> Losses:
+        found = losses(*given, **named)  # type: ignore[arg-type]
+        return replace(found, speech_sum=found.speech_sum * float("nan")) if due and due.pop() else found
+
+    monkeypatch.setattr(trainer.voice.model, "losses", broken)
+    trainer.take_step()
+    before = trainer.state().tensors["scaler"]
+    due.append(True)
+    trainer.take_step()
+    assert (trainer.step, trainer.skipped) == (2, 1)
+    after = trainer.state().tensors["scaler"]
+    assert (after[0], after[1]) == (before[0], before[1] + 1)
 
 
 def test_a_skipped_batch_leaves_no_trace(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
