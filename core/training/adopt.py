@@ -6,15 +6,18 @@ so that a checkpoint of another vocabulary can be built upon.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+import yaml
 
 from config.errors import UserError
 from core.library import catalog, records, tensor_files
 from core.library.records import CheckpointRecord
-from core.voice_model.adapters import WEIGHTS
+from core.training import scopes
+from core.voice_model.adapters import SETTINGS, WEIGHTS, scale_of
 from core.voice_model.loading import VoiceModel, with_changes
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
@@ -24,8 +27,12 @@ _PEFT_PREFIX = "base_model.model."
 _SHOWN = 5
 
 
-def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None]) -> VoiceModel:
-    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, put into it in place."""
+def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None],
+          changing: Sequence[str] = scopes.PARTS) -> VoiceModel:
+    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, put into it in place.
+
+    `changing`: the parts of the base that the run is to train. Where a moving average was trained, it is what is taken.
+    """
     found = catalog.resolve(workspace, reference)
     if found.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
@@ -37,16 +44,36 @@ def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callabl
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
             f"this run begins on {voice.name} ({voice.base_hash[:12]}).",
             "Weights can be adopted on the same base alone; choose the extension that was made for it.")
-    said = [_take_rows(found.folder, voice, reference), _take_adapters(found.folder, voice, record)]
-    if (folder := found.folder / records.CHANGED).is_file():
-        if voice.scope == "full":
-            voice = with_changes(voice, found.folder, keep_base=True)
-            said.append(f"The {len(voice.changed)} tensors of the base that it changed are taken.")
-        else:
-            said.append(f"The tensors of the base that it changed ({folder.name}) are left as the base has them.")
-    tell(f"The run begins on the weights of {found.reference} (step {record.step}), with a fresh optimizer, schedule "
-         f"and order: {' '.join(filter(None, said))}")
+    voice, changes = _take_changes(found.folder, voice, reference, changing)
+    said = [_take_rows(found.folder, voice, reference), _take_adapters(found.folder, voice, record), changes]
+    average = f", which are the moving average of its training ({ema:g})" if (ema := _averaged(found.folder)) else ""
+    tell(f"The run begins on the weights of {found.reference} (step {record.step}){average}, with a fresh optimizer, "
+         f"schedule and order: {' '.join(filter(None, said))}")
     return voice
+
+
+def _averaged(folder: Path) -> float:
+    """The decay of the moving average that a checkpoint's files hold; 0 where they hold what was trained."""
+    settings = yaml.safe_load((folder / records.CONFIG).read_text(encoding="utf-8"))
+    return float(settings["options"].get("ema", 0.0))
+
+
+def _take_changes(folder: Path, voice: VoiceModel, reference: str,
+                  changing: Sequence[str]) -> tuple[VoiceModel, str]:
+    """Put in what a run in `full` changed of the base, if this run may; what was done."""
+    if not (folder / records.CHANGED).is_file():
+        return voice, ""
+    if voice.scope != "full":
+        return voice, (f"The tensors of the base that it changed are left as the base has them: scope {voice.scope!r} "
+                       "changes none. Its rows were trained beside them; only `full` takes both.")
+    voice = with_changes(voice, folder, keep_base=True)
+    parts = {voice.model.place(name)[0] for name in voice.changed}
+    if left := sorted(parts - set(changing)):
+        raise UserError(
+            f"{reference} changed {', '.join(left)} of the base; this run trains {', '.join(changing) or 'none of it'} "
+            "and would keep no trace of the rest.", "Train with full_changes `everything`, or as that run did.")
+    taken = ", ".join(sorted(parts))
+    return voice, f"The {len(voice.changed)} tensors of the base that it changed are taken ({taken})."
 
 
 @torch.no_grad()
@@ -90,10 +117,17 @@ def _take_adapters(folder: Path, voice: VoiceModel, record: CheckpointRecord) ->
             f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(own)} are wanted; such as {differing[0]} "
             f"{list(differing[1])}.",
             "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
+    ratio = _scale_there(folder) / voice.adapters.scale
     with torch.no_grad():
         for name, value in own.items():
-            value.copy_(tensors[name])
-    return f"Its adapters are taken, trained in scope {record.scope!r}."
+            value.copy_(tensors[name] * ratio if voice.adapters.carries_scale(name) else tensors[name])
+    scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
+    return f"Its adapters are taken, trained in scope {record.scope!r}{scaled}."
+
+
+def _scale_there(folder: Path) -> float:
+    """Alpha over rank of a checkpoint's adapters."""
+    return scale_of(json.loads((folder / records.ADAPTER / SETTINGS).read_text(encoding="utf-8")))
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

@@ -161,10 +161,20 @@ class Milestones:
         base = {language: one.speech_loss for language, one in measured.items()
                 if not trainer.voice.front_end.is_new(language)}
         if trainer.step == 0:
-            trainer.base_losses = base
+            trainer.base_losses = self._of_the_base() if self.options.adopt_weights else base
         elif said := drift.told(trainer.base_losses, base, self.options, trainer.step):
             self.reporter.emit(Warned(said))
         return measured
+
+    def _of_the_base(self) -> dict[str, float]:
+        """Losses of the base languages before any training: what was adopted has drifted already."""
+        trainer = self.trainer
+        languages = {language: some for language, some in self._samples.items()
+                     if not trainer.voice.front_end.is_new(language)}
+        with self._own_randomness(), trainer.as_base() as base:
+            size = trainer.setting.size(self.options.batch_size)
+            found = validation.measure(base, languages, size, trainer.precision)
+        return {language: one.speech_loss for language, one in found.items()}
 
     def _rank(self, value: float) -> None:
         """Put the present step, which is saved, among the others; those no longer needed are deleted."""

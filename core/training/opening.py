@@ -40,7 +40,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     else:
         voice = new_voice(options, workspace, device)
         if options.adopt_weights:
-            voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)))
+            voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)),
+                                scopes.changed_parts(options))
     data = training_data.load(workspace, options.dataset, voice, options.validate_apart,
                               varied=options.augmentation > 0)
     if most_clips is not None:

@@ -17,10 +17,9 @@ from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import is_of_base, new_rows
 from models.base import SpeechModel
 
-_CHANGED: Mapping[str, tuple[str, ...]] = {
-    "everything": ("embeddings", "layers", "heads"), "layers": ("layers", "heads"), "heads": ("heads",),
-}
 ROWS, ADAPTERS, EMBEDDINGS, HEADS = "rows", "adapters", "embeddings", "heads"
+PARTS = (EMBEDDINGS, "layers", HEADS)  # of the base
+_CHANGED: Mapping[str, tuple[str, ...]] = {"everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,16 @@ def has_adapters(options: TrainOptions) -> bool:
     return options.scope == "gated" or (options.scope == "full" and options.full_changes == ADAPTERS)
 
 
+def changed_parts(options: TrainOptions) -> tuple[str, ...]:
+    """The parts of the base that a run with these options trains."""
+    return _CHANGED.get(options.full_changes, ()) if options.scope == "full" else ()
+
+
 def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
     """Open to training what the scope allows; all else of the module stays frozen."""
     module = voice.model.module
     rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
-    changed = _CHANGED.get(options.full_changes, ()) if options.scope == "full" else ()
+    changed = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
             if is_of_base(name) and voice.model.place(name)[0] in changed}
     found = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)

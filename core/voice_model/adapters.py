@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -126,6 +126,15 @@ class Adapters:
         """The trained factors by peft's names, without the adapter's own."""
         return {_stored_name(name): value for name, value in self.parameters().items()}
 
+    @property
+    def scale(self) -> float:
+        """Alpha over rank."""
+        return scale_of(self.config.to_dict())
+
+    def carries_scale(self, name: str) -> bool:
+        """Whether what the adapter adds is in proportion to this tensor, alone of its layer's."""
+        return (".lora_E" if self.allocation else ".lora_B") in name
+
     def folded(self) -> dict[str, torch.Tensor]:
         """The weights that are wrapped, by their names in the base, with what the adapters add to them."""
         from peft.tuners.lora import LoraLayer
@@ -228,6 +237,11 @@ def _config(plan: AdapterPlan) -> LoraConfig:
     alphas = {name: plan.scale * rank for name, rank in fewer.items()}
     return LoraConfig(r=most, lora_alpha=plan.scale * most, lora_dropout=plan.dropout, target_modules=targets,
                       bias="none", rank_pattern=fewer, alpha_pattern=alphas, use_dora=plan.kind == "dora")
+
+
+def scale_of(config: Mapping[str, Any]) -> float:
+    """Alpha over rank, by peft's own settings; `plan` asks for the same in every layer."""
+    return float(config["lora_alpha"]) / float(config["init_r" if config.get("peft_type") == "ADALORA" else "r"])
 
 
 def _folded(layer) -> torch.Tensor:

@@ -15,8 +15,8 @@ from config.schema import ExtendOptions
 from core import extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
-from core.training import adopt, checkpoint, opening
-from core.voice_model.loading import VoiceModel, load_checkpoint
+from core.training import adopt, checkpoint, opening, validation
+from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalise
@@ -33,11 +33,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     world = extended_world(tmp_path_factory.mktemp("world"))
     with pytest.raises(StopRequested):
         train.run(train_options(**CHANGES), world, Listener(world.runs / "one", 2))
-    journal = world.runs / "one" / "events.jsonl"
-    journal.write_text(json.dumps({"event": "checkpoint", "step": 2, "path": "checkpoints/step-000002", "best": False,
-                                   "time": 0.0}) + "\n")
-    (world.runs / "one" / "config.yaml").write_text("{verb: train, device: cpu, after: [], created: 0, options: {}}")
+    named(world.runs / "one", 2)
     return world
+
+
+def named(run: Path, step: int) -> None:
+    """Let a run that no worker made be found by its name, with its checkpoint of `step`."""
+    (run / "config.yaml").write_text("{verb: train, device: cpu, after: [], created: 0, options: {}}")
+    said = {"event": "checkpoint", "step": step, "path": f"checkpoints/step-{step:06d}", "best": True, "time": 0.0}
+    (run / "events.jsonl").write_text(json.dumps(said) + "\n")
 
 
 @pytest.fixture
@@ -177,9 +181,7 @@ def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspa
 def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
     changes = {"scope": "full", "steps": 1, **CHANGES}
     train.run(train_options(**changes), world, Listener(world.runs / "full"))
-    (world.runs / "full" / "config.yaml").write_text("{verb: train, device: cpu, after: [], created: 0, options: {}}")
-    (world.runs / "full" / "events.jsonl").write_text(json.dumps(
-        {"event": "checkpoint", "step": 1, "path": "checkpoints/step-000001", "best": True, "time": 0.0}) + "\n")
+    named(world.runs / "full", 1)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
     voice = adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append)
@@ -189,6 +191,42 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     assert set(voice.base_values) == set(there.changed)
     adopt.adopt(world, "run:full", fresh(world, scope="rows"), said.append)
     assert "are left as the base has them" in said[-1]
+    with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
+        adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
+    options = train_options(**{**changes, "adopt_weights": "run:full", "steps": 5})
+    listener = Listener(world.runs / "second")
+    milestones, _ = train.begin(options, world, listener)
+    trainer, base = milestones.trainer, load_base(world, "tiny", CPU)
+    base_now = base.model.module.state_dict()
+    held = trainer.voice.model.module.state_dict()
+    with trainer.as_base() as seen:
+        assert seen.adapters is None
+        assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
+    assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
+    milestones.catch_up(False)
+    found = validation.samples(trainer.voice, trainer.data, trainer.probing)
+    wanted = validation.measure(base, {code: found[code] for code in ("en", "fr")}, 4, trainer.precision)
+    assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}
+    shown = listener.of("evaluated")[0].languages
+    assert all(shown[code]["speech_loss"] != trainer.base_losses[code] for code in ("en", "fr"))
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
+def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kind: str) -> None:
+    train.follow(train.begin(train_options(adapter=kind, ema=0.5, steps=2, **CHANGES), world,
+                             Listener(world.runs / "other"))[0])
+    named(world.runs / "other", 2)
+    said: list[str] = []
+    voice = fresh(world, adapter=kind, adapter_scale=5.0)
+    adopt.adopt(world, "run:other@2", voice, said.append)
+    there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
+    assert voice.adapters
+    assert there.adapters
+    wanted = there.adapters.folded()
+    for name, value in voice.adapters.folded().items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
+    assert "which are the moving average of its training (0.5)" in said[0]
+    assert "scaled by 0.4 so that they act as before" in said[0]
 
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
