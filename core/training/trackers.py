@@ -115,22 +115,27 @@ class TrackedReporter:
         self._each(lambda tracker: tracker.close())
 
     def _begin(self) -> None:
-        while self._makers:
-            name, make = self._makers.popitem()
-            try:
+        makers, self._makers = self._makers, {}
+        for name, make in makers.items():
+            with self._trying(name, "could not be started", "The training goes on without it."):
                 self._trackers[name] = make()
-            except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
-                self._reporter.emit(Warned(f"{_TITLES[name]} could not be started: {type(error).__name__}: {error}. "
-                                           "The training goes on without it."))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
-            try:
+            with self._trying(name, "takes no more numbers of this run", "The training goes on."):
                 act(tracker)
-            except Exception as error:  # noqa: BLE001  another's tool, perhaps over a network
-                del self._trackers[name]
-                self._reporter.emit(Warned(f"{_TITLES[name]} takes no more numbers of this run: "
-                                           f"{type(error).__name__}: {error}. The training goes on."))
+
+    @contextmanager
+    def _trying(self, name: str, failed: str, then: str) -> Iterator[None]:
+        """Context of what is another's code, often over a network: what it raises ends the tracker, not the training.
+
+        There is no narrower class: TensorBoard, Trackio and Weights & Biases have no error in common.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._trackers.pop(name, None)
+            self._reporter.emit(Warned(f"{_TITLES[name]} {failed}: {type(error).__name__}: {error}. {then}"))
 
 
 def numbers(event: Step | Evaluated) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -94,6 +95,22 @@ def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: P
     assert len(warnings) == 1
     assert "Weights & Biases takes no more numbers of this run: ConnectionError: no route" in warnings[0]
     assert [event for event in listener.events if not isinstance(event, Warned)] == events
+
+
+def test_trackers_begin_in_their_order_and_once(tmp_path: Path, events: list[Event]) -> None:
+    begun: list[str] = []
+
+    def maker(name: str) -> Callable[[], trackers.Tracker]:
+        def make() -> trackers.Tracker:
+            begun.append(name)
+            raise OSError("no")
+
+        return make
+
+    reporter = trackers.TrackedReporter(Listener(tmp_path), {name: maker(name) for name in ("tensorboard", "trackio")})
+    for event in events:
+        reporter.emit(event)
+    assert begun == ["tensorboard", "trackio"]
 
 
 def test_a_tracker_that_cannot_be_started_is_named_and_the_training_goes_on(
