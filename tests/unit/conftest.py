@@ -1,5 +1,6 @@
-"""A workspace whose workers are gone when the test is over."""
+"""A workspace whose workers are gone when the test is over, and a small world to train in."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,3 +19,17 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     for state in JobBoard(opened).states():
         if state.alive and locks.is_held(state.job.lock):
             jobs.force_stop(state.job, grace_s=0.0)
+
+
+@pytest.fixture(scope="session")
+def small_world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A base model, a dataset and an extension, made once; tests take copies (`world`)."""
+    from tests.worlds import extended_world  # on use: it loads torch
+
+    return extended_world(tmp_path_factory.mktemp("small_world"))
+
+
+@pytest.fixture
+def world(small_world: Workspace, tmp_path: Path) -> Workspace:
+    """A small world of the test's own."""
+    return Workspace.open(shutil.copytree(small_world.path, tmp_path / "workspace"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,20 +16,9 @@ from core.training import advice, training_data
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data import manifest
-from tests.worlds import Listener, extended_world, train_options, write_dataset
+from tests.worlds import Listener, train_options, write_dataset
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return extended_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def world(made: Workspace, tmp_path: Path) -> Workspace:
-    shutil.copytree(made.path, tmp_path / "workspace")
-    return Workspace.open(tmp_path / "workspace")
 
 
 def options(**changes: object) -> PreflightOptions:
@@ -174,3 +162,13 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     speakers = [item.speaker for item in few.train]
     assert all(speakers.count(speaker) > 1 for speaker in speakers)
     assert len({item.id for item in few.train}) == 8
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"scope": "full", "adapter": "dora"}, True), ({"scope": "rows", "adapter": "adalora"}, True),
+    ({"scope": "full", "adapter": "dora", "full_changes": "adapters"}, False), ({"adapter": "dora"}, False),
+    ({"scope": "full"}, False)])
+def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], told: bool) -> None:
+    said = list(advice.unused(TrainOptions.model_validate(changes)))
+    assert bool(said) is told
+    assert not said or str(changes["adapter"]) in said[0]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -17,22 +14,11 @@ from core.training.patience import Patience
 from core.training.validation import Measured
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import Listener, train_options
 
 CPU = torch.device("cpu")
 LOSSES = {1: 5.0, 2: 4.0, 3: 4.5, 4: 3.0, 5: 3.5, 6: 3.2, 7: 3.1, 8: 2.0}
 OFTEN = {"judged_sentences": 0, "checkpoint_every": 100, "validate_every": 1, "steps": 8, "choose_by": "speech_loss"}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return extended_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def world(made: Workspace, tmp_path: Path) -> Workspace:
-    shutil.copytree(made.path, tmp_path / "workspace")
-    return Workspace.open(tmp_path / "workspace")
 
 
 def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None,

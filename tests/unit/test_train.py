@@ -21,20 +21,9 @@ from core.training.optimization import NotFinite
 from core.training.validation import Measured
 from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
-from tests.worlds import Listener, extended_world, train_options
+from tests.worlds import Listener, train_options
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return extended_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def world(made: Workspace, tmp_path: Path) -> Workspace:
-    shutil.copytree(made.path, tmp_path / "workspace")
-    return Workspace.open(tmp_path / "workspace")
 
 
 def measured_as(monkeypatch: pytest.MonkeyPatch, losses: Iterator[float]) -> None:
