@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.training import opening, training_data
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.training import drift, opening, training_data, validation
 from core.training.fitting import Setting
 from core.training.optimization import Diverged
 from core.training.trainer import Trainer
@@ -17,7 +22,7 @@ from tests.contract.conftest import CPU, World
 from tests.contract.test_full import clips
 from tests.worlds import train_options
 
-OPTIONS = st.fixed_dictionaries({
+CHOICES = {
     "scope": st.sampled_from(["rows", "gated", "full"]),
     "full_changes": st.sampled_from(["everything", "layers", "heads", "adapters"]),
     "adapter": st.sampled_from(["lora", "dora", "adalora"]),
@@ -37,16 +42,45 @@ OPTIONS = st.fixed_dictionaries({
     "ewc": st.sampled_from([0.0, 0.1]),
     "attention_weight": st.sampled_from([0.0, 0.1]),
     "activation_checkpointing": st.sampled_from(["off", "on"]),
-})
+    "adapter_rank": st.sampled_from([2, 4]),
+    "adapter_scale": st.sampled_from([0.5, 8.0]),
+    "adapter_dropout": st.sampled_from([0.0, 0.5]),
+    "text_dropout": st.sampled_from([0.0, 0.9]),
+    "code_dropout": st.sampled_from([0.0, 0.7]),
+    "head_rate": st.sampled_from([1e-4, 1.0]),
+    "rate_floor": st.sampled_from([0.0, 1.0]),
+    "warmup": st.sampled_from([0, 3]),
+    "augmentation": st.sampled_from([0.0, 0.8]),
+    "drift_action": st.sampled_from(["warn", "stop"]),
+    "seed": st.integers(0, 3),
+}
+# What these say changes no tensor: names, counts, time, files, who is told; or it needs CUDA (compile, optimizer).
+BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "processes", "drift_bound", "fisher_clips",
+          "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
+          "adopt_weights", "judged_sentences", "choose_by", "validate_every", "validate_apart", "patience", "tracker",
+          "device", "precision", "compile", "optimizer", "tries", "wait_for_gpu_gib", "wait_for_idle_gpu"}
 TYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
-ACTIONS = st.lists(st.sampled_from(["step", "try", "speak", "go on", "halve"]), min_size=1, max_size=3)
+ACTIONS = st.lists(st.sampled_from(["step", "try", "speak", "go on", "halve", "guard"]), min_size=1, max_size=3)
 
 
 def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> Trainer:
-    options = train_options(steps=5, warmup=0, batch_size=2, fisher_clips=2, **chosen)
+    options = train_options(steps=5, batch_size=2, fisher_clips=2, drift_bound=1e-6, **chosen)
     voice = opening.new_voice(options, world.workspace, CPU)
     data = training_data.load(world.workspace, options.dataset, voice)
+    if options.augmentation:  # other clips stand for variants: these are made where a dataset is prepared
+        data = replace(data, variants={item.id: data.train[:2] for item in data.train})
     return Trainer(options, voice, data, clips(world)[:4], Precision("cpu", dtype, "for the test"))
+
+
+def measured(trainer: Trainer) -> None:
+    """The drift guard: base languages measured, with the average in place, and judged."""
+    found = validation.samples(trainer.voice, trainer.data, trainer.probing)
+    with trainer.averaged():
+        losses = {language: one.speech_loss for language, one in validation.measure(
+            trainer.voice, found, 2, trainer.precision).items() if language != "am"}
+    before = {language: loss - 1.0 for language, loss in losses.items()}
+    with suppress(UserError):  # the guard's stop
+        drift.told(before, losses, trainer.options, trainer.step)
 
 
 def act(trainer: Trainer, action: str) -> None:
@@ -58,6 +92,8 @@ def act(trainer: Trainer, action: str) -> None:
         trainer.use(Setting(2, trainer.setting.recompute))
     elif action == "go on":
         trainer.restore(trainer.state())
+    elif action == "guard":
+        measured(trainer)
     else:
         model, samples = trainer.voice.model, trainer.draw()[0].samples
         with trainer.averaged(), trainer.voice.speaking_each(["en", "am"]), torch.no_grad():
@@ -66,12 +102,19 @@ def act(trainer: Trainer, action: str) -> None:
             model.losses(samples, LossOptions())
 
 
+def test_every_option_of_a_training_is_tried_or_changes_no_tensor() -> None:
+    assert set(CHOICES) <= set(TrainOptions.model_fields)
+    assert set(TrainOptions.model_fields) - set(CHOICES) <= BESIDE
+    assert not set(CHOICES) & BESIDE
+
+
 @settings(max_examples=10, deadline=None, derandomize=True, database=None,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(chosen=OPTIONS, dtype=TYPES, actions=ACTIONS)
+@given(chosen=st.fixed_dictionaries(CHOICES), dtype=TYPES, actions=ACTIONS)
 def test_no_sequence_of_options_and_actions_moves_a_frozen_tensor(
         world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
+    trainer.probing = clips(world)[4:6]
     module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
     frozen = {name for name in base_tensors(module) if name not in trainer.trained.base}
     assert {f"{table}.weight" for table in tables} <= frozen

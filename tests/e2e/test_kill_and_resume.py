@@ -42,7 +42,9 @@ def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]
         if isinstance(event, Step):
             numbers = (event.speech_loss, event.text_loss, event.gradient_norm, event.learning_rate)
         elif isinstance(event, Evaluated):
-            numbers = (event.speech_loss, event.text_loss or 0.0, event.accuracy or 0.0, *event.errors.values())
+            others = (value for _, one in sorted(event.languages.items()) for _, value in sorted(one.items()))
+            numbers = (event.speech_loss, event.text_loss or 0.0, event.accuracy or 0.0, *event.errors.values(),
+                       *others)
         else:
             continue
         found.setdefault((event.kind, event.step), set()).add(numbers)
@@ -78,9 +80,11 @@ def some_moment(noise: random.Random) -> Moment:
 def killed(job: Job, moment: Moment) -> bool:
     """Kill the worker's whole group at that moment, with SIGKILL; False when the run ended before."""
     tick, before = threading.Event(), steps_told(job)
-    while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
-        tick.wait(0.005)
     end = time.monotonic() + PATIENCE_S
+    while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
+        assert locks.is_held(job.lock), f"the worker ended before it began: {jobs.log_tail(job)}"
+        assert time.monotonic() < end, jobs.log_tail(job)
+        tick.wait(0.005)
     while not moment(job, before):
         assert time.monotonic() < end, jobs.log_tail(job)
         if not locks.is_held(job.lock):
