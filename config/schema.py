@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.languages import NAMES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ELSEWHERE = ("http://", "https://", "hub:")
+_ELSEWHERE = ("http://", "https://", "hub:", "segments:")
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}")  # of BCP 47, without its rarer parts
 
 
@@ -55,6 +55,18 @@ def _source(value: str) -> str:
         value = "hub:" + value.removeprefix("hf://datasets/")
     if value == "demo" or value.lower().startswith(_ELSEWHERE):
         return value
+    return str(Path(value).expanduser().absolute())
+
+
+def _recogniser(value: str) -> str:
+    """`built-in`, OWNER/NAME of the hub, or a folder, absolute because a worker runs elsewhere."""
+    value = value.strip().removeprefix("hub:")
+    if value == "built-in":
+        return value
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not Path(value).is_dir():
+        return value
+    if not value or ("/" not in value and not Path(value).is_dir()):
+        raise ValueError(f"{value!r} names no recogniser; give `built-in`, OWNER/NAME of the hub, or a folder")
     return str(Path(value).expanduser().absolute())
 
 
@@ -121,10 +133,59 @@ class DoctorOptions(Options):
     language: LanguageOrNothing = Field("", title="New language", description="Code of the language that the new rows are for, such as `am`; needed to restore.")
 
 
+class ClipOptions(Options):
+    """How clips are cut out of long recordings, and what is done to their sound."""
+
+    shortest_s: float = Field(2.0, ge=0.5, le=10.0, title="Shortest clip (seconds)", description="With its padding.")
+    longest_s: float = Field(15.0, ge=3.0, le=30.0, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said.")
+    padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (seconds)", description="Silence that is kept before and after the speech, where there is so much.")
+    lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Each clip is made so loud (ITU-R BS.1770), or as near as its peak allows; 0 leaves the loudness it has.")
+    sample_rate: int = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")
+    denoise: bool = Field(False, title="Denoise", description="Take steady noise off by what the recording's pauses sound like. Only for recordings that need it: it takes some of the voice too.")
+    speakers: Literal["one", "recording", "folder"] = Field("one", title="Speakers", description="Whose voice it is: `one` in all, one a `recording`, or one a `folder`.")
+
+
+class SegmentOptions(ClipOptions):
+    """Cut long recordings without text into clips at their pauses, to be transcribed."""
+
+    source: Annotated[str, AfterValidator(_source)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive.")
+    segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
+    language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken.")
+    threshold: float = Field(0.5, ge=0.05, le=0.95, title="Voice threshold", description="Probability from which silero-vad's ear takes a sound for a voice; lower hears fainter voices, and more noise.")
+
+
+class TranscribeOptions(Options):
+    """Find the text of segments with a speech recogniser."""
+
+    segments: Name = Field("recordings", title="Segments", description="Name of the segments in the workspace.")
+    recogniser: Annotated[str, AfterValidator(_recogniser)] = Field("openai/whisper-small", title="Recogniser", description="OWNER/NAME on the hub of any recogniser that transformers knows, such as `openai/whisper-large-v3` or `facebook/mms-1b-all`; a folder with one; or `built-in`, which knows the built-in model's synthetic voices alone and writes letters without spaces.")
+    recogniser_language: str = Field("", max_length=40, title="Its name of the language", description="What the recogniser calls the language, where it is not the code, such as `amh` for MMS.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the hub.")
+    doubtful_below: float = Field(0.5, ge=0.0, le=1.0, title="Doubtful below", description="Clips whose recogniser is less sure than this are flagged, to be listened to.")
+    leave_out_below: float = Field(0.0, ge=0.0, le=1.0, title="Left out below", description="Clips whose recogniser is less sure than this get no text, and stay out of the dataset; 0 keeps all.")
+    device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
+
+
+class AlignOptions(ClipOptions):
+    """Find where in a long recording its text is said, sentence by sentence, and cut clips there; also for subtitles."""
+
+    source: Annotated[str, AfterValidator(_source)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive. Without a text, each with a text, subtitles or labels of the same name beside it.")
+    text: Annotated[str, AfterValidator(_absolute)] = Field("", title="Text", description="File with the text of the one recording: plain text (UTF-8) or subtitles, whose times are not believed; nothing takes what lies beside each recording.")
+    segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
+    language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken.")
+    recogniser: Annotated[str, AfterValidator(_recogniser)] = Field("facebook/mms-1b-all", title="Recogniser", description="A CTC recogniser: OWNER/NAME on the hub, such as `facebook/mms-1b-all`, a folder with one, or `built-in`, which knows the built-in model's synthetic voices alone. Where it does not know the script, the text is romanised.")
+    recogniser_language: str = Field("", max_length=40, title="Its name of the language", description="What the recogniser calls the language, where it is not the code, such as `amh` for MMS.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the hub.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken, so that they are found; the clips keep their text as it was written.")
+    doubtful_below: float = Field(0.3, ge=0.0, le=1.0, title="Doubtful below", description="Clips that fit their text less than this are flagged, to be listened to.")
+    leave_out_below: float = Field(0.1, ge=0.0, le=1.0, title="Left out below", description="Clips that fit their text less than this are left out, and named.")
+    device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
+
+
 class PrepareOptions(Options):
     """Import a dataset, check it, split it, and cache its features."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, or `hub:OWNER/NAME`; `demo` ships with the app.")
+    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, `hub:OWNER/NAME`, or `segments:NAME` for long recordings that were cut and transcribed; `demo` ships with the app.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")
@@ -336,7 +397,8 @@ VERBS: dict[str, type[Options]] = {
     "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
     "extend": ExtendOptions, "preflight": PreflightOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
     "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
-    "doctor": DoctorOptions, "lab": LabOptions, "revise": ReviseOptions,
+    "doctor": DoctorOptions, "lab": LabOptions, "segment": SegmentOptions,
+    "transcribe": TranscribeOptions, "align": AlignOptions, "revise": ReviseOptions,
 }
 """The verbs that run as jobs, with their options."""
 

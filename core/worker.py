@@ -43,6 +43,8 @@ MODULES: Mapping[str, str] = {
     "extend": "core.extend", "train": "core.train", "preflight": "core.preflight", "synthesize": "core.synthesize",
     "compare": "core.compare", "export": "core.export", "push": "core.push",
     "doctor": "core.examine", "lab": "core.lab", "revise": "core.revise",
+    "segment": "core.segment", "transcribe": "core.transcribe",
+    "align": "core.align",
 }
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does

@@ -92,6 +92,16 @@ class Workspace:
         """A person's own text rules; made when the first are saved."""
         return self.path / "rules"
 
+    @property
+    def segments(self) -> Path:
+        """Clips cut from long recordings; made when the first are cut."""
+        return self.path / "segments"
+
+    @property
+    def recognisers(self) -> Path:
+        """Speech recognisers of the hub; made when the first is fetched."""
+        return self.path / "recognisers"
+
     def model(self, name: str) -> Path:
         """Folder of the base model `name`, which must be there."""
         return _existing(self.models, name, "base model", "Get it first: Model tab, or python -m scripts.download.")
@@ -99,6 +109,11 @@ class Workspace:
     def dataset(self, name: str) -> Path:
         """Folder of the prepared dataset `name`, which must be there."""
         return _existing(self.datasets, name, "dataset", "Prepare it first: python -m scripts.prepare.")
+
+    def segment_folder(self, name: str) -> Path:
+        """Folder of the segments `name`, which must be there."""
+        return _existing(self.segments, name, "segments", "Cut recordings first: Data tab, or python -m "
+                                                          "scripts.segment.")
 
     def tokenizer(self, name: str) -> Path:
         """Folder of the merged tokenizer `name`, which must be there."""
@@ -123,6 +138,9 @@ class Workspace:
 
     def list_datasets(self) -> list[str]:
         return _names(self.datasets)
+
+    def list_segments(self) -> list[str]:
+        return _names(self.segments)
 
     def list_tokenizers(self) -> list[str]:
         return _names(self.tokenizers)

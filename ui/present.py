@@ -17,7 +17,8 @@ VERB_TITLES: Mapping[str, str] = {
     "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
     "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
     "doctor": "Examine a model", "lab": "Compare tokenizers",
-    "revise": "Save the reviewed dataset",
+    "revise": "Save the reviewed dataset", "segment": "Cut long recordings",
+    "transcribe": "Write down what is said", "align": "Align a text",
 }
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",

@@ -126,4 +126,5 @@ def last_job(verb: str, nothing: str, result: Callable[[JobState], Html] | None 
     return render
 
 
-_TAB_OF = {"prepare": "data", "tokenizer": "tokenizer", "lab": "tokenizer", "extend": "embeddings", "train": "train"}
+_TAB_OF = {"prepare": "data", "tokenizer": "tokenizer", "lab": "tokenizer", "extend": "embeddings", "train": "train",
+           "segment": "data", "transcribe": "data", "align": "data"}

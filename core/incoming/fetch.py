@@ -47,12 +47,13 @@ class Order:
     variant: Variant
     name: str
     asked: str = "main"
+    home: Path | None = None  # where it is to lie; None is `models`
 
 
 def from_hub(order: Order, hub: Hub, workspace: Workspace, reporter: Reporter,
              patience: Patience = Patience()) -> Result:  # noqa: B008  a frozen value
     """Put the model into `models/NAME`; one that is there is verified and mended."""
-    target = resolve_inside(workspace.models, order.name)
+    target = resolve_inside(order.home or workspace.models, order.name)
     try:
         with partial_folder(target) as aside:
             if target.is_dir():

@@ -24,6 +24,8 @@ from core.incoming.unpack import is_archive, unpack
 from core.incoming.web import fetch
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
+from core.segments.folder import PREFIX as PREFIX_SEGMENTS
+from core.segments.folder import find
 from core.workspace import Workspace
 from data import film
 from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id
@@ -46,6 +48,9 @@ class Gathered:
 def gathered(source: str, language: str, workspace: Workspace, reporter: Reporter, most: int = 0,
              patience: Patience = Patience()) -> Iterator[Gathered]:  # noqa: B008  a frozen value
     """What `source` names, here as long as the block lasts. Of a hub's dataset, `most` clips are fetched (0: all)."""
+    if source.startswith(PREFIX_SEGMENTS):
+        yield Gathered(find(workspace, source), workspace.cache)
+        return
     with scratch(workspace) as folder:
         made = folder / "made"
         made.mkdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import (
+    AlignOptions,
     CompareOptions,
     DoctorOptions,
     ExportOptions,
@@ -18,16 +19,23 @@ from config.schema import (
     PrepareOptions,
     PushOptions,
     ReviseOptions,
+    SegmentOptions,
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
+    TranscribeOptions,
 )
 from core import review
+from core.incoming.recognisers import BUILT_IN
 from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.library import catalog
+from core.segments import folder
+from core.segments.folder import PREFIX
 from core.workspace import Workspace
 from data import augmentation
+
+_ALSO = {"transcribe": "align", "segment": "align"}  # what else makes segments, and their texts
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,10 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
 
     Raises `UserError` for what is not there and not in the making.
     """
-    if isinstance(options, PrepareOptions):
+    if isinstance(options, PrepareOptions | SegmentOptions | AlignOptions):
         _check_source(options.source)
+    if isinstance(options, AlignOptions) and options.text and not Path(options.text).is_file():
+        raise UserError(f"There is no text {options.text}.", "Give the path of a text file or subtitles, or nothing.")
     if isinstance(options, DoctorOptions):
         _check_files(options)
     if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
@@ -83,7 +93,8 @@ def _check_tracker(name: str) -> None:
 
 
 def _maker(need: _Need, living: list[JobState], error: UserError) -> str:
-    made_by = [state for state in living if state.verb == need.verb and _makes(state, need.name)]
+    verbs = (need.verb, _ALSO.get(need.verb))
+    made_by = [state for state in living if state.verb in verbs and _makes(state, need.name)]
     if not made_by:
         raise error
     return made_by[-1].id
@@ -100,7 +111,7 @@ def _makes(state: JobState, name: str) -> bool:
             return state.id == name.partition(":")[2].partition("@")[0]
         case "export":
             return settings.get("export") == name.removeprefix("export:")
-    return settings.get({"tokenizer": "tokenizer", "extend": "extension"}[state.verb]) == name
+    return settings.get({"tokenizer": "tokenizer", "extend": "extension"}.get(state.verb, "segments")) == name
 
 
 def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
@@ -108,6 +119,15 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
     match options:
         case PrepareOptions():
             yield _Need("download", options.model, workspace.model)
+            if options.source.startswith(PREFIX):
+                name = options.source.removeprefix(PREFIX)
+                yield _Need("transcribe", name, lambda name: folder.find(workspace, name))
+        case TranscribeOptions():
+            yield _Need("segment", options.segments, workspace.segment_folder)
+            if options.recogniser == BUILT_IN:
+                yield _Need("download", "tiny", workspace.model)
+        case AlignOptions() if options.recogniser == BUILT_IN:
+            yield _Need("download", "tiny", workspace.model)
         case TokenizerOptions():
             if options.part == "report":
                 yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
@@ -148,7 +168,9 @@ def _voice_model(workspace: Workspace, reference: str) -> _Need:
 
 
 def _check_source(source: str) -> None:
-    elsewhere = source.lower().startswith(("http://", "https://", "hub:"))
+    elsewhere = source.lower().startswith(("http://", "https://", "hub:", PREFIX))
+    if not source:
+        raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
     if source != "demo" and not elsewhere and not Path(source).exists():
         raise UserError(f"There is no source {source}.",
                         "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")

@@ -19,7 +19,7 @@ from core.workspace import Workspace, resolve_inside
 
 NO_DEVICE = "none"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
-_WITHOUT_DEVICE = ("download", "tokenizer", "export", "push", "doctor", "lab")
+_WITHOUT_DEVICE = ("download", "tokenizer", "export", "push", "doctor", "lab", "segment")
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ def written_aside(target: Path) -> Iterator[Path]:
         yield aside
         for path in aside.rglob("*"):
             if path.is_file():
-                _flush(path)
+                flush(path)
         aside.rename(target)
-        _flush(target.parent)
+        flush(target.parent)
     except OSError as error:
         raise UserError(
             f"{target} could not be written: {error.strerror or error}.",
@@ -36,7 +36,8 @@ def written_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Let what was written to a file or folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -55,6 +55,9 @@ def read(path: Path, split: str = "") -> Iterator[Found]:
         whole = _loaded(text.read(path, _LONGEST_WHOLE))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}.", "Write a list of objects, or one object a line.") from error
+    if not isinstance(whole, dict):
+        raise UserError(f"{path} is neither a list nor an object: {str(whole)[:40]!r}.",
+                        "Write a list of objects, or one object a line.")
     inner = next((whole[name] for name in _LISTS if isinstance(whole.get(name), list)), whole)
     if names_clips(whole):  # it is one row itself
         inner = [whole]
@@ -75,7 +78,7 @@ def _entry(record: object, where: str, split: str) -> Found:
     return utterance(where, values, split)
 
 
-def _loaded(source: str) -> dict:
+def _loaded(source: str) -> object:
     try:
         return json.loads(source)
     except RecursionError:

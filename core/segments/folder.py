@@ -1,0 +1,143 @@
+"""`segments/NAME` on disk: clips cut from long recordings, and in the end their texts. Never loads torch.
+
+All clips of a recording stand one behind the other in `audio/RECORDING.flac`, as they are kept: resampled, denoised,
+at one loudness. `work/pieces.jsonl` says where each begins there and where it was in the recording; `metadata.jsonl`,
+which `prepare` reads like any table, has those that have a text. `segments.yaml` is the card.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from config.errors import UserError
+from core.workspace import Workspace
+
+PREFIX = "segments:"
+CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
+_AGAIN = "Cut or align the recordings again under another name."
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A clip. Its text is empty until somebody found one; `doubt` says in words why to listen to it."""
+
+    id: str
+    audio: str  # relative to the folder
+    begin_s: float  # in `audio`
+    end_s: float
+    recording: str  # its name in the source
+    from_s: float  # in the recording
+    to_s: float
+    speaker: str = ""
+    in_speech: bool = False  # it had to be cut where no pause is
+    text: str = ""
+    score: float | None = None  # 0 to 1: how sure it is of its text who found it
+    doubt: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the segments are, for people and for the check that the same was asked for."""
+
+    name: str
+    language: str
+    source: str
+    made: str  # `cut`, or `aligned` with a text that was there
+    settings: dict[str, object]
+    recordings: int
+    clips: int
+    duration_s: float  # of all clips
+    recorded_s: float  # of all recordings
+    texts: int = 0
+    doubtful: int = 0
+    recogniser: str = ""  # who found or aligned the texts
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A folder of segments with its card."""
+
+    folder: Path
+    card: Card
+
+    @classmethod
+    def load(cls, folder: Path) -> Segments:
+        path = folder / CARD
+        try:
+            return cls(folder, Card(**yaml.safe_load(path.read_text(encoding="utf-8"))))
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every clip, with its text where it has one."""
+        found = read_pieces(self.folder / PIECES)
+        return with_texts(found, read_pieces(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
+
+    def save_texts(self, pieces: Iterable[Piece], recogniser: str) -> Segments:
+        """Write the table of those pieces that have a text, whole or not at all, and tell it on the card."""
+        told = [piece for piece in pieces if piece.text]
+        write_pieces(self.folder / TABLE, told)
+        card = replace(self.card, texts=len(told), doubtful=sum(bool(piece.doubt) for piece in told),
+                       recogniser=recogniser)
+        write_card(self.folder, card)
+        return replace(self, card=card)
+
+
+def find(workspace: Workspace, source: str) -> Path:
+    """The folder that the source `segments:NAME` means, with texts in it."""
+    folder = workspace.segment_folder(source.removeprefix(PREFIX))
+    if not (folder / TABLE).is_file():
+        raise UserError(f"The segments {folder.name!r} have no texts yet.",
+                        f"Transcribe them first: python -m scripts.transcribe --segments {folder.name}.")
+    return folder
+
+
+def with_texts(pieces: Iterable[Piece], told: Iterable[Piece]) -> tuple[Piece, ...]:
+    """`pieces` with the text that those of the same id have."""
+    known = {piece.id: piece for piece in told}
+    return tuple(known.get(piece.id, piece) for piece in pieces)
+
+
+def read_pieces(path: Path) -> tuple[Piece, ...]:
+    """The clips of a table that `write_pieces` wrote."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return tuple(Piece(**{_OWN.get(name, name): value for name, value in json.loads(line).items()})
+                     for line in lines if line)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+
+
+def write_pieces(path: Path, pieces: Iterable[Piece]) -> None:
+    """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
+    lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
+             + "\n" for piece in pieces)
+    _replace(path, "".join(lines))
+
+
+def write_card(folder: Path, card: Card) -> None:
+    _replace(folder / CARD, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
+
+
+def _replace(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}")
+    with open(aside, "w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+_COLUMNS = {"begin_s": "begin", "end_s": "end"}
+_OWN = {column: name for name, column in _COLUMNS.items()}
