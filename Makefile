@@ -10,6 +10,9 @@ PIP := $(VENV)/bin/pip
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 REFERENCE := .reference
+# A --workspace in ARGS is meant for all of `make run`, not for the app alone.
+spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
+override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
 PUBLISHED := chatterbox-tts==0.1.7
 MYPY := $(PY) -m mypy
 RUFF := $(PY) -m ruff check .

@@ -86,8 +86,12 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 takes a free one.\n")
         return 1
-    presence = pages.announce(workspace, max(0.0, 60 * given.keep_models))
+    others = pages.living(workspace)
+    presence = pages.announce(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
+    if others:
+        sys.stdout.write(f"{len(others)} more of this workspace: {', '.join(pages.addresses(others))}. All show the "
+                         "same jobs, and each works.\n")
     sys.stdout.flush()
     code = _until_interrupted(blocks)
     presence.close()

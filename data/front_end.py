@@ -27,6 +27,7 @@ from config.errors import UserError
 from config.rules_file import parse
 from config.text_rules import TextRules
 from data import normalise as normalisers
+from data import rules as shipped_rules
 from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
 from data.entries import (
     BASE_FILE,
@@ -233,11 +234,19 @@ class FrontEnd:
         if unknown:
             raise UserError(
                 f"{text!r} has characters outside the vocabulary of {language!r}: {name_characters(unknown)}.",
-                "Spell them out (digits as words), or train a tokenizer on text that contains them.",
+                self._way_out(unknown, language),
             )
         if self.special_id("[START]") in ids or self.special_id("[STOP]") in ids:
             raise UserError(f"{text!r} holds the mark [START] or [STOP].", "Take it out: it steers the model.")
         return np.array(self._whole(ids, language), dtype=np.int64)
+
+    def _way_out(self, unknown: Sequence[str], language: str) -> str:
+        """What lets characters that the tokenizer lacks be spoken; numbers are written out by rules."""
+        if self.writer(language) is None and self.is_new(language) and any(one.isdigit() for one in unknown):
+            rules = f"`{language}`" if shipped_rules.exists(language) else "your own"
+            return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
+                    f"({rules}: Tokenizer tab, or --rules) writes numbers out by itself.")
+        return "Spell them out (digits as words), or train a tokenizer on text that contains them."
 
     def comparable(self, text: str, language: str) -> list[int]:
         """What `encode` gives, with an unknown character as one [UNK]; to compare front-ends, never for the model."""

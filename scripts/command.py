@@ -34,8 +34,9 @@ DEFAULT_WORKSPACE = "workspace"
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
-def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False) -> int:
-    """Run `verb` as the command line says; the exit code."""
+def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False,
+         grade: Callable[[JobState], int] = lambda _state: 0) -> int:
+    """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`."""
     parser = build_parser(verb, resumable=resumable)
     given = parser.parse_args(arguments)
     _take_any_letter()
@@ -53,7 +54,7 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
         else:
             job = jobs.create(workspace, verb, options, after=asked.check(workspace, verb, options),
                               name=given.name if resumable else None)
-        return run_job(job, resuming=resuming, as_json=given.json)
+        return run_job(job, resuming=resuming, as_json=given.json) or grade(jobs.state(job))
     except UserError as error:
         code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED
         return _refuse(error, code, given.json)

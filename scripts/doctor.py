@@ -1,7 +1,9 @@
 """Say what this machine has and lacks, and what to do about it; or what a model from elsewhere changed.
 
 Without words the machine is examined; exit code 1 when something must be mended. With `model BASE CHECKPOINT`
-a finetune is compared with its base, tensor by tensor: python -m scripts.doctor model --help lists the options.
+a finetune is compared with its base, tensor by tensor: python -m scripts.doctor model --help lists the options;
+exit code 1 when the verdict is bad, that is when the base languages, the new rows or the tokenizer cannot work, and
+nothing was restored.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import doctor
+from core.job.state import JobState
 from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
 
@@ -21,7 +24,13 @@ from scripts.command import DEFAULT_WORKSPACE
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine a model where one is named, else the machine; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return command.main("doctor", words) if "model" in words else machine(words)
+    return command.main("doctor", words, grade=grade) if "model" in words else machine(words)
+
+
+def grade(state: JobState) -> int:
+    """1 for a checkpoint whose verdict is bad, unless it was restored as asked."""
+    result = state.result or {}
+    return 1 if result.get("verdict") == "bad" and "ref" not in result else 0
 
 
 def machine(arguments: Sequence[str]) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 
+from core.job import pages
 from core.job.reader import JobBoard
 from core.workspace import Workspace
 from ui import certificate, dataset, doctor, embeddings, jobs, listen, model, present, start, tokenizer, train
@@ -26,6 +29,8 @@ def build(workspace: Workspace) -> gr.Blocks:
         tab = gr.State("start")
         header = gr.HTML(_top(NOTHING), elem_id="header")
         live.panel(header, header_view)
+        others = gr.HTML(elem_id="other-apps", elem_classes="notices")
+        live.panel(others, lambda _view: others_view(pages.living(workspace)))
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
             pair = gr.Dropdown([], label="What was spoken", elem_id="pair-choice", render=False)
@@ -51,6 +56,15 @@ def header_view(view: View) -> Html:
     else:
         pill = span("pill", "Nothing running")
     return _top(pill)
+
+
+def others_view(open_pages: tuple[Path, ...]) -> Html:
+    """That the workspace is open in more than one app."""
+    if len(open_pages) < 2:
+        return NOTHING
+    where = ", ".join(pages.addresses(open_pages))
+    return present.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All show the same jobs, and "
+                          "each works; what one starts, the others see.")
 
 
 def _top(pill: Html) -> Html:

@@ -95,7 +95,8 @@ def _follow(page: Page, widgets: _Widgets) -> None:
     live.panel(widgets.model, lambda view: gr.update(choices=teach.models(workspace)), "start")
     live.panel(widgets.language, lambda view: teach.language_choices(workspace), "start")
     live.panel(widgets.dataset, lambda view: teach.dataset_choices(workspace, view), "start")
-    live.panel(widgets.length, lambda view: teach.length_choices(workspace, view), "start")
+    live.panel(widgets.length, lambda view: teach.length_choices(workspace, view, _training(chain_of(view.jobs))),
+               "start")
     live.panel(widgets.teach, _teach_button, "start")
     live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view)), "start")
     live.panel(widgets.curve, _curve, "start")

@@ -9,6 +9,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import CompareOptions, TokenizerOptions, TrainOptions
 from core import demo
+from core.job.state import JobState
 from core.library import offers
 from core.library.catalog import FAMILIES, Family, family, family_of
 from core.text import text_rules
@@ -71,10 +72,17 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
     return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
 
 
-def length_choices(workspace: Workspace, view: View) -> object:
-    """How long it may take: minutes where they were measured, steps where they hang on the machine."""
+def length_choices(workspace: Workspace, view: View, newest: JobState | None) -> object:
+    """How long it may take: minutes where they were measured, steps where they hang on the machine.
+
+    The choice is that of the `newest` training, told once to each page that is opened, so that a reload keeps it.
+    """
     one = _family_or_first(workspace, view.chosen["start_model"])
-    return gr.update(choices=[(_length(one, length), length) for length in (FULL, QUICK)])
+    choices = [(_length(one, length), length) for length in (FULL, QUICK)]
+    if newest is None:
+        return gr.update(choices=choices)
+    quick = newest.job.settings.get("steps") == training(one, QUICK).steps
+    return gr.update(choices=choices, value=QUICK if quick else FULL)
 
 
 def pace(workspace: Workspace, view: View) -> str:

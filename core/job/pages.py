@@ -16,8 +16,8 @@ from core.job.locks import FileLock
 from core.workspace import Workspace
 
 
-def announce(workspace: Workspace, keep_s: float) -> FileLock:
-    """Say that an app lives, and for how long models may stay loaded after a request; closing the lock takes it back.
+def announce(workspace: Workspace, keep_s: float, address: str = "") -> FileLock:
+    """Say that an app lives at `address`, and how long models may stay loaded; closing the lock takes it back.
 
     What apps that are gone left behind is cleared away.
     """
@@ -29,7 +29,7 @@ def announce(workspace: Workspace, keep_s: float) -> FileLock:
                 path.unlink()
     lock = FileLock.take(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
     assert lock is not None, "nobody else knows the name"
-    lock.write(f"{keep_s:g}")
+    lock.write(f"{keep_s:g} {address}")
     return lock
 
 
@@ -42,7 +42,13 @@ def living(workspace: Workspace) -> tuple[Path, ...]:
 def keep_s(pages: tuple[Path, ...]) -> float:
     """How long models stay loaded after a request: what the most patient of `pages` allows, 0 when none lives."""
     said = [locks.content(path) for path in pages if locks.is_held(path)]
-    return max((float(text) for text in said if text), default=0.0)
+    return max((float(text.split()[0]) for text in said if text.strip()), default=0.0)
+
+
+def addresses(pages: tuple[Path, ...]) -> tuple[str, ...]:
+    """Where `pages` are served, as far as they said."""
+    said = [locks.content(path).partition(" ")[2].strip() for path in pages]
+    return tuple(address for address in said if address)
 
 
 def _folder(workspace: Workspace) -> Path:

@@ -43,7 +43,7 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     kind = after.dtype
     old, new = before.float(), after.float()
     if broken := int((~torch.isfinite(new)).sum()):
-        return Change("broken", f"{broken} of {new.numel()} values are no numbers")
+        return Change("broken", f"{broken} of {new.numel()} values are no numbers{_beside(before, old, new)}")
     if torch.equal(old, new):
         return Change("equal", "equal to the bit" + ("" if before.dtype == kind else f", stored as {named(kind)}"))
     moved, rounded = _moved_rows(before, new)
@@ -52,6 +52,17 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     if old.ndim < 2:
         old, new, moved = old.reshape(1, -1), new.reshape(1, -1), moved.any().reshape(1)
     return _moved(old.flatten(1), new.flatten(1), moved, among, kind)
+
+
+def _beside(before: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> str:
+    """What became of the rows that hold numbers alone, beside those that do not."""
+    whole = torch.isfinite(new).flatten(1).all(1) if new.ndim > 1 else torch.zeros(0, dtype=torch.bool)
+    if not whole.any():
+        return ""
+    if torch.equal(old[whole], new[whole]):
+        return f"; the other {int(whole.sum())} rows are as they were"
+    moved, _ = _moved_rows(before[whole], new[whole])
+    return f"; of the other {int(whole.sum())} rows {int(moved.sum())} moved"
 
 
 def named(kind: torch.dtype) -> str:

@@ -37,7 +37,9 @@ def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: He
         *_rows_words(findings), *_rest_words(findings), *_new_words(new),
         *([tokenizer_words(tokenizer)] if tokenizer else []), *([heard_words(heard)] if heard else []), *notes,
     )
-    return Verdict(level, _headline(languages, findings, tokenizer), languages, sentences,
+    broken_new = level == "bad" and any(one.state == "broken" for one in new)
+    beside = " Its new rows hold values that are no numbers: the new language cannot work." if broken_new else ""
+    return Verdict(level, _headline(languages, findings, tokenizer) + beside, languages, sentences,
                    _advice(languages, findings, restorable, why_not), restorable)
 
 
@@ -96,12 +98,21 @@ def _headline(languages: Languages, findings: Sequence[Finding], tokenizer: Toke
     where = {one.part for one in findings if one.state in damaged and one.part not in (NEW_ROWS, UNUSED)}
     if not where:
         return "The base languages cannot work: the tokenizer gives their pieces the ids of others."
-    return f"The base languages cannot work as they did: the {_listed(sorted(where))} {_are(where)} damaged."
+    changed = {one.part for one in findings if one.state in _MEASURED and one.part not in (*where, NEW_ROWS, UNUSED)}
+    beside = f" Beside that, the {_listed(sorted(changed))} {_was(changed)} changed." if changed else ""
+    return f"The base languages cannot work as they did: the {_listed(sorted(where))} {_are(where)} damaged.{beside}"
 
 
 def _are(parts: set[str]) -> str:
-    plural = len(parts) > 1 or any(part in ("layers", OLD_ROWS, "positions") for part in parts)
-    return "are" if plural else "is"
+    return "are" if _several(parts) else "is"
+
+
+def _was(parts: set[str]) -> str:
+    return "were" if _several(parts) else "was"
+
+
+def _several(parts: set[str]) -> bool:
+    return len(parts) > 1 or any(part in ("layers", OLD_ROWS, "positions") for part in parts)
 
 
 def _rows_words(findings: Sequence[Finding]) -> list[str]:

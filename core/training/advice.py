@@ -12,6 +12,7 @@ from pathlib import Path
 from config.schema import TrainOptions
 from core.job.reporter import size_text
 from core.library import offers
+from core.training import scopes
 from core.training.plan import duration
 from core.training.trainer import Trainer
 
@@ -26,7 +27,15 @@ _RATES = {"row_rate": "rows", "adapter_rate": "adapters"}
 def warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
     """Each as a sentence or two; `options` where the trainer was made with others, for a trial."""
     wanted = options or trainer.options
-    return [*_data(trainer, wanted), *_rates(trainer, wanted), *_disk(trainer, run, wanted)]
+    return [*unused(wanted), *_data(trainer, wanted), *_rates(trainer, wanted), *_disk(trainer, run, wanted)]
+
+
+def unused(options: TrainOptions) -> Iterator[str]:
+    """Options that were set and do nothing in the scope."""
+    if options.adapter != "lora" and not scopes.has_adapters(options):
+        what = f"that changes {options.full_changes!r} " if options.scope == "full" else ""
+        yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
+               "none are trained. Choose scope `gated`, or `full` with `--full-changes adapters`.")
 
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:

@@ -18,6 +18,7 @@ from core.proof.diagnosis import Diagnosis, Finding
 from core.voice_model.loading import load, load_base
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
+from scripts import doctor as scripts_doctor
 from tests import damaged
 from tests.damaged import PROJECTION, TABLES, Tensors
 from tests.worlds import Listener
@@ -213,6 +214,29 @@ def test_values_that_are_no_numbers_are_found(doctor: Doctor, healthy: Tensors) 
     assert found.findings[0].state == "broken"
     assert found.verdict.base_languages == "lost"
     assert found.heard is None
+
+
+def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> None:
+    held = damaged.with_nan(damaged.decayed(healthy))
+    held[TABLES[0]] = held[TABLES[0]].clone()
+    held[TABLES[0]][0, 0] = torch.nan
+    found = doctor(held)
+    old = finding(found, TABLES[0], "old rows")
+    assert "values are no numbers; of the other" in old.words
+    assert not old.words.endswith(" 0 moved")
+    merged = doctor(damaged.with_nan(damaged.merged_lora(healthy, 3)))
+    assert "rows" in finding(merged, PROJECTION).words
+    assert "are as they were" not in finding(merged, PROJECTION).words
+    alone = doctor(damaged.with_nan(healthy))
+    assert finding(alone, PROJECTION).words.endswith("rows are as they were")
+    assert "Beside that" not in alone.verdict.headline
+
+
+def test_a_bad_verdict_is_an_exit_code(world: Workspace, healthy: Tensors, tmp_path: Path) -> None:
+    for tensors, code in ((healthy, 0), (damaged.with_nan(healthy), 1)):
+        path = damaged.save(tmp_path / f"{code}.safetensors", tensors)
+        words = ["model", "tiny", str(path), "--workspace", str(world.path), "--no-measure"]
+        assert scripts_doctor.main(words) == code
 
 
 def test_broken_new_rows_are_not_kept(doctor: Doctor, healthy: Tensors) -> None:

@@ -105,6 +105,15 @@ def test_what_make_calls_is_there() -> None:
     assert (ROOT / "app.py").is_file()
 
 
+@pytest.mark.parametrize("arguments", [
+    ("ARGS=--workspace /data/x --port 0",), ("ARGS=--port 0 --workspace=/data/x",), ("WORKSPACE=/data/x",)])
+def test_a_workspace_is_that_of_all_of_make_run(arguments: tuple[str, ...]) -> None:
+    told = subprocess.run(["make", "-n", "run", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line for line in told.stdout.splitlines() if "scripts." in line or "app.py" in line]
+    assert len(lines) == 3
+    assert all('--workspace "/data/x"' in line for line in lines)
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", read(name))

@@ -202,7 +202,8 @@ def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
     assert pages.keep_s(pages.living(workspace)) == 60.0
     first.close()
     assert pages.living(workspace) == ()
-    third = pages.announce(workspace, 0.0)
+    third = pages.announce(workspace, 0.0, "http://127.0.0.1:7861/")
+    assert pages.addresses(pages.living(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
     assert pages.keep_s(pages.living(workspace)) == 0.0
     third.close()

@@ -99,6 +99,19 @@ def test_surrogates_and_noncharacters_are_named_not_raised() -> None:
         FrontEnd.base({"en": "latin"}, LETTERS).encode("a\ud800", "en")
 
 
+def test_digits_that_a_tokenizer_lacks_are_told_with_the_rules_that_would_write_them_out() -> None:
+    base = FrontEnd.base({"en": "latin"}, LETTERS)
+    for language, name in (("am", "`am`"), ("wal", "your own")):
+        made = base.extended(language, base.normaliser_for(language), ETHIOPIC, [])
+        with pytest.raises(UserError) as caught:
+            made.encode("ሰላም 12", language)
+        assert "has no text rules" in caught.value.hint
+        assert name in caught.value.hint
+        with pytest.raises(UserError) as caught:
+            made.encode("ሰላም ж", language)
+        assert "text rules" not in caught.value.hint
+
+
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model and an Amharic dataset."""

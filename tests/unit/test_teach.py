@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from config.errors import UserError
 from config.schema import CompareOptions, TrainOptions
 from core import demo
+from core.job.state import JobState
 from core.library import offers
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -57,6 +59,16 @@ def test_a_quick_try_is_shorter(workspace: Workspace, model: str) -> None:
                    for length in (teach.QUICK, teach.FULL))
     assert quick.steps < full.steps / 5
     assert quick.checkpoint_every < quick.steps
+
+
+def test_a_reload_shows_how_long_the_newest_training_practises(workspace: Workspace) -> None:
+    view = View("start", {"start_model": "tiny"}, ())
+    assert "value" not in cast(dict[str, object], teach.length_choices(workspace, view, None))
+    for length in (teach.QUICK, teach.FULL):
+        chosen = teach.chain_options(workspace, "tiny", "am", teach.DEMO, length)
+        newest = JobState(demo.chain(workspace, chosen)[-1])
+        update = cast(dict[str, object], teach.length_choices(workspace, view, newest))
+        assert update["value"] == length
 
 
 def test_a_language_without_recordings_is_told_where_to_prepare_some(workspace: Workspace) -> None:
