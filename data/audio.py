@@ -91,7 +91,7 @@ def cut(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
 
 def _unreadable(path: str | Path, error: Exception) -> UserError:
     return UserError(
-        f"{path} could not be read as audio: {error}.",
+        f"{path} could not be read as audio: {str(error).rstrip('.')}.",
         "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
     )
 

@@ -18,6 +18,7 @@ from data import audio
 from data.importers import Entry, Row, Skipped
 from data.normalise import Reading, dropped, is_mark
 
+_MOST_NAMED = 12  # characters
 _TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
@@ -188,13 +189,19 @@ def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:
         places = [row.row.where for row in kept if any(character in row.normal for character in spoken_otherwise)]
         found.append(Finding(
             "characters", places[0],
-            f"{' '.join(spoken_otherwise)} in {len(places)} texts are not letters: they become tokens; "
-            "spell them out as they are spoken",
+            f"{len(places)} of {len(kept)} texts hold digits or signs, which would be learned as they stand: "
+            f"{_named(spoken_otherwise)}. Choose text rules that write them out, or spell them as they are spoken",
         ))
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
     if rare:
         found.append(Finding("rare characters", "", f"fewer than {limits.rare_occurrences} times: {' '.join(rare)}"))
     return found
+
+
+def _named(characters: Sequence[str]) -> str:
+    shown = " ".join(f"“{character}”" for character in characters[:_MOST_NAMED])
+    more = len(characters) - _MOST_NAMED
+    return f"{shown} and {more} others" if more > 0 else shown
 
 
 def _in_words(character: str) -> bool:

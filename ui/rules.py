@@ -61,6 +61,7 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
     known = gr.HTML(elem_id="rules-known")
     page.live.watch("rules.text", text)
+    page.live.panel(name, lambda view: gr.update(choices=_all_names(page)), TAB)
     page.live.panel(known, lambda view: known_view(text_rules.entries(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
     page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, said],

@@ -45,6 +45,22 @@ def keep(workspace: Workspace, paths: Sequence[Path]) -> Path:
 
 def look(source: str, language: str) -> tuple[str, ...]:
     """What `source` was recognised as and what its first entries come to, a line each; `UserError` for no dataset."""
+    try:
+        return tuple(_without_place(line, source) for line in _look(source, language))
+    except UserError as error:
+        raise UserError(_without_place(error.message, source), _without_place(error.hint, source)) from error
+
+
+def _without_place(words: str, source: str) -> str:
+    """`words` without the folder that an upload is kept in, which says nothing to who uploaded it."""
+    parts = Path(source).parts
+    if UPLOADS not in parts or parts.index(UPLOADS) + 1 >= len(parts):
+        return words
+    kept = str(Path(*parts[:parts.index(UPLOADS) + 2]))
+    return words.replace(f"{kept}/", "").replace(kept, "the upload").replace(Path(kept).name, "the upload")
+
+
+def _look(source: str, language: str) -> tuple[str, ...]:
     if not source.strip() or source == "demo":
         return ()
     if source.lower().startswith(("http://", "https://", "hub:")):

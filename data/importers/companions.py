@@ -7,13 +7,15 @@ A name may carry the language, as in `film.am.srt`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
 from data.importers import audacity, lrc, subtitles, text
-from data.importers.lookup import is_audio
+from data.importers.columns import SPLIT_NAMES
+from data.importers.lookup import AUDIO_FOLDERS, is_audio
 from data.importers.rows import Found, Skipped, Utterance
 
 TIMED_SUFFIXES = (".srt", ".vtt", ".lrc")
@@ -68,8 +70,29 @@ def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         yield Path(place), sorted(name for name in names if not name.startswith("."))
 
 
-def read(folder: Path, language: str = "") -> Iterator[Found]:
-    """The utterances of every recording that has a text; what lacks the other is named."""
+def speaker_folders(folder: Path) -> frozenset[str]:
+    """The folders at the top of `folder` that may each be a speaker's; none where it is better not to say so.
+
+    All recordings lie in one of several, each with two or more (one alone has no prompt), and none is named otherwise:
+    after a split, or as where sound is kept.
+    """
+    counts: Counter[str] = Counter()
+    for place, names in walk(folder):
+        parts = place.relative_to(folder).parts
+        counts[parts[0] if parts else ""] += sum(map(is_audio, names))
+    found = {name for name, count in counts.items() if count}
+    unlike = any(name == "" or name.lower() in (*SPLIT_NAMES, *AUDIO_FOLDERS) or counts[name] < 2 for name in found)
+    return frozenset() if unlike or len(found) < 2 else frozenset(found)
+
+
+def read(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[Found]:
+    """The utterances of every recording that has a text; what lacks the other is named. `speakers` are folders."""
+    for item in _read(folder, language):
+        first = Path(item.audio).parts[0] if isinstance(item, Utterance) else ""
+        yield replace(item, speaker=first) if isinstance(item, Utterance) and first in speakers else item
+
+
+def _read(folder: Path, language: str) -> Iterator[Found]:
     for place, names in walk(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(SUFFIXES)]

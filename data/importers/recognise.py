@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import common_voice, companions, json_rows, kaldi, ljspeech, tables, text
+from data.importers import common_voice, companions, json_rows, kaldi, librispeech, ljspeech, tables, text
 from data.importers.columns import COLUMNS, SPLIT_NAMES
 from data.importers.lookup import Lookup, NotThere, is_audio
 from data.importers.rows import Found, Utterance
 
-KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice or Kaldi; recordings with a "
-               "text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside each")
+KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice, LibriSpeech or Kaldi; "
+               "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside each")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 _MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
@@ -63,6 +63,9 @@ def forms_of(folder: Path, language: str) -> Iterator[Form]:
     if kaldi.fits(folder):
         yield Form("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
                    lambda: kaldi.read(folder))
+    if heard := librispeech.transcripts(folder):
+        yield Form("LibriSpeech", f"{len(heard)} transcripts {librispeech.SUFFIX}", "it names recordings and readers",
+                   lambda: librispeech.read(folder, heard))
     if voices := common_voice.chosen(folder):
         names = " and ".join(path.name for path in voices)
         yield Form("Common Voice", names, f"{names} is what Common Voice says of its clips",
@@ -70,8 +73,10 @@ def forms_of(folder: Path, language: str) -> Iterator[Form]:
     else:
         yield from _tables_in(folder)
     if (kind := _companion(folder)) is not None:
-        yield Form(kind.title, folder.name,
-                   "texts stand beside recordings of the same name", lambda: companions.read(folder, language))
+        speakers = companions.speaker_folders(folder)
+        voices_of = f", whose {len(speakers)} folders are taken for speakers" if speakers else ""
+        yield Form(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
+                   lambda: companions.read(folder, language, speakers))
 
 
 def _tables_in(folder: Path) -> Iterator[Form]:

@@ -7,6 +7,7 @@ import pytest
 from small_data import write_clip, write_dataset
 
 from config.errors import UserError
+from data import audio
 from data.importers import Imported, Row, import_source
 
 
@@ -132,3 +133,40 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
 
     few = peak(3000)  # as many as are looked at to tell what the file is
     assert peak(9000) < few + 100_000  # bytes; 6000 rows in memory would be more than a million
+
+
+def test_librispeech_names_its_readers_and_splits(tmp_path: Path) -> None:
+    for split, reader, chapter in (("train-clean-100", "84", "121"), ("dev-clean", "1272", "128")):
+        folder = tmp_path / split / reader / chapter
+        for number in range(2):
+            write_clip(folder / f"{reader}-{chapter}-{number:04}.flac")
+        lines = [f"{reader}-{chapter}-{number:04} WORDS OF {number}" for number in range(3)]
+        (folder / f"{reader}-{chapter}.trans.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = import_source(tmp_path)
+    assert found.form == "LibriSpeech"
+    assert [(row.id, row.text, row.speaker, row.split) for row in found.rows] == [
+        ("1272-128-0000", "WORDS OF 0", "1272", "held_out"), ("1272-128-0001", "WORDS OF 1", "1272", "held_out"),
+        ("84-121-0000", "WORDS OF 0", "84", "train"), ("84-121-0001", "WORDS OF 1", "84", "train")]
+    assert [one.reason for one in found.skipped] == [
+        "there is no recording 1272-128-0002 beside it", "there is no recording 84-121-0002 beside it"]
+
+
+def test_folders_of_several_recordings_are_taken_for_speakers(tmp_path: Path) -> None:
+    for speaker in ("abebe", "sara"):
+        for number in range(2):
+            write_clip(tmp_path / speaker / f"{number}.wav")
+            (tmp_path / speaker / f"{number}.txt").write_text("ሰላም", encoding="utf-8")
+    found = import_source(tmp_path)
+    assert [(row.id, row.speaker) for row in found.rows] == [
+        ("abebe-0", "abebe"), ("abebe-1", "abebe"), ("sara-0", "sara"), ("sara-1", "sara")]
+    assert "whose 2 folders are taken for speakers" in found.notes[0]
+    write_clip(tmp_path / "alone.wav")
+    (tmp_path / "alone.txt").write_text("ሰላም", encoding="utf-8")
+    assert len({row.speaker for row in import_source(tmp_path).rows}) == 1
+
+
+def test_an_unreadable_recording_is_named_with_one_full_stop(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"no sound at all")
+    with pytest.raises(UserError) as caught:
+        audio.read(tmp_path / "a.wav")
+    assert caught.value.message.endswith("recognised.")

@@ -36,6 +36,10 @@ def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, worksp
     lines = looking.look(str(kept), "am")
     assert lines[0].startswith("Recognised as subtitles (SRT)")
     assert lines[1] == "Of its 1 entries 1 have a recording and a text."
+    with pytest.raises(UserError) as caught:
+        looking.look(str(looking.keep(workspace, upload(tmp_path / "odd", notes__txt=b"nothing of use here"))), "am")
+    assert caught.value.message.startswith("notes.txt, line 1")
+    assert str(workspace.path) not in caught.value.message + caught.value.hint
     old = kept.parent / "old"
     old.mkdir()
     os.utime(old, (time.time() - 10**6,) * 2)

@@ -85,7 +85,8 @@ def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
     found = {finding.kind: finding.message for finding in report.warnings}
     assert "at full scale" in found["clipping"]
     assert "slow: 0.2 characters a second" in found["pace"]
-    assert found["characters"].startswith("% 0 1 5 7 9 in 1 texts are not letters")
+    assert found["characters"].startswith("1 of ")
+    assert "“%” “0” “1” “5” “7” “9”. Choose text rules" in found["characters"]
     assert report.dropped == {".": 2}
 
 
