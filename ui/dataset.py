@@ -10,7 +10,7 @@ import gradio as gr
 from core.incoming import looking
 from core.job.state import JobState
 from core.text import text_rules
-from ui import present, records, review, steps
+from ui import long_audio, present, records, review, steps
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -22,7 +22,8 @@ def build(page: Page) -> None:
     """Lay out the tab."""
     steps.lead("Recordings", "Speech with its text, as you have it: clips with texts or a table, a film or recording "
                "with its subtitles or labels, LJSpeech, Common Voice, Kaldi, an archive, a dataset of the hub. Lisan "
-               "recognises what it is, and names what cannot be used.")
+               "recognises what it is, and names what cannot be used. Hours of speech without text, or with one that "
+               "lacks its times, begin at Long recordings below.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
@@ -34,6 +35,7 @@ def build(page: Page) -> None:
                                    choices={"model": lambda view: page.workspace.list_models(),
                                             "add_to": lambda view: ["", *page.workspace.list_datasets()],
                                             "rules": lambda view: _rules(page, view.chosen["prepare.language"])})
+            long_audio.build(page, form)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
@@ -43,6 +45,8 @@ def build(page: Page) -> None:
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
                                                  lambda state: report(page, state)), "data")
+            long = gr.HTML(elem_id="long-result")
+            page.live.panel(long, lambda view: long_audio.shown_view(page, view), "data")
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
     review.build(page)

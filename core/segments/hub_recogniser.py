@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from config.errors import UserError
 from core.segments.language_codes import names_of
@@ -172,7 +173,7 @@ def _explained(folder: Path) -> Iterator[None]:
     constants.HF_HUB_OFFLINE = True
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
         said = " ".join(str(error).split())[:300]
         raise UserError(f"The recogniser in {folder} could not be loaded: {type(error).__name__}: {said}.",
                         f"Delete {os.path.basename(folder)} to fetch it anew, or choose another recogniser.") from error

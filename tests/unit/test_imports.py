@@ -24,8 +24,9 @@ WEB_SAFE = (
     "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
     "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
     "core.library.offers", "core.proof.certificate", "core.proof.diagnosis", "core.push", "core.review",
-    "core.speech.references", "core.speech.resident", "core.text.lab_report", "core.text.lab_text",
-    "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules", "core.worker", "core.workspace",
+    "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
+    "core.text.lab_text", "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules",
+    "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.

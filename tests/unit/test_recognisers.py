@@ -1,0 +1,156 @@
+"""Recognisers of a person's choice: fetched whole, loaded without the network, and what they hear."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from small_data import Recorder
+from tiny_recognisers import ETHIOPIC, LETTERS, write_ctc, write_whisper
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import TranscribeOptions
+from core.incoming import recognisers
+from core.incoming.hub import Hub
+from core.segments.hub_recogniser import HubListener, HubRecogniser
+from core.segments.language_codes import names_of
+from core.segments.recogniser import Speller, best_path, frames_of
+from core.workspace import Workspace
+from tests.hub import LoopbackHub, serving
+from tests.unit.hub_model import QUICK
+
+CPU = torch.device("cpu")
+NOISE = np.random.default_rng(0).uniform(-0.1, 0.1, 3 * 16000).astype(np.float32)
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def served() -> Iterator[LoopbackHub]:
+    with serving() as hub:
+        yield hub
+
+
+@pytest.mark.usefixtures("offline")
+def test_whisper_writes_in_the_language_with_its_sureness(tmp_path: Path) -> None:
+    recogniser = HubRecogniser.load(write_whisper(tmp_path / "w"), CPU, "am", "")
+    first, second = recogniser.transcribe([NOISE, NOISE[:16000]])
+    assert recogniser.sample_rate == 16000
+    assert first.text
+    assert all(0 < heard.score < 0.2 for heard in (first, second))  # random weights are sure of nothing
+    with pytest.raises(UserError, match="does not know 'ti'"):
+        HubRecogniser.load(tmp_path / "w", CPU, "ti", "")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_ctc_model_writes_and_hears_frame_by_frame(tmp_path: Path) -> None:
+    write_ctc(tmp_path / "c")
+    heard = HubRecogniser.load(tmp_path / "c", CPU, "sw", "").transcribe([NOISE])[0]
+    listener = HubListener.load(tmp_path / "c", CPU, "sw", "", "habari ya asubuhi")
+    rows = listener.heard(NOISE)
+    assert listener.frame_s == pytest.approx(0.02)
+    assert rows.shape == (149, 32)
+    assert np.allclose(np.exp(rows).sum(1), 1, atol=1e-4)
+    assert listener.separator == 4
+    assert best_path(rows, listener.blank)[1] == pytest.approx(heard.score)
+    assert listener.spelled("Ya'a, 5!") == [5 + LETTERS.index(letter) for letter in "ya'a"]
+    assert HubListener.load(tmp_path / "c", CPU, "am", "", "ሰላም ለሁሉም").spelled("ሰላም") == [
+        5 + LETTERS.index(letter) for letter in "selam"]  # romanised: it knows Latin letters alone
+
+
+@pytest.mark.usefixtures("offline")
+def test_of_a_model_with_a_part_for_each_language_that_of_the_language_is_taken(tmp_path: Path) -> None:
+    write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
+    listener = HubListener.load(tmp_path / "mms", CPU, "am", "", "ሀለመ")
+    assert listener.heard(NOISE).shape[1] == 5 + len(ETHIOPIC)
+    assert listener.spelled("ለሀ") == [6, 5]
+    assert HubListener.load(tmp_path / "mms", CPU, "am", "eng", "abc").heard(NOISE).shape[1] == 5 + len(LETTERS)
+    with pytest.raises(UserError, match="no language som or so"):
+        HubRecogniser.load(tmp_path / "mms", CPU, "so", "")
+
+
+def test_whisper_cannot_align_and_other_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not say when a letter is heard"):
+        HubListener.load(write_whisper(tmp_path / "w"), CPU, "am", "", "ሰላም")
+    (tmp_path / "w/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
+    with pytest.raises(UserError, match="BertModel is no speech recogniser"):
+        HubRecogniser.load(tmp_path / "w", CPU, "am", "")
+    write_ctc(tmp_path / "c")
+    (tmp_path / "c/model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(UserError, match="could not be loaded"):
+        HubRecogniser.load(tmp_path / "c", CPU, "sw", "")
+
+
+def test_blocks_of_a_recording_are_heard_as_the_whole(tmp_path: Path) -> None:
+    class Ear:
+        """Hears the mean of each 20 ms."""
+
+        sample_rate, frame_s, blank, separator = 16000, 0.02, 0, None
+
+        def heard(self, waveform: np.ndarray) -> np.ndarray:
+            return waveform[:len(waveform) // 320 * 320].reshape(-1, 320).mean(1, keepdims=True)
+
+        def spelled(self, word: str) -> list[int]:
+            return []
+
+    for seconds in (3.0, 16.0, 18.0, 51.37, 64.0):
+        samples = np.random.default_rng(1).uniform(-0.5, 0.5, round(seconds * 16000)).astype(np.float32)
+        soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
+        told: list[float] = []
+        rows = np.concatenate(list(frames_of(Ear(), tmp_path / "a.wav", told.append)))
+        whole = Ear().heard(samples)
+        assert len(whole) <= len(rows) <= len(whole) + 1
+        assert np.allclose(rows[:len(whole)], whole, atol=1e-6)
+        assert told[-1] == pytest.approx(seconds, abs=0.01)
+
+
+def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
+    folder = write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    served.add("some/mms", {**files, "pytorch_model.bin": b"pickle", "onnx/model.onnx": b"x", "README.md": b"# hi"})
+    hub = Hub(served.url)
+
+    def bring(language: str) -> Path:
+        return recognisers.bring("some/mms", "main", names_of(language), workspace, Recorder(), hub, QUICK)
+
+    there = bring("am")
+    names = {path.name for path in there.iterdir()}
+    assert {"config.json", "model.safetensors", "vocab.json", "adapter.amh.safetensors"} <= names
+    assert not names & {"pytorch_model.bin", "onnx", "README.md", "adapter.eng.safetensors"}
+    assert HubRecogniser.load(there, CPU, "am", "").transcribe([NOISE])
+    asked = len(served.asked)
+    assert bring("am") == there
+    assert len(served.asked) == asked  # nothing is asked for twice
+    bring("en")
+    assert (there / "adapter.eng.safetensors").read_bytes() == files["adapter.eng.safetensors"]
+    assert workspace.list_models() == []
+
+
+def test_what_is_no_recogniser_is_refused(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
+    served.add("some/ggml", {"config.json": b"{}", "ggml.gguf": b"x"})
+    with pytest.raises(UserError, match="lacks weights"):
+        recognisers.bring("some/ggml", "main", (), workspace, Recorder(), Hub(served.url), QUICK)
+    with pytest.raises(UserError, match="holds no recogniser"):
+        recognisers.bring(str(tmp_path), "main", (), workspace, Recorder())
+    with pytest.raises(UserError, match="names no recogniser"):
+        parse_options(TranscribeOptions, {"recogniser": "whisper"})
+    assert TranscribeOptions(recogniser="hub:openai/whisper-tiny").recogniser == "openai/whisper-tiny"
+    assert TranscribeOptions(recogniser="built-in").recogniser == "built-in"
+
+
+def test_the_script_decides_how_a_word_is_spelled() -> None:
+    capitals = {letter.upper(): number for number, letter in enumerate(LETTERS, 1)}
+    assert Speller.of(capitals, "some text").spelled("Añb") == [1, 14, 2]
+    assert Speller.of({"ሰ": 1, "ላ": 2}, "ሰላ").spelled("«ሰላ»") == [1, 2]
