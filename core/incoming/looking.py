@@ -12,6 +12,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.incoming.unpack import is_archive
+from core.segments.folder import PREFIX
 from core.workspace import Workspace
 from data.importers import KNOWN_FORMS, Skipped, import_source
 
@@ -63,6 +64,8 @@ def _without_place(words: str, source: str) -> str:
 def _look(source: str, language: str) -> tuple[str, ...]:
     if not source.strip() or source == "demo":
         return ()
+    if source.startswith(PREFIX):
+        return (f"{source.removeprefix(PREFIX)} was cut from long recordings; it can be prepared once it has texts.",)
     if source.lower().startswith(("http://", "https://", "hub:")):
         return ("It is fetched and recognised when the preparation begins.",)
     path = Path(source).expanduser()

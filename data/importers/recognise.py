@@ -20,6 +20,7 @@ KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Com
                "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside each")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
+LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
 _MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
 
 Reader = Callable[[], Iterator[Found]]
@@ -201,7 +202,8 @@ def _pair(path: Path, language: str) -> Form:
         if not mine:
             raise UserError(
                 f"{path.name} is a recording without a text: no {path.stem}.srt, .vtt, .lrc or .txt is beside it.",
-                "Put its subtitles, labels or text there under the same name. Lisan does not transcribe yet.",
+                "Put its subtitles, labels or text there under the same name; or let Lisan cut and transcribe it: "
+                f"{LONG}.",
             )
         audio, words = path.name, path.parent / mine[0]
     else:
@@ -225,8 +227,8 @@ def _nothing(folder: Path) -> UserError:
     if recordings:
         return UserError(
             f"{folder} has no text for any of its recordings ({recordings}).",
-            "Put a text, subtitles (SRT, VTT) or Audacity labels of the same name beside each, or give a table. "
-            "Lisan does not transcribe recordings yet.",
+            "Put a text, subtitles (SRT, VTT) or Audacity labels of the same name beside each, or give a table; or let "
+            f"Lisan cut and transcribe them: {LONG}.",
         )
     return UserError(
         f"{folder} is a dataset without audio: there is no recording in it.",

@@ -1,0 +1,101 @@
+"""Long recordings on the page: what its button asks for, and what is shown of what came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from config.errors import UserError
+from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
+from core.incoming import looking
+from core.job import asked
+from core.segments.folder import PIECES, Card, Piece, Segments, write_card, write_pieces
+from core.workspace import Workspace
+from data.importers import import_source
+from ui import long_audio as page
+
+
+def of(workspace: Workspace) -> page.Page:
+    return SimpleNamespace(workspace=workspace)  # type: ignore[return-value]
+
+
+def values(source: Path | str, **changes: object) -> dict:
+    clips = {name: field.default for name, field in ClipOptions.model_fields.items()}
+    return {"source": str(source), "language": "am", "kind": page.WITHOUT, "recogniser": "openai/whisper-small",
+            "segments": "talks", "called": "", "text": "", **clips, **changes}
+
+
+def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
+    """Two clips, of which nobody knows the text yet."""
+    folder = workspace.segments / name
+    pieces = [Piece(f"a-{number}", "audio/a.flac", 3.0 * number, 3.0 * number + 3, "a<b>.wav", 70.0 + number, 73.0)
+              for number in range(2)]
+    write_pieces(folder / PIECES, pieces)
+    write_card(folder, Card(name, "am", "/in", "cut", {}, 1, 2, 6.0, 3600.0))
+    return Segments.load(folder)
+
+
+def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace, tmp_path: Path) -> None:
+    orders = page.orders(of(workspace), values(tmp_path, longest_s="10", denoise="True"), keep=True)
+    assert orders == [
+        ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", longest_s=10, denoise=True)),
+        ("transcribe", TranscribeOptions(segments="talks", recogniser="openai/whisper-small"))]
+
+
+def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Workspace, tmp_path: Path) -> None:
+    given = values(tmp_path, kind=page.WITH, recogniser="built-in", text="ሰላም ለሁሉም።\nእንዴት ነህ?")
+    (verb, options), = page.orders(of(workspace), given, keep=False)
+    assert isinstance(options, AlignOptions)
+    assert verb == "align"
+    assert not Path(options.text).exists()
+    (_, options), = page.orders(of(workspace), given, keep=True)
+    assert isinstance(options, AlignOptions)
+    assert Path(options.text).read_text("utf-8") == "ሰላም ለሁሉም።\nእንዴት ነህ?\n"
+    (_, options), = page.orders(of(workspace), {**given, "text": "/in/a.srt"}, keep=True)
+    assert isinstance(options, AlignOptions)
+    assert options.text == "/in/a.srt"
+
+
+@pytest.mark.parametrize("source", ["", "demo", "segments:talks"])
+def test_what_are_no_long_recordings_is_refused(workspace: Workspace, source: str) -> None:
+    with pytest.raises(UserError):
+        page.orders(of(workspace), values(source), keep=False)
+
+
+def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
+    segments = write_segments(workspace)
+    assert "none yet" in page.segments_view([segments])
+    assert page.doubts_view(segments) == ""
+    first, second = segments.pieces()
+    told = [Piece(**{**vars(first), "text": "<i>", "score": 0.2, "doubt": "the recogniser is 20% sure"}),
+            Piece(**{**vars(second), "text": "ሰላም", "score": 0.9})]
+    segments = segments.save_texts(told, "built-in")
+    shown = page.doubts_view(segments)
+    assert "1 clips of talks to listen to" in shown
+    assert "1:10" in shown
+    assert "the recogniser is 20% sure" in shown
+    assert "<i>" not in shown
+    assert "segments:talks" in page.segments_view([segments])
+
+
+def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no source"):
+        asked.check(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
+    with pytest.raises(UserError, match="No source was given"):
+        asked.check(workspace, "align", AlignOptions())
+    with pytest.raises(UserError, match="There is no text"):
+        asked.check(workspace, "align", AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
+    with pytest.raises(UserError, match="no segments named 'talks'"):
+        asked.check(workspace, "transcribe", TranscribeOptions(segments="talks"))
+    write_segments(workspace)
+    assert asked.check(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
+
+
+def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    with pytest.raises(UserError) as refused:
+        import_source(tmp_path)
+    assert "Long recordings on the Data tab" in refused.value.hint
+    assert "it can be prepared once it has texts" in looking.look("segments:talks", "am")[0]
