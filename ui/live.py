@@ -99,7 +99,8 @@ class Live:
 
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
-        self.sent, self.offered, self.stale = gr.State({}), gr.State({}), gr.State(0)
+        self.sent, self.offered = gr.State({}), gr.State({})
+        self.stale = gr.Textbox("", visible="hidden")  # a browser is not told that a state changed outside the queue
         self.timer = gr.Timer(BUSY_S)
         self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
         watched = list(self.watched.values())
@@ -127,7 +128,7 @@ class Live:
         updates = [self._update(at, panel, view, known) for at, panel in self._panels(False).items()]
         for at, panel in self._panels(True).items():
             self._update(at, panel, view, ignored)
-        return [known, gr.skip() if ignored == (offered or {}) else time.monotonic_ns(), *updates]
+        return [known, gr.skip() if ignored == (offered or {}) else str(time.monotonic_ns()), *updates]
 
     def offer(self, tab: str, offered: dict[int, str], *values: object) -> list[object]:
         """What has changed of the panels that are read as inputs too."""

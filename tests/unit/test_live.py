@@ -42,10 +42,9 @@ class Browser:
     def fire(self, called: object) -> bool:
         """Let the page call a method of `Live`; whether it then offers something."""
         event = next(fn for fn in self.blocks.fns.values() if fn.fn is not None and fn.fn == called)
-        before = self.session[self.live.stale._id]
         inputs = [self.values.get(component._id) for component in event.inputs]
-        asyncio.run(self.blocks.process_api(event, inputs, state=self.session))
-        return bool(self.session[self.live.stale._id] != before)
+        made = asyncio.run(self.blocks.process_api(event, inputs, state=self.session))
+        return called == self.live.refresh and isinstance(made["data"][1], str)
 
     def tick(self) -> bool:
         offering = self.fire(self.live.refresh)
