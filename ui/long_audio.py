@@ -11,7 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
-from core.segments.folder import PREFIX, TABLE, Piece, Segments, read_pieces
+from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
 from core.text import lab_text
 from ui import present
 from ui.form import Form, Value, build_form, command_line
@@ -126,11 +126,17 @@ def segments_view(found: Sequence[Segments]) -> Html:
     """The segments of the workspace."""
     if not found:
         return NOTHING
-    rows = [(f"{PREFIX}{one.card.name}", present.language_name(one.card.language), one.card.recordings,
-             present.duration(one.card.recorded_s), one.card.clips, present.duration(one.card.duration_s),
-             one.card.texts or "none yet", one.card.doubtful, one.card.recogniser or "–") for one in found]
-    head = ("Source", "Language", "Recordings", "Recorded", "Clips", "Speech", "With text", "Doubtful", "Recogniser")
+    rows = [(f"{PREFIX}{card.name}", present.language_name(card.language),
+             f"{card.clips} of {present.duration(card.recorded_s)}", _texts(card), card.recogniser or "–")
+            for card in (one.card for one in found)]
+    head = ("Source", "Language", "Clips", "With text", "Recogniser")
     return join((element("h4", "Cut from long recordings"), present.table_of(head, rows)))
+
+
+def _texts(card: Card) -> str:
+    if not card.texts:
+        return "none yet"
+    return f"{card.texts}, {card.doubtful} doubtful" if card.doubtful else str(card.texts)
 
 
 def doubts_view(segments: Segments) -> Html:

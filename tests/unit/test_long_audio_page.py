@@ -78,6 +78,8 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
     assert "the recogniser is 20% sure" in shown
     assert "<i>" not in shown
     assert "segments:talks" in page.segments_view([segments])
+    assert "2, 1 doubtful" in page.segments_view([segments])
+    assert "2 of 1 h" in page.segments_view([segments])
 
 
 def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
