@@ -82,13 +82,16 @@ def fingerprint(clips: Iterable[Clip]) -> str:
     """sha256 over what training sees, whatever the order and the names of files."""
     lines = sorted(json.dumps([clip.sha256, clip.text, clip.language, clip.split, clip.speaker,
                                *([clip.source] if clip.source else [])]) for clip in clips)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for number, line in enumerate(lines):  # one by one: joined, they would stand in memory twice more
+        digest.update((f"\n{line}" if number else line).encode())
+    return digest.hexdigest()
 
 
 def save(folder: Path, card: Card, clips: Iterable[Clip]) -> None:
     """Write manifest and card into `folder`."""
-    lines = (json.dumps(asdict(clip), ensure_ascii=False) + "\n" for clip in clips)
-    (folder / MANIFEST_FILE).write_text("".join(lines), encoding="utf-8")
+    with open(folder / MANIFEST_FILE, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(asdict(clip), ensure_ascii=False) + "\n" for clip in clips)
     save_card(folder, card)
 
 
