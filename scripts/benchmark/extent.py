@@ -44,6 +44,7 @@ class Extent:
     batch_size: int = 8
     epochs: int = 2
     heard_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # clips of the extraction
+    demo_clips: int = 380  # of the built-in model's: all
 
 
 def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
@@ -64,7 +65,7 @@ QUICK = Extent(
     ),
     package_layers=14, repeats=2, contexts=(100,), codes=2, prefills=(20,), compared=(10, 20), samples=1,
     sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
-    epochs=1, heard_s=(1.0, 1.5),
+    epochs=1, heard_s=(1.0, 1.5), demo_clips=6,
 )
 
 

@@ -1,0 +1,112 @@
+"""How much memory a large dataset takes, stage by stage: `python -m scripts.benchmark.memory [UTTERANCES ...]`.
+
+Each stage runs in a process of its own over made-up utterances (200 bytes of text each), whose peak is read at its end.
+Prints MiB beyond what the process held when it began, and bytes for each utterance more.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from core.dataset.clip_index import build
+from core.workspace import Workspace
+from data import manifest, splits
+from data.importers import Row, import_source
+from data.manifest import Clip, Dataset
+from data.validation import CheckedRow
+from scripts.benchmark.review import _clip, _spoken
+
+_TEXT = "ሰላም ለሁሉም ሰው እንዴት ነህ ወንድሜ " * 4
+
+
+def main(counts: list[int]) -> None:
+    """Each stage at each size, one process after the other."""
+    for name in STAGES:
+        found = [_child(name, count) for count in counts]
+        grows = (found[-1] - found[0]) * 2**20 / max(1, counts[-1] - counts[0])
+        sizes = ", ".join(f"{count:,}: {mib:.0f} MiB" for count, mib in zip(counts, found, strict=True))
+        print(f"{name}: {sizes} ({grows:.0f} bytes an utterance)", flush=True)
+
+
+def _child(name: str, count: int) -> float:
+    command = [sys.executable, "-m", "scripts.benchmark.memory", "--stage", name, str(count)]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+
+
+def _import(count: int, folder: Path) -> Callable[[], object]:
+    (folder / "clips").mkdir()
+    (folder / "clips" / "a.wav").write_bytes(b"RIFF")
+    with open(folder / "metadata.csv", "w", encoding="utf-8") as file:
+        file.write("id,audio,text\n")
+        for number in range(count):
+            file.write(f"u{number},clips/a.wav,{_TEXT}{number}\n")
+    return lambda: deque(import_source(folder), maxlen=0)
+
+
+def _rows(count: int) -> list[CheckedRow]:
+    return [CheckedRow(Row(f"u{number}", Path(f"/in/u{number}.wav"), f"{_TEXT}{number}", f"metadata.csv:{number}"),
+                       f"{_TEXT}{number}", 3.0, f"{number:064x}") for number in range(count)]
+
+
+def _assign(count: int, folder: Path) -> Callable[[], object]:
+    rows = _rows(count)
+    return lambda: splits.overlaps(rows, splits.assign(rows, 0.1, 0))
+
+
+def _made(count: int) -> list[Clip]:
+    return [Clip(f"u{number}", f"audio/u{number}.wav", f"{_TEXT}{number}", "am", "train", 3.0, "one", f"{number:064x}")
+            for number in range(count)]
+
+
+def _save(count: int, folder: Path) -> Callable[[], object]:
+    clips = _made(count)
+    return lambda: manifest.save(folder, manifest.make_card("d", "am", "made", clips), clips)
+
+
+def _load(count: int, folder: Path) -> Callable[[], object]:
+    clips = _made(count)
+    manifest.save(folder, manifest.make_card("d", "am", "made", clips), clips)
+    del clips
+    return lambda: manifest.load(folder)
+
+
+def _index(count: int, folder: Path) -> Callable[[], object]:
+    chance = random.Random(0)
+    clips = tuple(_clip(number, chance) for number in range(count))
+    spoken = [_spoken(clip, chance) for clip in clips]
+    workspace = Workspace.open(folder)
+    dataset = Dataset(folder, manifest.make_card("made", "am", "made up", clips), clips)
+    return lambda: build(workspace, dataset, spoken, {})
+
+
+STAGES: dict[str, Callable[[int, Path], Callable[[], object]]] = {
+    "import a CSV": _import, "draw splits": _assign, "write a manifest": _save, "read a manifest": _load,
+    "judge and index": _index,
+}
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def stage(name: str, count: int) -> None:
+    """Do one stage; prints what it took at its peak beyond what stood before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = STAGES[name](count, Path(folder))
+        before = _peak_mib()
+        work()
+        print(f"{_peak_mib() - before:.1f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--stage"]:
+        stage(sys.argv[2], int(sys.argv[3]))
+    else:
+        main([int(count) for count in sys.argv[1:]] or [10_000, 100_000, 300_000])

@@ -1,0 +1,57 @@
+"""One long recording and its subtitles become a trained step of the built-in model, with nothing touched by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from core.workspace import Workspace
+from scripts.command import main
+from tests.serving import ROOT
+
+CLIPS, PAUSE_S = 16, 0.5
+
+
+def write_film(folder: Path) -> Path:
+    """Readings of the demo one after another with pauses between, and subtitles as a subtitler writes them."""
+    demo = ROOT / "data/demo/am"
+    rows = [json.loads(line) for line in (demo / "manifest.jsonl").read_text("utf-8").splitlines()][:CLIPS]
+    sound: list[np.ndarray] = []
+    blocks, now = [], 0.0
+    for number, row in enumerate(rows, start=1):
+        waveform, rate = soundfile.read(str(demo / row["audio"]), dtype="float32")
+        blocks.append(f"{number}\n{stamp(now)} --> {stamp(now + len(waveform) / rate)}\n{row['text']}\n")
+        sound += [waveform, np.zeros(round(PAUSE_S * rate), np.float32)]
+        now += (len(sound[-2]) + len(sound[-1])) / rate
+    folder.mkdir()
+    soundfile.write(str(folder / "reading.flac"), np.concatenate(sound), rate)
+    (folder / "reading.am.srt").write_text("\ufeff" + "\r\n".join("\n".join(blocks).splitlines()), encoding="utf-8")
+    return folder
+
+
+def stamp(seconds: float) -> str:
+    whole = round(seconds * 1000)
+    return f"{whole // 3600000:02}:{whole // 60000 % 60:02}:{whole // 1000 % 60:02},{whole % 1000:03}"
+
+
+@pytest.mark.slow
+def test_a_recording_and_its_subtitles_become_a_trained_step(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    (workspace.models / "tiny").symlink_to(ROOT / "models/tiny/pack")
+    film = write_film(tmp_path / "film")
+    steps = (
+        ("prepare", "--source", str(film), "--dataset", "film", "--language", "am"),
+        ("tokenizer", "--dataset", "film", "--tokenizer", "film"),
+        ("extend", "--tokenizer", "film", "--extension", "film"),
+        ("train", "--extension", "film", "--dataset", "film", "--steps", "1", "--batch-size", "2", "--device", "cpu",
+         "--judged-sentences", "0"),
+    )
+    for verb, *words in steps:
+        assert main(verb, [*words, "--workspace", str(workspace.path)], resumable=verb == "train") == 0, verb
+    report = json.loads((workspace.dataset("film") / "report.json").read_text("utf-8"))
+    assert (report["found"], report["kept"], report["errors"]) == (CLIPS, CLIPS, [])
+    assert list(workspace.runs.glob("train-*/checkpoints/step-*")), "no step was saved"
