@@ -17,7 +17,8 @@ from data.importers.lookup import Lookup, NotThere, is_audio
 from data.importers.rows import Found, Utterance
 
 KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice, LibriSpeech or Kaldi; "
-               "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside each")
+               "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside "
+               "each")
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"

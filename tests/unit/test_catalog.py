@@ -70,7 +70,8 @@ def test_every_family_says_what_it_is():
 
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
-    made = chain(workspace, ChainOptions(dataset="mine", language="ti", rules="ti", train=TrainOptions(steps=5), name="run-1"))
+    options = ChainOptions(dataset="mine", language="ti", rules="ti", train=TrainOptions(steps=5), name="run-1")
+    made = chain(workspace, options)
     assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
     assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
     assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti", rules="ti")

@@ -89,7 +89,7 @@ def test_the_first_screen_is_the_commands() -> None:
 
 def test_every_verb_is_shown_in_the_readme() -> None:
     shown = {line.split()[2] for line in shell_lines(read("README.md")) if line.startswith("python -m")}
-    assert shown == {f"scripts.{verb}" for verb in VERBS}
+    assert shown >= {f"scripts.{verb}" for verb in VERBS}
 
 
 def test_every_verb_has_a_command() -> None:
