@@ -171,7 +171,7 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
     field(page, "train", "scope").click()
     page.get_by_role("option", name=scope, exact=True).click()
     if count == 1:
-        for fold in ("Optimizer", "Base protection", "Validation and checkpoints"):
+        for fold in ("Adapters", "Optimizer", "Base protection", "Validation and checkpoints"):
             form.get_by_role("button", name=fold).click()
         for name, value in (("adapter_rank", "32"), ("judged_sentences", "4"), ("row_rate", "0.001")):
             expect(field(page, "train", name)).to_have_value(value)  # of the family's preset
