@@ -46,6 +46,13 @@ def _language(value: str) -> str:
     return code
 
 
+def _rate(value: int) -> int:
+    """A rate that speech survives, or 0."""
+    if 0 < value < 8000:
+        raise ValueError(f"{value} Hz is too low for speech: give 8000 or more, or 0 to keep the recording's own")
+    return value
+
+
 def _source(value: str) -> str:
     """Absolute, because a worker runs in another folder than who asked; `demo` ships with the app."""
     value = value.strip()
@@ -140,7 +147,7 @@ class ClipOptions(Options):
     longest_s: float = Field(15.0, ge=3.0, le=30.0, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said.")
     padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (seconds)", description="Silence that is kept before and after the speech, where there is so much.")
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Each clip is made so loud (ITU-R BS.1770), or as near as its peak allows; 0 leaves the loudness it has.")
-    sample_rate: int = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")
+    sample_rate: Annotated[int, AfterValidator(_rate)] = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")
     denoise: bool = Field(False, title="Denoise", description="Take steady noise off by what the recording's pauses sound like. Only for recordings that need it: it takes some of the voice too.")
     speakers: Literal["one", "recording", "folder"] = Field("one", title="Speakers", description="Whose voice it is: `one` in all, one a `recording`, or one a `folder`.")
 

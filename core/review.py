@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex
@@ -41,8 +43,16 @@ def decisions(workspace: Workspace, name: str) -> dict[str, Decision]:
     path = workspace.dataset(name) / DRAFT_FILE
     if not path.is_file():
         return {}
-    return {str(row["id"]): Decision(**{**row, "fixes": tuple(row.get("fixes", ()))})
-            for _, row in manifest.read_json_lines(path)}
+    return {str(row["id"]): Decision(**{**row, "fixes": tuple(row.get("fixes", ()))}) for row in _whole_lines(path)}
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The decisions in a file, but for one that was cut off while it was written."""
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "id" in row:
+                yield row
 
 
 def decide(workspace: Workspace, name: str, made: Iterable[Decision]) -> None:
@@ -53,8 +63,10 @@ def decide(workspace: Workspace, name: str, made: Iterable[Decision]) -> None:
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
                             "Write what is said, or exclude the clip.")
     lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in given)
-    with open(workspace.dataset(name) / DRAFT_FILE, "a", encoding="utf-8") as file:
-        file.write(lines)
+    path = workspace.dataset(name) / DRAFT_FILE
+    torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n" * torn + lines)
         file.flush()
         os.fsync(file.fileno())
 

@@ -37,6 +37,9 @@ _NAMED = 10
 def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Give the clips of `segments/NAME` their texts; hands back the counts."""
     segments = Segments.load(workspace.segment_folder(options.segments))
+    if segments.card.made == "aligned":
+        raise UserError(f"The segments {options.segments!r} have the texts that they were aligned with.",
+                        "Prepare them as they are, or cut the recordings anew under another name.")
     pieces = segments.pieces()
     kept = Transcripts(_place(segments, options))
     found = kept.load()

@@ -28,7 +28,7 @@ def length(path: Path) -> tuple[float, int]:
     """Seconds and sample rate in Hz that the head of a recording tells."""
     try:
         info = soundfile.info(str(path))
-    except (soundfile.SoundFileError, OSError) as error:
+    except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # the last: a name that is no UTF-8
         raise _unreadable(path, error) from error
     return float(info.duration), int(info.samplerate)
 
@@ -40,7 +40,7 @@ def blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
             frames = max(1, round(block_s * file.samplerate))
             while len(block := file.read(frames, dtype="float32", always_2d=True)):
                 yield block.mean(axis=1)
-    except (soundfile.SoundFileError, OSError) as error:
+    except (soundfile.SoundFileError, OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
 
 

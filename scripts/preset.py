@@ -30,7 +30,8 @@ def values(arguments: argparse.Namespace, above: Mapping[str, object], workspace
     defaults = TrainOptions.model_fields
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = offers.family_of_extension(workspace, extension).name
-    chosen = presets.choose(family, offers.speech_of(workspace, dataset), gpus.look(), arguments.preset or "auto",
+    found = gpus.look() if above.get("device") != "cpu" else ()
+    chosen = presets.choose(family, offers.speech_of(workspace, dataset), found, arguments.preset or "auto",
                             arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:

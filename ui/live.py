@@ -36,6 +36,7 @@ class View:
     tab: str
     chosen: Mapping[str, str]
     jobs: tuple[JobState, ...]
+    known: dict[str, object] = field(default_factory=dict, repr=False, compare=False)  # worked out once for all panels
 
     def job(self, name: str) -> JobState | None:
         return next((state for state in self.jobs if state.id == name), None)

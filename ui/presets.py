@@ -22,6 +22,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
+_KNOWN = "preset"
 _FIELDS = presets.settled_fields()
 _SEEN = gpus.Seen()
 _DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _FIELDS}
@@ -70,6 +71,14 @@ def follow(page: Page, choice: Choice, form: Form) -> None:
 
 def chosen(page: Page, view: View) -> Chosen:
     """The preset for what the form holds."""
+    if _KNOWN not in view.known:
+        view.known[_KNOWN] = _choose(page, view)
+    made = view.known[_KNOWN]
+    assert isinstance(made, Chosen)
+    return made
+
+
+def _choose(page: Page, view: View) -> Chosen:
     dataset = view.chosen["train.dataset"]
     family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
     speech = offers.speech_of(page.workspace, dataset)

@@ -7,6 +7,7 @@ Of the weights safetensors are taken; PyTorch's own only where there are no othe
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -86,8 +87,8 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
     """Whether nothing need be asked for: it is there, and so is the language, where it keeps languages apart."""
     if not target.is_dir():
         return False
-    by_language = any(target.glob(_ADAPTER.format("*"))) or "adapter_attn_dim" in (
-        target / "config.json").read_text(encoding="utf-8")
+    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None
     return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
 
 

@@ -113,7 +113,7 @@ def choose(family: str, speech: Speech, gpus: Sequence[Gpu], name: str = "auto",
     own = {**dict(about["memory"][size or CLASSES[0]]), **about.get("families", {}).get(family, {})}
     if size is None:
         own.pop("activation_checkpointing", None)  # a processor's memory is measured before the start
-    values = {**read_preset(_file(name, family), "train"), **_batches(own, about, speech, processes)}
+    values = {**_training(_file(name, family)), **_batches(own, about, speech, processes)}
     kept = {field: value for field, value in values.items() if field not in _NAMES_OF_THINGS}
     return Chosen(name, TITLES[name], about["about"], bool(about.get("measured")), kept, tuple(reasons))
 
@@ -164,6 +164,11 @@ def _about(name: str, family: str) -> Mapping[str, Any]:
 def _section(path: Path) -> Mapping[str, Any]:
     values: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[ABOUT]
     return values
+
+
+@cache
+def _training(path: Path) -> Mapping[str, object]:
+    return read_preset(path, "train")
 
 
 def _hours(hours: float) -> str:

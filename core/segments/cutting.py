@@ -186,7 +186,8 @@ class Cutter:
         except UserError as error:
             self.reporter.emit(Warned(f"{recording.name} is left out: {error.message} {error.hint}"))
             return []
-        write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
+        if pieces:  # where nothing was found, another try listens again: its text may have been mended
+            write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
         return pieces
 
     def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[Piece]:

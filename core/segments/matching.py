@@ -59,7 +59,7 @@ def match_words(sentences: Sequence[Sentence], aligned: Aligned, frame_s: float,
             first = False
             letters = slice(at, at + len(word.ids))
             at += len(word.ids)
-            if aligned.begins[letters][0] >= 0:
+            if (aligned.begins[letters] >= 0).all():  # a recording may end within a word: it was not said whole
                 score = float(np.exp(aligned.scores[letters].mean()))
                 found.append(Found(number, place, float(aligned.begins[letters][0]) * frame_s,
                                    float(aligned.ends[letters][-1]) * frame_s, score))

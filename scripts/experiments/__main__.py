@@ -93,7 +93,8 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
 def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
     """Train by the recipe that people use, in a process of its own."""
     command = [sys.executable, "-m", "scripts.experiments.broken", str(workspace.path)]
-    with subprocess.Popen([*command, trial.group, trial.name, str(seed)]) as child:
+    steps = [str(trial.training(seed).steps)] if trial.shortened else []
+    with subprocess.Popen([*command, trial.group, trial.name, str(seed), *steps]) as child:
         spent = NOTHING
         while child.poll() is None:
             spent = process.used(child.pid) or spent
@@ -112,6 +113,7 @@ def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
 def _finish(job: jobs.Job) -> tuple[JobState, Used]:
     """Let a worker do the job; its state, and what the worker used of the machine."""
     before = jobs.state(job)
+    whole = not before.ended  # one that was cut off has used more than its last try does
     if before.status != "finished":
         (jobs.resume if before.resumable else jobs.start)(job)
     used = NOTHING
@@ -119,7 +121,7 @@ def _finish(job: jobs.Job) -> tuple[JobState, Used]:
         used = process.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
-    return state, used
+    return state, used if whole else NOTHING
 
 
 def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int) -> None:

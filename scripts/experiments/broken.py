@@ -2,8 +2,8 @@
 
 One table holds old rows and new ones, and a hook sets the gradients of the old rows to zero: that is the whole of the
 "freezing". AdamW with decay, everything trainable, one high rate, no replay. Lisan has no such training; it is made
-here, in a process of its own: `python -m scripts.experiments.broken WORKSPACE GROUP TRIAL SEED` leaves an export and
-its certificate, which is computed as that of any other model that claims to have kept its base.
+here, in a process of its own, `python -m scripts.experiments.broken WORKSPACE GROUP TRIAL SEED [STEPS]`. It leaves an
+export and its certificate, which is computed as that of any other model that claims to have kept its base.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 def main(arguments: list[str]) -> int:
     """Train one trial of the plan, and prove what came of it."""
-    place, group, name, seed = arguments
-    trial = next(trial for found in plan.read() if found.name == group for trial in found.trials if trial.name == name)
+    place, group, name, seed, *rest = arguments
+    groups = plan.read(int(rest[0]) if rest else None)
+    trial = next(trial for found in groups if found.name == group for trial in found.trials if trial.name == name)
     compute.prepare("cpu")
     run(Workspace.open(Path(place)), trial.run(int(seed)), trial.training(int(seed)))
     return 0

@@ -23,6 +23,7 @@ class Trial:
     name: str
     train: Mapping[str, object]
     extend: Mapping[str, object]
+    shortened: bool = False  # to try the experiments themselves; what it measures is kept apart
     recipe: str = ""  # empty: Lisan's own; "hook": that of `scripts.experiments.broken`
 
     def extension(self, seed: int) -> ExtendOptions:
@@ -41,7 +42,7 @@ class Trial:
 
     def run(self, seed: int) -> str:
         """Name of the run."""
-        return f"experiment-{self.group}-{self.name}-{seed}"
+        return f"{'try' if self.shortened else 'experiment'}-{self.group}-{self.name}-{seed}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> Group:
         extend = _mapping(given.pop("extend", {}))
         every = min(length, int(str(common.get("checkpoint_every", 200))))
         made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
-                          str(values.get("recipe", ""))))
+                          steps is not None, str(values.get("recipe", ""))))
     return Group(name, str(values["title"]), str(values["measure"]), tuple(made),
                  tuple(step for step in at if step <= length))
 

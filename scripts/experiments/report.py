@@ -56,8 +56,8 @@ def _heard(group: Group, found: Found) -> list[Sequence[str]]:
             *(spread([100 * one.heard[code] for one in seeds if code in one.heard], "%") for code in languages),
             *(spread([100 * one.before[code] for one in seeds if code in one.before], "%") for code in languages),
             ", ".join(sorted({one.equal for one in seeds})), "all" if trial.recipe else f"{seeds[0].trained:,}",
-            spread([one.cpu_seconds for one in seeds], " s", 0),
-            spread([one.peak_bytes / 2**30 for one in seeds], " GiB")])
+            spread([one.cpu_seconds for one in seeds if one.cpu_seconds], " s", 0),
+            spread([one.peak_bytes / 2**30 for one in seeds if one.peak_bytes], " GiB")])
     return rows
 
 

@@ -269,3 +269,14 @@ def test_the_command_line_shows_decides_and_saves(ready: Workspace, capsys: pyte
     assert (told["clips"], told["excluded"], told["texts_anew"], told["features"]) == (11, 1, 1, 11)
     assert script.main([*where, "--exclude", "nosuch"]) != 0
     assert "no clip 'nosuch'" in capsys.readouterr().err
+
+
+def test_a_decision_that_was_cut_off_loses_no_other(workspace: Workspace) -> None:
+    folder = workspace.datasets / "torn"
+    folder.mkdir(parents=True)
+    review.decide(workspace, "torn", [Decision("one")])
+    with open(folder / review.DRAFT_FILE, "a", encoding="utf-8") as file:
+        file.write('{"id": "two", "exc')
+    assert set(review.decisions(workspace, "torn")) == {"one"}
+    review.decide(workspace, "torn", [Decision("three")])
+    assert set(review.decisions(workspace, "torn")) == {"one", "three"}
