@@ -120,6 +120,6 @@ def pieces(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.ndar
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} could not be read as audio: {error}.",
+    return UserError(f"{path} could not be read as audio: {str(error).rstrip('.')}.",
                      "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.")
 

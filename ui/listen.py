@@ -54,6 +54,7 @@ class _Hearing:
     first: gr.Button
     same: gr.Button
     second: gr.Button
+    uncover: gr.Button
     tally: gr.HTML
     asked: gr.State  # the comparison that this browser asked for, whose parts it plays
 
@@ -73,10 +74,11 @@ def build(page: Page) -> None:
                        [asking.length], **QUIET)
     manner = asking.manner
     page.on(asking.speak.click, lambda *values: _speak(page, manner.names, *values),
-            [manner.base, asking.finetuned, asking.language, asking.text, manner.voice, *manner.widgets],
+            [asking.blind, manner.base, asking.finetuned, asking.language, asking.text, manner.voice, *manner.widgets],
             [asking.notice, hearing.asked, page.pair])
     for button, letter in ((hearing.first, "A"), (hearing.same, ""), (hearing.second, "B")):
         page.on(button.click, _voter(page, letter), [page.pair], [asking.notice])
+    page.on(hearing.uncover.click, lambda pair: _uncover(page, pair), [page.pair], [asking.notice, asking.blind])
 
 
 def _lay_out_asking() -> _Asking:
@@ -103,7 +105,9 @@ def _lay_out_hearing(page: Page) -> _Hearing:
         first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
         same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
         second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
-    return _Hearing(status, hearing, clips, ballot, first, same, second, gr.HTML(elem_id="tally"), gr.State(""))
+        uncover = gr.Button("Show without a vote", size="md", elem_id="vote-none", min_width=90)
+    tally = gr.HTML(elem_id="tally")
+    return _Hearing(status, hearing, clips, ballot, first, same, second, uncover, tally, gr.State(""))
 
 
 def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
@@ -166,7 +170,7 @@ def clips_view(page: Page, view: View) -> Html:
     state = chosen(view)
     if state is None:
         return NOTHING
-    blind = listening.Blind(view.chosen["blind"] == "True", _voted(page, state))
+    blind = listening.Blind(_is_blind(page, view, state), _voted(page, state))
     return listening.comparison(state, records.originals(state), blind)
 
 
@@ -223,8 +227,8 @@ def _offer_examples(page: Page, view: View) -> object:
     return gr.update(choices=list(dict.fromkeys([*own, *sentences.EXAMPLES.get(code, ())]))[:6])
 
 
-def _speak(page: Page, names: Sequence[str], base: str, finetuned: str, language: str, text: str, voice: str,
-           *values: Value) -> Sequence[object]:
+def _speak(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
+           voice: str, *values: Value) -> Sequence[object]:
     """Queue what was asked for: both voices side by side, or the base alone."""
     alone = finetuned in (speaking.ALONE, "")
     if not (base if alone else finetuned):
@@ -239,11 +243,24 @@ def _speak(page: Page, names: Sequence[str], base: str, finetuned: str, language
     else:
         asked = {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **manner}
         job = page.start("compare", parse(CompareOptions, asked))
+        if blind:
+            votes.cover(_votes_file(page), job.id)
     return [NOTHING, job.id, page.show(job.id)]
 
 
 def _votes_file(page: Page) -> Path:
     return page.workspace.path / "votes.jsonl"
+
+
+def _is_blind(page: Page, view: View, state: JobState) -> bool:
+    """Whether a comparison is heard blind: now, or since it was asked for so."""
+    return view.chosen["blind"] == "True" or votes.is_covered(_votes_file(page), state.id)
+
+
+def _uncover(page: Page, pair: str) -> Sequence[object]:
+    """Tell which is which without a vote."""
+    votes.cover(_votes_file(page), pair, on=False)
+    return [NOTHING, False]
 
 
 def _voted(page: Page, state: JobState) -> frozenset[int]:
@@ -253,7 +270,7 @@ def _voted(page: Page, state: JobState) -> frozenset[int]:
 def _question(page: Page, view: View) -> int | None:
     """The clip that is to be voted on in blind mode."""
     state = chosen(view)
-    if state is None or view.chosen["blind"] != "True":
+    if state is None or not _is_blind(page, view, state):
         return None
     return listening.open_question(state, _voted(page, state))
 
@@ -275,8 +292,8 @@ def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
 
 
 def _tally(page: Page, view: View) -> Html:
-    if view.chosen["blind"] != "True":
-        return NOTHING
     state = chosen(view)
-    voted = state is not None and bool(_voted(page, state))
+    if state is None or not _is_blind(page, view, state):
+        return NOTHING
+    voted = bool(_voted(page, state))
     return join((listening.tally(votes.read(_votes_file(page))),)) if voted else element("span")

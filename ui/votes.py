@@ -1,4 +1,7 @@
-"""Votes of the blind comparison, one JSON object a line in the workspace's `votes.jsonl`."""
+"""Votes of the blind comparison, one JSON object a line in the workspace's `votes.jsonl`.
+
+A comparison that was asked for blind is noted there too, so that no reload and no second browser uncovers it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Choice = Literal["base", "finetuned", "same"]
 CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
@@ -43,19 +47,40 @@ def save(path: Path, vote: Vote) -> None:
 
 def read(path: Path) -> list[Vote]:
     """All votes that can be read."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
     votes = []
-    for line in lines:
+    for row in _rows(path):
         try:
-            vote = Vote(**json.loads(line))
-        except (ValueError, TypeError):
-            continue  # a line that was cut off, or of another version, counts for nobody
+            vote = Vote(**row)
+        except TypeError:
+            continue  # of another version, or no vote
         if vote.choice in CHOICES:
             votes.append(vote)
     return votes
+
+
+def cover(path: Path, job: str, on: bool = True) -> None:
+    """Note that the comparison `job` is heard blind; or, with `on` false, that it was uncovered without a vote."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"job": job, "covered": on, "time": time.time()}) + "\n")
+
+
+def is_covered(path: Path, job: str) -> bool:
+    """Whether a comparison was asked for blind, and nobody uncovered it."""
+    told = [row["covered"] for row in _rows(path) if row.get("job") == job and "covered" in row]
+    return bool(told and told[-1])
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The lines that can be read; one that was cut off counts for nobody."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in lines:
+        with suppress(ValueError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def tally(votes: Sequence[Vote]) -> Counter[tuple[str, Choice]]:

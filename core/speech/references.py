@@ -40,7 +40,7 @@ def read(path: Path, called: str = "") -> Reference:
             samples = file.read(int(LONGEST_S * rate), dtype="float32", always_2d=True)
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(
-            f"{name} could not be read as audio: {error}.",
+            f"{name} could not be read as audio: {str(error).rstrip('.')}.",
             "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
         ) from error
     waveform = samples.mean(axis=1)

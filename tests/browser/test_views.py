@@ -17,6 +17,7 @@ from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, WIDE, Take, open_tab, wait_until
 from tests.serving import App, served
+from ui import votes
 from ui.page import TABS
 
 pytestmark = pytest.mark.browser
@@ -186,6 +187,19 @@ def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_pag
     expect(page.locator("#tally")).to_contain_text("Blind votes so far")
     expect(page.locator("#clips")).to_contain_text("91% misheard")
     assert len((scene.workspace.path / "votes.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_was_asked_for_blind_stays_so_after_a_reload(scene: Scene, open_page: Visit) -> None:
+    file = scene.workspace.path / "votes.jsonl"
+    file.unlink(missing_ok=True)
+    votes.cover(file, scene.comparison.id)
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#clips")).to_contain_text("Voice A")
+    expect(page.locator("#listen-blind input")).not_to_be_checked()
+    page.locator("#vote-none").click()
+    expect(page.locator("#clips")).to_contain_text("91% misheard")
+    expect(page.locator("#vote")).to_be_hidden()
+    assert votes.read(file) == []
 
 
 def test_the_page_answers_quickly(scene: Scene, open_page: Visit) -> None:

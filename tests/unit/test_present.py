@@ -313,3 +313,14 @@ def test_what_never_began_gives_way_to_older_results_and_what_runs_to_what_waits
     assert View("train", {}, (failed,)).newest("train") == failed
     assert View("train", {}, (waits, runs, older)).newest("train") == runs
     assert View("train", {}, (waits, older)).newest("train") == waits
+
+
+def test_what_is_heard_blind_is_so_until_somebody_uncovers_it(tmp_path: Path) -> None:
+    path = tmp_path / "votes.jsonl"
+    assert not votes.is_covered(path, "a")
+    votes.cover(path, "a")
+    votes.save(path, votes.Vote("b", 0, "am", "ሰላም", "same", "run:one"))
+    assert [votes.is_covered(path, job) for job in "ab"] == [True, False]
+    votes.cover(path, "a", on=False)
+    assert not votes.is_covered(path, "a")
+    assert [vote.job for vote in votes.read(path)] == ["b"]
