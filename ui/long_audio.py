@@ -11,6 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
+from core.job.directory import Job
 from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
 from core.text import lab_text
 from ui import present
@@ -91,8 +92,10 @@ def orders(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple
 
 def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
     values = dict(zip((*_SHARED, *_OWN, *clips), given, strict=True))
-    begun = [page.begun(page.start(verb, options)) for verb, options in orders(page, values, keep=True)]
-    return [join(begun), f"{PREFIX}{values['segments']}"]
+    begun: list[Job] = []
+    for verb, options in orders(page, values, keep=True):
+        begun.append(page.start(verb, options, after=[job.id for job in begun]))
+    return [join(map(page.begun, begun)), f"{PREFIX}{values['segments']}"]
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:

@@ -57,14 +57,19 @@ class Page:
     def _pending(self) -> list[gr.events.Dependency]:
         return self.live.pending
 
-    def start(self, verb: str, options: Options) -> Job:
-        """Queue a job and start its worker; refused when what it needs is neither there nor in the making."""
-        job = jobs.create(self.workspace, verb, options, after=asked.check(self.workspace, verb, options))
+    def start(self, verb: str, options: Options, after: Sequence[str] = ()) -> Job:
+        """Queue a job and start its worker; refused when what it needs is neither there nor in the making.
+
+        It waits for the jobs `after` too, and does not begin when one of them fails.
+        """
+        needed = asked.check(self.workspace, verb, options)
+        job = jobs.create(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         jobs.start(job)
         return job
 
     def begun(self, job: Job) -> Html:
         """A notice that `job` was started, or that it waits, and for what."""
-        before = [state.id for state in self.live.board.queue()
-                  if state.id in job.after or (state.job.device == job.device != NO_DEVICE and state.id != job.id)]
+        queue = self.live.board.queue()
+        before = [state.id for state in queue if state.id in job.after]
+        before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
         return present.notice(f"Queued as {job.id}: it waits for {before[0]}." if before else f"Started as {job.id}.")

@@ -101,3 +101,18 @@ def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:
         import_source(tmp_path)
     assert "Long recordings on the Data tab" in refused.value.hint
     assert "it can be prepared once it has texts" in looking.look("segments:talks", "am")[0]
+
+
+def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(workspace: Workspace, tmp_path: Path) -> None:
+    write_segments(workspace)
+    given = values(tmp_path)
+    clips = [name for name in given if name in ClipOptions.model_fields]
+    queued: list[tuple[str, tuple[str, ...]]] = []
+
+    def start(verb: str, options: object, after: list[str]) -> SimpleNamespace:
+        queued.append((verb, tuple(after)))
+        return SimpleNamespace(id=f"{verb}-1")
+
+    stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
+    page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
+    assert queued == [("segment", ()), ("transcribe", ("segment-1",))]
