@@ -17,6 +17,7 @@ from config.schema import AlignOptions
 from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, stage
+from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
 from core.segments import recogniser as recognisers
@@ -45,10 +46,8 @@ class _Texts:
 def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of recordings and their texts; hands back the counts."""
     limits = cutting.limits_of(options)
-    settings = {**cut_settings(options), "text": options.text, "recogniser": options.recogniser,
-                "rules": options.rules, "leave_out_below": options.leave_out_below}
-    cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "aligned", settings,
-                    finish_of(options), options.recogniser)
+    cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
+                    _settings(options), finish_of(options), options.recogniser)
     there = cutter.there()
     if there is not None:
         return {**cutting.report(there), "state": "already there"}
@@ -72,6 +71,14 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
             "sentences": sum(len(match.sentences) for match in matches),
             "not_found": sum(match.missing for match in matches),
             "mean_score": round(float(np.mean([piece.score for piece in segments.pieces()])), 4)}
+
+
+def _settings(options: AlignOptions) -> dict[str, object]:
+    """All that decides what comes out beside the recordings: of a text what it says, since a person may mend it."""
+    names = ("text", "recogniser", "recogniser_language", "revision", "rules", "doubtful_below", "leave_out_below")
+    text = Path(options.text) if options.text else None
+    said_hash = hash_file(text) if text is not None and text.is_file() else ""
+    return {**cut_settings(options), **{name: getattr(options, name) for name in names}, "text_sha256": said_hash}
 
 
 def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:

@@ -161,13 +161,19 @@ def test_a_long_text_is_found_in_its_recording_and_what_does_not_belong_is_left_
 
 
 def test_a_text_of_another_recording_is_no_dataset(tmp_path: Path, ready: Workspace) -> None:
-    write_long(tmp_path / "talk.wav", 0, 6)
+    truth = write_long(tmp_path / "talk.wav", 0, 6)
     others = write_long(tmp_path / "other.wav", 100, 6)
     (tmp_path / "talk.txt").write_text("። ".join(text for _, _, text in others), encoding="utf-8")
     recorder = Recorder()
     with pytest.raises(UserError, match="None of the text was found"):
         aligned(ready, tmp_path / "talk.wav", recorder, text=str(tmp_path / "talk.txt"))
     assert not (ready.segments / "talks").exists()
+    (tmp_path / "talk.txt").write_text("። ".join(text for _, _, text in truth), encoding="utf-8")
+    found = aligned(ready, tmp_path / "talk.wav", text=str(tmp_path / "talk.txt"))  # the text was mended in its place
+    assert truth[0][2] in found.pieces()[0].text
+    (tmp_path / "talk.txt").write_text("። ".join(text for _, _, text in truth[:3]), encoding="utf-8")
+    with pytest.raises(UserError, match="already"):
+        aligned(ready, tmp_path / "talk.wav", text=str(tmp_path / "talk.txt"))
 
 
 def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready: Workspace,
