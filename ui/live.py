@@ -36,7 +36,8 @@ class View:
     tab: str
     chosen: Mapping[str, str]
     jobs: tuple[JobState, ...]
-    known: dict[str, object] = field(default_factory=dict, repr=False, compare=False)  # worked out once for all panels
+    known: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
+    """What was worked out once for all panels of a refresh, by what it was worked out from."""
 
     def job(self, name: str) -> JobState | None:
         return next((state for state in self.jobs if state.id == name), None)

@@ -22,7 +22,7 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
-_KNOWN = "preset"
+_DECIDING = ("train.dataset", "train.extension", "train.device", "preset", "memory")
 _FIELDS = presets.settled_fields()
 _SEEN = gpus.Seen()
 _DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _FIELDS}
@@ -71,9 +71,10 @@ def follow(page: Page, choice: Choice, form: Form) -> None:
 
 def chosen(page: Page, view: View) -> Chosen:
     """The preset for what the form holds."""
-    if _KNOWN not in view.known:
-        view.known[_KNOWN] = _choose(page, view)
-    made = view.known[_KNOWN]
+    asked = ("presets", *(view.chosen[name] for name in _DECIDING))
+    if asked not in view.known:
+        view.known[asked] = _choose(page, view)
+    made = view.known[asked]
     assert isinstance(made, Chosen)
     return made
 
