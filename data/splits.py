@@ -184,7 +184,7 @@ def _chosen(rows: Sequence[CheckedRow], groups: Sequence[Sequence[int]], held_ou
     """Rows of the groups that are held out."""
     if held_out <= 0 or not groups or (len(groups) == 1 and not there.of):
         return []
-    shared = Counter(row.row.audio for row in rows)
+    shared = Counter(row.row.audio for row in rows) if _apart(rows, there) else Counter()
     texts = [len({rows[index].normal for index in group}) for group in groups]
     total = there.texts + len({row.normal for row in rows})
     room = min(_MOST_TIMES * held_out, _MOST) * total - there.held_texts
@@ -202,10 +202,10 @@ def _chosen(rows: Sequence[CheckedRow], groups: Sequence[Sequence[int]], held_ou
 
 
 def _anchor(row: CheckedRow, by_speaker: bool, shared: Mapping[Path, int]) -> Mark:
-    """What a group is drawn by: what can gain clips without being another."""
+    """What a group is drawn by: what can gain clips without being another; no recording where all are of one."""
     if by_speaker:
         return "speaker", row.row.speaker
-    if shared[row.row.audio] > 1 or row.row.is_part:
+    if shared and (shared[row.row.audio] > 1 or row.row.is_part):
         return "recording", _name(row.row.audio)
     return "text", row.normal
 

@@ -112,6 +112,13 @@ def test_the_order_of_the_rows_says_nothing(drawn: list[tuple[int, int, int]], c
     assert dict(zip(rows, assign(rows, 0.2, 3), strict=True)) == dict(zip(other, assign(other, 0.2, 3), strict=True))
 
 
+def test_clips_of_the_one_recording_there_is_are_drawn_by_their_texts() -> None:
+    rows = [checked(f"c{at}", f"text {at}", "talk.wav") for at in range(40)]
+    forwards, backwards = (dict(zip(order, assign(order, 0.2, 3), strict=True)) for order in (rows, rows[::-1]))
+    assert forwards == backwards
+    assert 2 <= list(forwards.values()).count(HELD_OUT) <= 16
+
+
 def test_about_the_share_is_held_out() -> None:
     rows = [checked(f"c{at}", f"text {at}") for at in range(4000)]
     assert 360 <= assign(rows, 0.1, 0).count(HELD_OUT) <= 440
