@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from core.job.journal import SampleMade
 from core.job.state import JobState
 from ui import media, present
@@ -102,11 +100,6 @@ def error_word(error: float | None) -> Html:
 def run_title(state: JobState) -> str:
     """A run as it stands in a list of choices."""
     return f"{state.id} ({present.STATUS_WORDS[state.status]})"
-
-
-def trained_runs(states: Sequence[JobState]) -> list[JobState]:
-    """Trainings with something to hear, newest first."""
-    return [state for state in states if state.verb == "train" and state.checkpoints]
 
 
 def plan_view(state: JobState) -> Html:
