@@ -8,6 +8,7 @@ already been sent is not sent again, so that players and open folds are left alo
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,12 @@ QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private",
 """For every listener: answered at once, without a spinner, and not offered as an interface to others."""
 
 BUSY_S, IDLE_S = 1.0, 3.0
+_FILL = """(wishes, ...now) => {
+  const wished = JSON.parse(wishes || "{}");
+  const text = (value) => JSON.stringify(value ?? null);
+  return now.map((value, at) => at in wished && text(wished[at].seen) === text(value) ? wished[at].wanted : value);
+}"""
+"""In the browser: what is wished goes into the widgets that hold what it was worked out from, at that moment."""
 _LOG = logging.getLogger("lisan.page")
 
 
@@ -110,7 +117,9 @@ class Live:
         self.outputs = [self.sent, self.stale, *(panel.component for panel in self._panels(False).values())]
         self.timer.tick(self.refresh, self.inputs, self.outputs, **QUIET)
         controls = [panel.component for panel in self._panels(True).values()]
-        self.stale.change(self.offer, [tab, self.offered, *watched], [self.offered, *controls], **QUIET)
+        self.wishes = gr.Textbox("", visible="hidden")
+        self.stale.change(self.offer, [tab, self.offered, *watched], [self.offered, self.wishes, *controls], **QUIET,
+                          ).then(None, [self.wishes, *watched], watched, js=_FILL, **QUIET)
         for event in self.pending:
             event.then(self.refresh, self.inputs, self.outputs, **QUIET)
 
@@ -133,10 +142,22 @@ class Live:
         return [known, gr.skip() if ignored == (offered or {}) else str(time.monotonic_ns()), *updates]
 
     def offer(self, tab: str, offered: dict[int, str], *values: object) -> list[object]:
-        """What has changed of the panels that are read as inputs too."""
+        """What has changed of the panels that are read as inputs too; their values as wishes, for the browser to fill.
+
+        A person types and chooses while this is on its way. So a value does not go straight into its widget, but only
+        where that still holds what was seen here.
+        """
         view = self._view(tab, values)
-        known = dict(offered or {})
-        return [known, *(self._update(at, panel, view, known) for at, panel in self._panels(True).items())]
+        known, wishes, updates = dict(offered or {}), {}, []
+        places = {component._id: at for at, component in enumerate(self.watched.values())}
+        for at, panel in self._panels(True).items():
+            update = self._update(at, panel, view, known)
+            if isinstance(update, dict) and "value" in update:
+                place = places[panel.component._id]
+                wishes[place] = {"seen": values[place], "wanted": update["value"]}
+                update = {key: value for key, value in update.items() if key != "value"}
+            updates.append(update)
+        return [known, json.dumps(wishes), *updates]
 
     def _view(self, tab: str, values: Sequence[object]) -> View:
         return self.view(tab, dict(zip(self.watched, values, strict=True)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import APIResponse, Page, Response, Route, expect
 
 from core.job.directory import Job
 from core.job.journal import AudioMade, Finished, Step
@@ -137,6 +138,30 @@ def test_a_wrong_option_is_told_beside_the_button_and_starts_nothing(scene: Scen
     page.locator("#run-tokenizer").click()
     expect(page.locator("#tab-tokenizer [role=alert]").first).to_contain_text("'../../x' cannot be a name")
     assert scene.workspace.list_runs() == before
+
+
+def test_what_is_typed_while_a_suggestion_is_on_its_way_stays(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=listen")
+    expect(page.locator("#pair-choice input")).to_have_value(re.compile("."))
+    held: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        answer = route.fetch()
+        if "wanted" in answer.text():
+            held.append((route, answer))
+        else:
+            route.fulfill(response=answer)
+
+    page.route("**/run/predict*", hold)
+    open_tab(page, "Tokenizer")
+    wait_until(lambda: bool(held), 60.0, page)
+    page.locator("#field-tokenizer input, #field-tokenizer textarea").fill("mine")
+    for route, answer in held:
+        route.fulfill(response=answer)
+    page.unroute("**/run/predict*")
+    expect(page.locator("#tab-tokenizer #field-dataset input")).to_have_value(re.compile("."))
+    page.wait_for_timeout(3000)
+    expect(page.locator("#field-tokenizer input, #field-tokenizer textarea")).to_have_value("mine")
 
 
 def test_the_equal_command_follows_the_form(scene: Scene, open_page: Visit) -> None:
