@@ -42,13 +42,9 @@ def status(address: str) -> int:
         return error.code
 
 
-def test_the_page_is_there_within_three_seconds(running: App, tmp_path: Path) -> None:
-    seconds = [running.seconds]
-    while seconds[-1] > READY_S and len(seconds) < 3:  # the tests beside this one may hold the processor
-        with served(tmp_path) as again:
-            seconds.append(again.seconds)
-    print(f"page ready after {min(seconds):.2f} s")
-    assert min(seconds) <= READY_S
+def test_the_page_is_there_after_three_seconds_of_computing(running: App) -> None:
+    print(f"page ready after {running.seconds:.2f} s of the processor")
+    assert running.seconds <= READY_S
 
 
 def test_the_web_process_never_loads_torch(running: App) -> None:
