@@ -54,8 +54,10 @@ def _chosen(view: View) -> JobState | None:
 
 
 def job_choices(view: View) -> object:
-    """All jobs to choose from; when none is chosen, one that lives, else the newest."""
-    return gr.update(**view.choices("job", {job.id: job.id for job in view.jobs}, _chosen(view)))
+    """All jobs to choose from, by what they do; when none is chosen, one that lives, else the newest."""
+    titles = {job.id: f"{present.VERB_TITLES[job.verb]}, {present.clock(job.job.created)} ({job.id})"
+              for job in view.jobs}
+    return gr.update(**view.choices("job", titles, _chosen(view)))
 
 
 def _waits(state: JobState) -> bool:
@@ -87,8 +89,10 @@ def job_detail(view: View) -> Html:
 
 def stop_job(page: Page, name: str) -> Sequence[object]:
     """Ask a job to finish its step, save and end."""
-    jobs.stop(jobs.load(page.workspace, name))
-    return [present.notice("It finishes its step, saves, and stops.")]
+    job = jobs.load(page.workspace, name)
+    told = present.stop_words(jobs.state(job))
+    jobs.stop(job)
+    return [present.notice(told)]
 
 
 def force_job(page: Page, name: str) -> Sequence[object]:

@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 
 from config.languages import language_name as language_name
-from core.job.journal import Progress
 from core.job.state import JobState
 from ui.facts import fact
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
+from ui.words import STATUS_WORDS as STATUS_WORDS
+from ui.words import VERB_TITLES as VERB_TITLES
+from ui.words import clock as clock
+from ui.words import cut_short as cut_short
+from ui.words import device_title, named, open_stage
+from ui.words import duration as duration
+from ui.words import now_line as now_line
+from ui.words import percent as percent
+from ui.words import progress_words as progress_words
+from ui.words import size as size
+from ui.words import stop_words as stop_words
+from ui.words import title_of as title_of
 
-VERB_TITLES: Mapping[str, str] = {
-    "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
-    "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
-    "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
-    "doctor": "Examine a model", "lab": "Compare tokenizers",
-    "revise": "Save the reviewed dataset", "segment": "Cut long recordings",
-    "transcribe": "Write down what is said", "align": "Align a text",
-}
-STATUS_WORDS: Mapping[str, str] = {
-    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
-    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
-    "skipped": "not started",
-}
-STAGE_WORDS: Mapping[str, str] = {"certificate": "Making the certificate"}
 _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
                 "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait",
                 "skipped": "wait"}
-
-
-def duration(seconds: float | None) -> str:
-    """Such as "8 s", "3 min 20 s" or "2 h 5 min"."""
-    if seconds is None or not math.isfinite(seconds):
-        return "unknown"
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-
-
-def percent(share: float | None) -> str:
-    """An error or a share, such as "12.4%"; a dash when it was not measured."""
-    return "–" if share is None or not math.isfinite(share) else f"{share:.1%}"
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count:.0f} bytes"
-
-
-def clock(moment: float | None) -> str:
-    """Local time of day, with the date when it is not today."""
-    if moment is None:
-        return "–"
-    then = time.localtime(moment)
-    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", then)
-    return time.strftime("%H:%M" if today else "%d %b %H:%M", then)
 
 
 def badge(state: JobState) -> Html:
@@ -92,25 +51,13 @@ def empty(message: object) -> Html:
     return div("nothing", escape(message))
 
 
-def progress_words(progress: Progress | None) -> str:
-    """Such as "120 of 300 clips"."""
-    if progress is None:
-        return ""
-    in_bytes = progress.unit == "bytes"
-    done = size(progress.done) if in_bytes else f"{progress.done:g}"
-    if progress.total is None:
-        return f"{done} {'' if in_bytes else progress.unit} {progress.note}".strip()
-    total = size(progress.total) if in_bytes else f"{progress.total:g} {progress.unit}"
-    return f"{done} of {total} {progress.note}".strip()
-
-
 def progress_share(state: JobState) -> float | None:
     """0 to 1, or None where it cannot be known. A training is measured by its steps until it is certified."""
     if cut := cut_short(state):
         return cut[0] / cut[1]
     if state.status == "finished":
         return 1.0
-    if state.verb == "train" and state.steps and _open_stage(state) != "certificate":
+    if state.verb == "train" and state.steps and open_stage(state) != "certificate":
         return state.steps[-1].step / max(1, state.steps[-1].total_steps)
     progress = state.progress
     if progress is None or not progress.total:
@@ -123,53 +70,8 @@ def bar(state: JobState) -> Html:
     share = progress_share(state)
     if share is None:
         return div("bar unknown" if state.alive else "bar", span("fill", style="width:0"))
-    return div("bar", span(f"fill {_STATUS_TONE[state.status]}", style=f"width:{share:.1%}"),
-               role="progressbar", aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
-
-
-def _open_stage(state: JobState) -> str:
-    """The part of the work that is being done; empty when none was named."""
-    return state.stages[-1].name if state.alive and state.stages and state.stages[-1].seconds is None else ""
-
-
-def cut_short(state: JobState) -> tuple[int, int] | None:
-    """The last step and the steps that were asked for, of a training that its time limit ended."""
-    if state.verb != "train" or state.status != "finished" or not state.steps:
-        return None
-    done, wanted = state.steps[-1].step, state.steps[-1].total_steps
-    return (done, wanted) if done < wanted else None
-
-
-def title_of(state: JobState) -> str:
-    """What the job does; a training that is certified says so."""
-    if state.verb == "train" and _open_stage(state) == "certificate":
-        return "Prove what it can say"
-    return VERB_TITLES[state.verb]
-
-
-def now_line(state: JobState) -> str:
-    """What the job does at this moment, in one line."""
-    if state.status == "waiting":
-        return state.reason
-    if state.status in ("failed", "crashed", "stopped", "skipped"):
-        return state.message
-    if state.status == "finished":
-        took = f"Took {duration(state.seconds)}."
-        cut = cut_short(state)
-        return f"Ended by the time limit at step {cut[0]} of {cut[1]}. {took}" if cut else took
-    if not state.alive:
-        return ""
-    stage = _open_stage(state)
-    left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
-    words = (STAGE_WORDS.get(stage, stage), progress_words(state.progress), _rate_words(state), left)
-    return ", ".join(part for part in words if part) or "Starting."
-
-
-def _rate_words(state: JobState) -> str:
-    """How fast bytes come; other work is told by the time that is left."""
-    if state.rate is None or state.progress is None or state.progress.unit != "bytes":
-        return ""
-    return f"{size(state.rate)}/s"
+    return div("bar", span(f"fill {_STATUS_TONE[state.status]}", style=f"width:{share:.1%}"), role="progressbar",
+               aria_label=title_of(state), aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
 
 
 def job_card(state: JobState, title: str | None = None) -> Html:
@@ -202,12 +104,13 @@ def ending(state: JobState) -> Html:
         return NOTHING
     trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
              if state.traceback else NOTHING)
-    return div("notice bad", element("strong", state.message), paragraph(state.hint), trace, role="alert")
+    return div("notice bad", element("strong", named(state.message)), paragraph(named(state.hint)), trace, role="alert")
 
 
 def log(text: str) -> Html:
-    """The tail of a log."""
-    return element("pre", text.strip() or "The log is empty.", class_="log")
+    """The tail of a log. The style sheet keeps it at its end, where the newest lines are."""
+    return div("log-box", element("pre", text.strip() or "The log is empty.", class_="log"), tabindex=0, role="region",
+               aria_label="Log, the newest line last")
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> Html:
@@ -254,9 +157,9 @@ def queue(states: Sequence[JobState]) -> Html:
         return empty("Nothing is running. Jobs wait here when a device is busy: one job at a time on each.")
     devices = sorted({state.job.device for state in states})
     return join(
-        div("card", element("h4", "No device needed" if device == "none" else f"Device {device}"),
-            table(("Place", "Job", "State", "Now"),
-                  [(place, state.id, badge(state), now_line(state)) for place, state in enumerate(
+        div("card", element("h4", device_title(device)),
+            table(("Place", "What", "State", "Now", "Job"),
+                  [(place, title_of(state), badge(state), now_line(state), _id(state)) for place, state in enumerate(
                       (state for state in states if state.job.device == device), 1)]))
         for device in devices
     )
@@ -267,12 +170,22 @@ def history(states: Sequence[JobState], most: int = 60) -> Html:
     if not states:
         return empty("No job has run in this workspace yet.")
     rows = [
-        (state.id, VERB_TITLES[state.verb], badge(state), clock(state.job.created),
-         duration(state.seconds) if state.started_at else "–", now_line(state) if not state.alive else "")
+        (VERB_TITLES[state.verb], badge(state), clock(state.job.created),
+         duration(state.seconds) if state.started_at else "–", _outcome(state), _id(state))
         for state in states[:most]
     ]
     more = paragraph(f"{len(states) - most} older jobs are not listed.") if len(states) > most else NOTHING
-    return join((table(("Job", "What", "State", "Made", "Took", "Outcome"), rows), more))
+    return join((table(("What", "State", "Made", "Took", "Outcome", "Job"), rows), more))
+
+
+def _id(state: JobState) -> Html:
+    """As commands want it."""
+    return span("id", state.id)
+
+
+def _outcome(state: JobState) -> str:
+    """What came of a job that ended, where its state and its time do not say it."""
+    return "" if state.alive or (state.status == "finished" and not cut_short(state)) else now_line(state)
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:

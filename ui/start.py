@@ -198,9 +198,10 @@ def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> 
 
 
 def _stop(page: Page) -> Sequence[object]:
-    for state in reversed(chain_of(page.live.board.states())):
+    living = [state for state in chain_of(page.live.board.states()) if state.alive]
+    for state in reversed(living):
         jobs.stop(state.job)
-    return [present.notice("It finishes its step, saves, and stops.")]
+    return [present.notice(present.stop_words(living[0]) if living else "It has ended already.")]
 
 
 def _go_on(page: Page) -> Sequence[object]:

@@ -124,8 +124,10 @@ def _job(page: Page, name: str) -> jobs.Job:
 
 
 def _stop(page: Page, name: str) -> Sequence[object]:
-    jobs.stop(_job(page, name))
-    return [present.notice("It finishes its step, saves, and stops.")]
+    job = _job(page, name)
+    told = present.stop_words(jobs.state(job))
+    jobs.stop(job)
+    return [present.notice(told)]
 
 
 def _resume(page: Page, name: str) -> Sequence[object]:

@@ -101,7 +101,7 @@ def test_what_a_failure_kept_from_beginning_is_grey_and_its_reason_is_told_once(
 
 def test_the_queue_names_its_devices_and_an_empty_one_says_so() -> None:
     assert "Nothing is running" in present.queue([])
-    assert "Device cpu" in present.queue([JobState(job(), "running")])
+    assert "On the processor" in present.queue([JobState(job(), "running")])
 
 
 def test_a_long_series_is_thinned_and_keeps_its_last_point() -> None:

@@ -1,0 +1,81 @@
+"""What jobs are doing, in words for people: no stage's own name, no job's id, no promise that is not kept."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from core.job.directory import Job
+from core.job.journal import Progress, Stage, Step
+from core.job.state import JobState
+from tests.serving import ROOT
+from ui import present, words
+
+
+def job(verb: str = "train", device: str = "cpu") -> Job:
+    return Job(Path(f"/w/runs/{verb}-1"), verb, device, (), 1.0, {})
+
+
+def stages_in(source: Path) -> set[str]:
+    """The names that `stage(reporter, NAME)` and `_part(reporter, NAME, ...)` are called with."""
+    calls = (node for node in ast.walk(ast.parse(source.read_text("utf-8"))) if isinstance(node, ast.Call))
+    return {str(call.args[1].value) for call in calls
+            if isinstance(call.func, ast.Name) and call.func.id in ("stage", "_part") and len(call.args) > 1
+            and isinstance(call.args[1], ast.Constant)}
+
+
+def test_every_stage_of_every_job_has_words() -> None:
+    found = {name for source in (ROOT / "core").rglob("*.py") for name in stages_in(source)}
+    assert len(found) > 30
+    assert sorted(found - set(words.STAGE_WORDS)) == []
+
+
+def test_a_waiting_job_is_told_what_it_waits_for_by_what_that_does() -> None:
+    reason = "Waiting for prepare-20261121-145347-1f2c to finish."
+    shown = present.chain([JobState(job("tokenizer"), "waiting", reason=reason)])
+    assert "Waiting for “Prepare the data” to finish." in shown
+    assert "prepare-2026" not in shown
+
+
+def test_a_name_that_a_person_gave_a_run_stays() -> None:
+    assert words.named("Waiting for first to finish.") == "Waiting for first to finish."
+    assert words.named("Waiting for train-the-cat to finish.") == "Waiting for train-the-cat to finish."
+
+
+@pytest.mark.parametrize(("device", "said"), [
+    ("cpu", "Waiting for the processor: “Examine a model” is using it."),
+    ("cuda", "Waiting for the GPU: “Examine a model” is using it."),
+])
+def test_a_device_is_called_what_people_call_it(device: str, said: str) -> None:
+    assert words.named(f"Waiting for {device}: doctor-20261121-145347-a1f3 is using it.") == said
+
+
+def test_the_measuring_before_a_training_is_told_as_such() -> None:
+    state = JobState(job(), "running", stages=(Stage("load", 1.0), Stage("probe")))
+    assert words.now_line(state) == "Measuring what fits, and how long it will take"
+
+
+def test_a_stop_while_it_measures_does_not_speak_of_a_step() -> None:
+    state = JobState(job(), "stopping", stages=(Stage("load", 1.0), Stage("probe")))
+    assert words.now_line(state) == (
+        "Stopping as soon as this part is done: measuring what fits, and how long it will take.")
+    assert "step" not in words.stop_words(state)
+    assert "was trained" in words.stop_words(state)
+
+
+def test_a_stop_while_it_trains_speaks_of_its_step() -> None:
+    state = JobState(job(), "stopping", steps=(Step(7, 100, 4.0, 2.0, 1e-3, 0.5, 900.0, 3.5, 10.0),))
+    assert words.now_line(state).startswith("Stopping: it finishes its step and saves")
+    assert words.stop_words(state) == "It finishes its step, saves, and stops."
+
+
+def test_a_stop_of_what_waits_says_that_it_had_not_begun() -> None:
+    assert words.stop_words(JobState(job(), "waiting")) == "It leaves the queue; it had not begun."
+
+
+def test_a_stop_of_other_work_says_what_it_is_at() -> None:
+    state = JobState(job("prepare"), "stopping", stages=(Stage("features"),), progress=Progress(3, 9, "clips"))
+    assert words.now_line(state) == "Stopping, 3 of 9 clips."
+    assert "step" not in words.stop_words(state)
