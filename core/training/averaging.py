@@ -30,8 +30,7 @@ class Average:
         """Take in the values after a step."""
         self.steps += 1
         decay = min(self._decay, self.steps / (self.steps + 9))
-        for name, value in self._parameters.items():
-            self.values[name].lerp_(value, 1 - decay)
+        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one launch for all
 
     def in_place(self) -> AbstractContextManager[None]:
         """Context in which the model has the averages."""
