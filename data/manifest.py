@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
+from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import IO
 
 import yaml
 
 from config.errors import UserError
+from data.kept import Stored, in_order
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
@@ -56,11 +61,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared dataset: its folder, card and clips."""
+    """A prepared dataset: its folder, card and clips, which may lie on the disk."""
 
     folder: Path
     card: Card
-    clips: tuple[Clip, ...]
+    clips: Sequence[Clip]
 
     def split(self, name: str) -> tuple[Clip, ...]:
         """Clips of `train` or `held_out`."""
@@ -70,20 +75,29 @@ class Dataset:
         return self.folder / clip.audio
 
 
-def make_card(name: str, language: str, source: str, clips: Sequence[Clip], licence: str = "", split: str = "") -> Card:
-    """The card of `clips`."""
-    train = sum(clip.split == TRAIN for clip in clips)
-    duration_s = round(sum(clip.duration_s for clip in clips), 3)
-    return Card(name, language, source, len(clips), train, len(clips) - train, duration_s, fingerprint(clips), licence,
-                split=split)
+def make_card(name: str, language: str, source: str, clips: Iterable[Clip], licence: str = "", split: str = "") -> Card:
+    """The card of `clips`, which are gone through once."""
+    counts: Counter[str] = Counter()
+    duration_s = 0.0
+
+    def counted() -> Iterator[Clip]:
+        nonlocal duration_s
+        for clip in clips:
+            counts[clip.split] += 1
+            duration_s += clip.duration_s
+            yield clip
+
+    mark, total = fingerprint(counted()), counts.total()
+    return Card(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
+                licence, split=split)
 
 
 def fingerprint(clips: Iterable[Clip]) -> str:
     """sha256 over what training sees, whatever the order and the names of files."""
-    lines = sorted(json.dumps([clip.sha256, clip.text, clip.language, clip.split, clip.speaker,
-                               *([clip.source] if clip.source else [])]) for clip in clips)
     digest = hashlib.sha256()
-    for number, line in enumerate(lines):  # one by one: joined, they would stand in memory twice more
+    for number, line in enumerate(in_order(json.dumps([
+            clip.sha256, clip.text, clip.language, clip.split, clip.speaker, *([clip.source] if clip.source else [])])
+            for clip in clips)):
         digest.update((f"\n{line}" if number else line).encode())
     return digest.hexdigest()
 
@@ -103,12 +117,19 @@ def save_card(folder: Path, card: Card) -> None:
 
 
 def load(folder: Path) -> Dataset:
-    """The dataset in `folder`; raises `UserError` when it is missing, damaged or not what its card says."""
+    """The dataset in `folder`; raises `UserError` when it is missing, damaged or not what its card says.
+
+    Its clips stay in the file, which is held open: what was checked is what is read, whatever becomes of the folder.
+    """
     card = load_card(folder)
-    clips = tuple(read_clips(folder / MANIFEST_FILE))
-    if fingerprint(clips) != card.fingerprint:
+    path = folder / MANIFEST_FILE
+    file, begins = _opened(path), array("q")
+    clips = Stored(file, _stored_clip, begins)
+    mark = fingerprint(_checked(file, path, begins))
+    begins.append(file.tell())
+    if mark != card.fingerprint:
         raise UserError(
-            f"{folder / MANIFEST_FILE} is not what {CARD_FILE} describes: {len(clips)} clips, not {card.clips}.",
+            f"{path} is not what {CARD_FILE} describes: {len(clips)} clips, not {card.clips}.",
             "The manifest was changed or cut off; prepare the dataset again under another name.",
         )
     return Dataset(folder, card, clips)
@@ -125,10 +146,10 @@ def load_card(folder: Path) -> Card:
         raise UserError(f"{path} is damaged: {error}.", "Prepare the dataset again.") from error
 
 
-def read_clips(path: Path) -> Iterator[Clip]:
-    """Clips of a manifest, line by line."""
+def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[Clip]:
+    """Clips of a manifest, line by line; `begins` gets where each line begins."""
     wanted = {field.name for field in fields(Clip)}
-    for number, row in read_json_lines(path):
+    for number, begin, row in _json_lines(file, path):
         row.setdefault("source", "")  # datasets that were prepared before clips had one
         if set(row) != wanted:
             raise UserError(
@@ -137,21 +158,47 @@ def read_clips(path: Path) -> Iterator[Clip]:
             )
         if row["split"] not in SPLITS:
             raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Mend the line.")
+        begins.append(begin)
         yield Clip(**row)
+
+
+def _stored_clip(line: bytes) -> Clip:
+    return Clip(**json.loads(line))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """Line number and object of each line that is not blank."""
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    with _opened(path) as file:
+        for number, _, row in _json_lines(file, path):
+            yield number, row
+
+
+def _json_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, dict]]:
+    """Number, place in the file and object of each line that is not blank."""
+    end = 0
+    for number, line in enumerate(file, start=1):
+        begin, end = end, end + len(line)
+        if number == 1 and line.startswith(BOM_UTF8):
+            begin, line = len(BOM_UTF8), line[len(BOM_UTF8):]
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            text = line.decode("utf-8")
+            row = json.loads(text)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, begin, error) from error
         except ValueError as error:
             raise UserError(f"{path}, line {number} is not JSON: {error}.", "Write one JSON object a line.") from error
         if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number} is not a JSON object: {line[:40]!r}.", "Write one object a line.")
-        yield number, row
+            raise UserError(f"{path}, line {number} is not a JSON object: {text[:40]!r}.", "Write one object a line.")
+        yield number, begin, row
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def read_text(path: Path) -> str:
@@ -159,9 +206,15 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:
-        raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
+        raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}.",
-            "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').",
-        ) from error
+        raise _not_utf8(path, 0, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.")
+
+
+def _not_utf8(path: Path, begin: int, error: UnicodeDecodeError) -> UserError:
+    return UserError(f"{path} is not UTF-8: byte {begin + error.start} is 0x{error.object[error.start]:02x}.",
+                     "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from data.importers import unused
-from data.importers.kept import Kept
+from data.kept import Kept
 from data.manifest import Clip, Dataset
 from data.normalise import Reading
 from data.splits import Sides

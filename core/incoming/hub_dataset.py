@@ -21,8 +21,8 @@ from core.incoming.unpack import SUFFIXES, unpack
 from core.job.reporter import Reporter, check_stop, size_text
 from data.importers import AUDIO_SUFFIXES, Skipped
 from data.importers.columns import SPLIT_NAMES
-from data.importers.kept import Kept
 from data.importers.parquet import write_out
+from data.kept import Kept
 
 PREFIX = "hub:"
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms

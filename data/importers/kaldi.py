@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data.importers import text
-from data.importers.kept import Kept
 from data.importers.rows import Found, Skipped, Utterance
+from data.kept import Kept
 
 
 def fits(folder: Path) -> bool:

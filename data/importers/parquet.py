@@ -13,8 +13,8 @@ from typing import Any
 
 from config.errors import UserError
 from data.importers.columns import COLUMNS
-from data.importers.kept import Kept
 from data.importers.rows import safe_id, unused
+from data.kept import Kept
 
 MANIFEST, FOLDER = "manifest.jsonl", "audio"
 _ROWS = 16  # that are held at once

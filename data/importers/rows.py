@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from data.importers.columns import SPLIT_NAMES
-from data.importers.kept import Kept
 from data.importers.lookup import AUDIO_FOLDERS, Lookup, NotThere
+from data.kept import Kept
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it

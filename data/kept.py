@@ -1,0 +1,134 @@
+"""What must be remembered of many utterances, on the disk: names, rows, and lines in order.
+
+Memory stays the same however many there are, but for 8 bytes a row that say where it begins. What is written here has
+no name on the disk and vanishes with whoever wrote it, killed or not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sqlite3
+import tempfile
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+_ROWS_AT_ONCE = 256
+_LINES_AT_ONCE = 20_000  # some 6 MB; each so many keep one file open
+
+
+class Kept:
+    """A dictionary as a temporary database. An empty name makes SQLite put it in a file of its own."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA cache_size = -2000")  # KiB
+        self._database.execute("CREATE TABLE kept (name BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+        self._database.execute("BEGIN")  # never committed: nobody reads it later
+
+    def put(self, name: str, value: str) -> str | None:
+        """Keep `value` under `name` if that is new; else what is there already."""
+        try:
+            self._database.execute("INSERT INTO kept VALUES (?, ?)", (_bytes(name), _bytes(value)))
+        except sqlite3.IntegrityError:
+            return self.get(name)
+        return None
+
+    def replace(self, name: str, value: str) -> None:
+        """Keep `value` under `name`, whatever is there."""
+        self._database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (_bytes(name), _bytes(value)))
+
+    def get(self, name: str) -> str | None:
+        found = self._database.execute("SELECT value FROM kept WHERE name = ?", (_bytes(name),)).fetchone()
+        return found[0].decode("utf-8", "surrogatepass") if found else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._database.close()
+
+
+def _bytes(text: str) -> bytes:
+    """As bytes, because JSON can hold half a surrogate pair, which SQLite's texts cannot."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+class Stored(Sequence[T], Generic[T]):
+    """Lines of an open file as a sequence; each is read when it is asked for. `begins` ends with the file's end."""
+
+    def __init__(self, file: IO[bytes], read: Callable[[bytes], T], begins: array[int]) -> None:
+        self._file, self._read, self._begins = file, read, begins
+        weakref.finalize(self, file.close)
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            yield from map(self._read, self._lines(start, min(len(self), start + _ROWS_AT_ONCE)))
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
+        if isinstance(at, slice):
+            return tuple(self[each] for each in range(len(self))[at])
+        number = range(len(self))[at]
+        return self._read(self._lines(number, number + 1)[0])
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, Sequence) and len(self) == len(other)
+                and all(one == two for one, two in zip(self, other, strict=True)))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _lines(self, start: int, stop: int) -> list[bytes]:
+        """Read at a place, so that two may go through the rows at once."""
+        begins = self._begins[start:stop + 1]
+        self._file.flush()
+        part = os.pread(self._file.fileno(), begins[-1] - begins[0], begins[0])
+        return [part[one - begins[0]:two - begins[0]] for one, two in zip(begins, begins[1:], strict=False)]
+
+
+class Rows(Stored[T]):
+    """A list on the disk, in a file without a name in `folder` (None: where the system puts such files)."""
+
+    def __init__(self, write: Callable[[T], str], read: Callable[[bytes], T], folder: Path | None = None) -> None:
+        super().__init__(tempfile.TemporaryFile(dir=folder), read, array("q", [0]))  # noqa: SIM115  closed with the rows
+        self._write = write
+
+    def add(self, row: T) -> None:
+        line = self._write(row).encode() + b"\n"
+        self._file.write(line)
+        self._begins.append(self._begins[-1] + len(line))
+
+
+def in_order(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
+    """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory."""
+    runs: list[IO[bytes]] = []
+    rest = iter(lines)
+    try:
+        while part := sorted(islice(rest, at_once)):
+            if not runs and len(part) < at_once:
+                yield from part
+                return
+            runs.append(tempfile.TemporaryFile())  # noqa: SIM115  closed below
+            runs[-1].writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
+            runs[-1].seek(0)
+        # UTF-8 sorts as its characters do.
+        for line in heapq.merge(*((line[:-1] for line in run) for run in runs)):
+            yield line.decode("utf-8", "surrogatepass")
+    finally:
+        for run in runs:
+            run.close()

@@ -1,0 +1,110 @@
+"""What is remembered of many utterances lies on the disk and is what it would be in memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from config.errors import UserError
+from data import manifest
+from data.kept import Kept, Rows, in_order
+from data.manifest import Clip
+
+few = settings(max_examples=60, deadline=None)
+words = st.text(st.characters(blacklist_characters="\n"), max_size=8)
+
+
+@few
+@given(st.lists(words, max_size=40), st.integers(1, 9))
+def test_lines_are_sorted_as_in_memory(lines: list[str], at_once: int) -> None:
+    assert list(in_order(lines, at_once)) == sorted(lines)
+
+
+@few
+@given(st.lists(words, max_size=30))
+def test_rows_are_a_list(items: list[str]) -> None:
+    rows = Rows(json.dumps, json.loads)
+    for at, item in enumerate(items):
+        rows.add(item)
+        assert rows[at] == item
+        assert list(rows) == items[:at + 1]
+    assert rows == items
+    assert rows[1:7:2] == tuple(items[1:7:2])
+    assert rows != [*items, "more"]
+    with pytest.raises(IndexError):
+        rows[len(items)]
+
+
+def test_two_go_through_the_rows_at_once() -> None:
+    rows = Rows(json.dumps, json.loads)
+    for number in range(700):
+        rows.add(number)
+    assert [one for one, _ in zip(rows, rows, strict=True)] == list(range(700))
+    assert sum(1 for one in rows for two in rows[:3] if one == two) == 3
+
+
+def test_a_name_is_put_once_and_replaced_when_told() -> None:
+    with Kept() as kept:
+        assert kept.put("a\ud800", "one") is None
+        assert kept.put("a\ud800", "two") == "one"
+        kept.replace("a\ud800", "three")
+        assert (kept.get("a\ud800"), kept.get("b")) == ("three", None)
+
+
+def test_blank_lines_and_a_byte_order_mark_move_no_clip(tmp_path: Path) -> None:
+    clips = [Clip(f"c{n}", f"audio/c{n}.wav", f"ሰላም {n}", "am", "train", 1.5, "one", str(n) * 64) for n in range(5)]
+    manifest.save(tmp_path, manifest.make_card("d", "am", "demo", clips), clips)
+    path = tmp_path / manifest.MANIFEST_FILE
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n\n".join(lines))
+    dataset = manifest.load(tmp_path)
+    assert dataset.clips == clips
+    assert [dataset.clips[at] for at in (4, 0, -2)] == [clips[4], clips[0], clips[3]]
+
+
+def test_a_dataset_is_what_was_checked_though_its_folder_goes(tmp_path: Path) -> None:
+    clips = [Clip("c", "audio/c.wav", "ሰላም", "am", "train", 1.5, "one", "0" * 64)]
+    manifest.save(tmp_path, manifest.make_card("d", "am", "demo", clips), clips)
+    dataset = manifest.load(tmp_path)
+    (tmp_path / manifest.MANIFEST_FILE).unlink()
+    assert dataset.clips == clips
+
+
+def test_a_byte_that_is_not_utf8_has_its_place_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": "\xff"}\n')
+    with pytest.raises(UserError, match=r"byte 16 is 0xff"):
+        list(manifest.read_json_lines(path))
+
+
+def held(work: Callable[[], object]) -> int:
+    """Most bytes that Python held at once for `work`."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_manifest_is_written_and_read_in_the_same_memory_whatever_its_size(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(count: int) -> Iterator[Clip]:
+        return (Clip(f"u{n}", f"audio/u{n}.wav", "ሰላም ለሁሉም ሰው " * 4, "am", "train", 3.0, "one", f"{n:064x}")
+                for n in range(count))
+
+    def through(count: int) -> None:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        manifest.save(folder, manifest.make_card("d", "am", "made", made(count)), made(count))
+        assert sum(1 for _ in manifest.load(folder).clips) == count
+
+    monkeypatch.setattr(in_order, "__defaults__", (200,))
+    small, large = (held(lambda count=count: through(count)) for count in (600, 1800))
+    assert (large - small) / 1200 < 24, "bytes an utterance"  # 8 of them: where each line begins
