@@ -105,6 +105,6 @@ def test_a_manifest_is_written_and_read_in_the_same_memory_whatever_its_size(
         manifest.save(folder, manifest.make_card("d", "am", "made", made(count)), made(count))
         assert sum(1 for _ in manifest.load(folder).clips) == count
 
-    monkeypatch.setattr(in_order, "__defaults__", (200,))
-    small, large = (held(lambda count=count: through(count)) for count in (600, 1800))
-    assert (large - small) / 1200 < 24, "bytes an utterance"  # 8 of them: where each line begins
+    monkeypatch.setattr(in_order, "__defaults__", (500,))
+    small, large = (held(lambda count=count: through(count)) for count in (1000, 4000))
+    assert (large - small) / 3000 < 24, "bytes an utterance"  # 8 of them: where each line begins
