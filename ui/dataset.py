@@ -10,7 +10,7 @@ import gradio as gr
 from core.incoming import looking
 from core.job.state import JobState
 from core.text import text_rules
-from ui import long_audio, present, records, review, steps
+from ui import long_audio, needs, present, records, review, steps
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -26,15 +26,16 @@ def build(page: Page) -> None:
                "lacks its times, begin at Long recordings below.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
+            choices = {"model": lambda view: page.workspace.list_models(),
+                       "add_to": lambda view: ["", *page.workspace.list_datasets()],
+                       "rules": lambda view: _rules(page, view.chosen["prepare.language"])}
+            needs.build(page, "prepare", "data", choices)
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload: an archive, or files that belong together")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
             form = steps.step_form(page, "prepare", "Check and prepare",
                                    first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
-                                          "licence"),
-                                   choices={"model": lambda view: page.workspace.list_models(),
-                                            "add_to": lambda view: ["", *page.workspace.list_datasets()],
-                                            "rules": lambda view: _rules(page, view.chosen["prepare.language"])})
+                                          "licence"), choices=choices)
             long_audio.build(page, form)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],

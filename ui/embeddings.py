@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from ui import steps, suggest
+from ui import needs, steps, suggest
 from ui.live import View
 from ui.page import Page
 
@@ -16,10 +16,12 @@ def build(page: Page) -> None:
                "letters, so that training begins near the goal.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
+            choices = {"model": lambda view: page.workspace.list_models(),
+                       "tokenizer": lambda view: suggest.fitting_tokenizers(
+                           page.workspace, view.chosen["extend.model"])}
+            needs.build(page, "extend", "embeddings", choices)
             steps.step_form(page, "extend", "Add the rows", first=("model", "tokenizer", "extension", "initialisation"),
-                            choices={"model": lambda view: page.workspace.list_models(),
-                                     "tokenizer": lambda view: suggest.fitting_tokenizers(
-                                         page.workspace, view.chosen["extend.model"])},
+                            choices=choices,
                             suggested={"extension": (lambda view: _name(page, view),
                                                      lambda: suggest.made_up_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):

@@ -123,6 +123,7 @@ class Fold:
 
 
 _NAMED = 2  # fields in a fold's label
+_LONG_HELP = 90  # letters: more of them want two columns
 _ORDER = {group: place for place, group in enumerate(GROUPS)}
 
 
@@ -177,10 +178,10 @@ def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr
     """The fitting Gradio component, labelled and limited as the schema says."""
     value = defaults.get(entry.name, entry.default)
     common = {"label": entry.title, "info": _info(entry), "elem_id": f"field-{entry.name.replace('.', '-')}",
-              "min_width": 150}
-    if entry.name in choices:
+              "min_width": 150, "elem_classes": "long-help" if len(_info(entry)) > _LONG_HELP else None}
+    if entry.name in choices:  # the default may be the name of nothing here, so it is not shown unless it is offered
         offered = list(choices[entry.name])
-        return gr.Dropdown(offered, value=value, allow_custom_value=True, **common)
+        return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)
     if entry.kind == "choice":
         return gr.Dropdown(list(entry.choices), value=value, filterable=False, **common)
     if entry.optional:  # a number box shows nothing as 0

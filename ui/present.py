@@ -74,7 +74,7 @@ def bar(state: JobState) -> Html:
                aria_label=title_of(state), aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
 
 
-def job_card(state: JobState, title: str | None = None) -> Html:
+def job_card(state: JobState, title: object = None) -> Html:
     """A job as a card: what it is, how far, and what went wrong."""
     return div(
         "card job",

@@ -25,13 +25,17 @@ _FIRST_LANGUAGE = "am"
 
 
 def settled(view: View, verb: str, choices: Mapping[str, Offered]) -> View:
-    """`view` with what the dropdowns of a form will show: what is there, or what a job is making; else nothing."""
+    """`view` with what the dropdowns of a form will show: what is there, or what a job is making; else nothing.
+
+    Of what is there, the schema's default comes first.
+    """
     chosen = dict(view.chosen)
     for name, offered in choices.items():
         field = f"{verb}.{name}"
         names = offered(replace(view, chosen=chosen))
         if chosen[field] not in names and chosen[field] not in in_the_making(view, name):
-            chosen[field] = names[0] if names else ""
+            usual = VERBS[verb].model_fields[name].default
+            chosen[field] = usual if usual in names else names[0] if names else ""
     return replace(view, chosen=chosen)
 
 

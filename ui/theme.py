@@ -48,7 +48,7 @@ def build_theme() -> gr.themes.Base:
         block_info_text_size="*text_sm",
         block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400",
         input_background_fill="*neutral_50", input_background_fill_dark="*neutral_950",
-        input_border_color="*neutral_300", input_border_color_dark="#41443f",
+        input_border_width="1px", input_border_color="*neutral_300", input_border_color_dark="#41443f",
         input_border_color_focus="*primary_500", input_border_color_focus_dark="*primary_400",
         input_shadow="none", input_shadow_focus="0 0 0 3px color-mix(in srgb, var(--primary-400) 25%, transparent)",
         button_large_radius="10px", button_medium_radius="8px", button_small_radius="8px",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import gradio as gr
 
 from core.job.state import JobState
-from ui import lab, present, records, rules, steps, suggest
+from ui import lab, needs, present, records, rules, steps, suggest
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph
 from ui.page import Page
@@ -19,11 +19,13 @@ def build(page: Page) -> None:
                "added behind the ones it knows. The old ones keep their numbers, and the report proves it.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
+            choices = {"model": lambda view: page.workspace.list_models(),
+                       "dataset": lambda view: page.workspace.list_datasets(),
+                       "rules": lambda view: rules.offered(page, view.chosen["tokenizer.dataset"])}
+            needs.build(page, "tokenizer", "tokenizer", choices)
             form = steps.step_form(
                 page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
-                choices={"model": lambda view: page.workspace.list_models(),
-                         "dataset": lambda view: page.workspace.list_datasets(),
-                         "rules": lambda view: rules.offered(page, view.chosen["tokenizer.dataset"])},
+                choices=choices,
                 suggested={"tokenizer": (lambda view: _name(page, view),
                                          lambda: suggest.made_up_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import gradio as gr
 
@@ -10,19 +11,46 @@ from config.errors import UserError
 from core import jobs
 from core.job import kept
 from core.job.state import JobState
-from ui import checkpoints, present, presets, runs, steps, suggest, training
+from ui import checkpoints, needs, present, presets, runs, steps, suggest, training
 from ui.live import View
-from ui.markup import Html, join
+from ui.markup import NOTHING, Html, join, span
 from ui.page import Page
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What shows the run that is looked at, and acts on it."""
+
+    stop: gr.Button
+    resume: gr.Button
+    force: gr.Button
+    confirm: gr.Group
+    sure: gr.Button
+    not_sure: gr.Button
+    notice: gr.HTML
+    status: gr.HTML
+    curves: gr.HTML
+    samples: gr.HTML
 
 
 def build(page: Page) -> None:
     """Lay out the tab: the run on top, the form for a new one below."""
-    live = page.live
     steps.lead("Train", "The model practises on the recordings. What may change is stated first, "
                "and only that changes.")
+    run = _lay_out_run(page)
+    runs.build(page)
+    with gr.Accordion("Log", open=False, elem_classes="fold"):
+        log = gr.HTML(elem_id="run-log")
+    _lay_out_new_run(page)
+    checkpoints.build(page, chosen)
+    page.live.panel(log, log_view, "train")
+    _follow(page, run)
+    _act(page, run)
+
+
+def _lay_out_run(page: Page) -> _Run:
     with gr.Row(elem_classes="controls"):
-        run = page.run.render()
+        page.run.render()
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
         resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
         force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
@@ -31,40 +59,54 @@ def build(page: Page) -> None:
         sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
         not_sure = gr.Button("No, let it finish", size="md")
     notice = gr.HTML(elem_classes="notices")
-    status = gr.HTML(elem_id="run-status")
-    curves = gr.HTML(elem_id="run-curves")
-    samples = gr.HTML(elem_id="run-samples")
-    runs.build(page)
-    with gr.Accordion("Log", open=False, elem_classes="fold"):
-        log = gr.HTML(elem_id="run-log")
-    with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as new_run:
+    status, curves, samples = (gr.HTML(elem_id=f"run-{part}") for part in ("status", "curves", "samples"))
+    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, curves, samples)
+
+
+def _lay_out_new_run(page: Page) -> None:
+    """The preset, the form and the trial. The fold is opened while there is no run, and never closed by a refresh."""
+    with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as fold:
+        choices = {"extension": lambda view: page.workspace.list_extensions(),
+                   "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])}
+        needs.build(page, "train", "train", choices)
         choice = presets.lay_out()
         form = steps.step_form(
             page, "train", "Start training",
-            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"),
-            choices={"extension": lambda view: page.workspace.list_extensions(),
-                     "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])},
-            chooser=run, trial=("preflight", "Check first (a minute)"), fold=new_run,
+            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
+            chooser=page.run, trial=("preflight", "Check first (a minute)"), fold=fold,
             preset=lambda view: presets.unchanged(page, view),
         )
         presets.follow(page, choice, form)
         trial = gr.HTML(elem_id="preflight")
-    checkpoints.build(page, chosen)
-    live.watch("run", run)
-    live.panel(notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
-    live.panel(new_run, lambda view: gr.update(open=view.newest("train") is None), "train")
-    live.panel(trial, preflight_view, "train")
-    for component, render in ((run, run_choices), (status, status_view), (curves, curves_view),
-                              (samples, samples_view), (log, log_view)):
+    page.live.panel(fold, opened, "train")
+    page.live.panel(trial, preflight_view, "train")
+
+
+def opened(view: View) -> object:
+    """Open while there is no run; else as the person left it, also before the first refresh."""
+    return gr.update(open=True) if view.newest("train") is None else gr.skip()
+
+
+def _follow(page: Page, run: _Run) -> None:
+    """Let every part show how the run that is looked at stands."""
+    live = page.live
+    live.watch("run", page.run)
+    live.panel(run.notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
+    for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
+                              (run.samples, samples_view)):
         live.panel(component, render, "train")
-    for button, shown in ((stop, lambda job: job.alive and job.status != "stopping"),
-                          (resume, lambda job: job.resumable), (force, lambda job: job.status == "stopping")):
+    for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
+                          (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
         live.panel(button, _visible_when(shown), "train")
-    page.on(stop.click, lambda name: _stop(page, name), [run], [notice])
-    page.on(resume.click, lambda name: _resume(page, name), [run], [notice])
-    page.on(force.click, lambda: [join(()), gr.update(visible=True)], [], [notice, confirm])
-    page.on(not_sure.click, lambda: [join(()), gr.update(visible=False)], [], [notice, confirm])
-    page.on(sure.click, lambda name: _force(page, name), [run], [notice, confirm])
+
+
+def _act(page: Page, run: _Run) -> None:
+    """What the buttons of the run do."""
+    page.on(run.stop.click, lambda name: _stop(page, name), [page.run], [run.notice])
+    page.on(run.resume.click, lambda name: _resume(page, name), [page.run], [run.notice])
+    page.on(run.force.click, lambda: [NOTHING, gr.update(visible=True)], [], [run.notice, run.confirm])
+    page.on(run.not_sure.click, lambda: [NOTHING, gr.update(visible=False)], [], [run.notice, run.confirm])
+    page.on(run.sure.click, lambda name: _force(page, name), [page.run], [run.notice, run.confirm])
 
 
 def chosen(view: View) -> JobState | None:
@@ -83,30 +125,31 @@ def status_view(view: View) -> Html:
         return present.gone(gone)
     if state is None:
         return present.empty("No run yet. The Start tab does everything with one button; here you choose the details.")
-    return join((present.job_card(state, state.id), training.plan_view(state), training.numbers(state)))
+    title = join((present.title_of(state), " ", span("id", state.id)))
+    return join((present.job_card(state, title), training.plan_view(state), training.numbers(state)))
 
 
 def curves_view(view: View) -> Html:
     state = chosen(view)
-    return training.curves(state) if state is not None and state.steps else join(())
+    return training.curves(state) if state is not None and state.steps else NOTHING
 
 
 def samples_view(view: View) -> Html:
     state = chosen(view)
-    return training.samples(state) if state is not None and state.steps else join(())
+    return training.samples(state) if state is not None and state.steps else NOTHING
 
 
 def preflight_view(view: View) -> Html:
     """The newest trial of a training, until it is an old story: a run was started after it."""
     state, run = view.newest("preflight"), view.newest("train")
     if state is None or (run is not None and run.job.created > state.job.created):
-        return join(())
+        return NOTHING
     return join((present.job_card(state), present.result_facts(state.result)))
 
 
 def log_view(view: View) -> Html:
     state = chosen(view)
-    return present.log(jobs.log_tail(state.job, 6000)) if state is not None else join(())
+    return present.log(jobs.log_tail(state.job, 6000)) if state is not None else NOTHING
 
 
 def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:

@@ -6,7 +6,7 @@ from core.job.journal import SampleMade
 from core.job.state import JobState
 from ui import media, present
 from ui.curves import Series, chart, smooth
-from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.markup import NOTHING, Html, div, element, paragraph, span
 
 _MEMORY = {"gpu": "Peak memory, GPU", "process": "Peak memory, process"}
 _COLOURS = ("var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)")
@@ -104,4 +104,4 @@ def run_title(state: JobState) -> str:
 
 def plan_view(state: JobState) -> Html:
     """What will change, as the worker counted it."""
-    return present.plan(state.plan.lines) if state.plan else join(())
+    return present.plan(state.plan.lines) if state.plan else NOTHING

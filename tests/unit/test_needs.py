@@ -1,0 +1,53 @@
+"""What a form lacks on a workspace, and what it offers instead of names of things that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradio as gr
+
+from config.schema import TokenizerOptions
+from core.job.directory import Job
+from core.job.state import JobState
+from ui import form, needs, suggest
+from ui.live import View
+from ui.suggest import Offered
+
+CHOSEN = {"tokenizer.model": "", "tokenizer.dataset": "", "tokenizer.rules": ""}
+
+
+def choices(models: list[str], datasets: list[str]) -> dict[str, Offered]:
+    return {"model": lambda view: models, "dataset": lambda view: datasets, "rules": lambda view: [""]}
+
+
+def test_a_form_shows_no_name_of_what_it_was_not_offered() -> None:
+    with gr.Blocks(analytics_enabled=False):
+        made = form.build_form(TokenizerOptions, choices={"model": (), "dataset": ("amharic-demo",)})
+    assert made.widget("model").value is None
+    assert made.widget("dataset").value == "amharic-demo"
+
+
+def test_an_empty_workspace_lacks_both_and_says_where_each_is_made() -> None:
+    found = needs.lacking(View("tokenizer", CHOSEN, ()), "tokenizer", choices([], []))
+    assert found == ("model", "dataset")
+    said = needs.needs_view(found)
+    for part in ("no base model", "Model tab", "no prepared recordings", "Data tab", "Start"):
+        assert part in said
+
+
+def test_nothing_is_said_of_what_is_there_or_may_be_left_empty() -> None:
+    found = needs.lacking(View("tokenizer", CHOSEN, ()), "tokenizer", choices(["tiny"], ["mine"]))
+    assert found == ()
+    assert needs.needs_view(found) == ""
+
+
+def test_what_a_job_is_making_is_not_lacking() -> None:
+    job = Job(Path("/w/runs/prepare-1"), "prepare", "cpu", (), 1.0, {"dataset": "mine", "model": "tiny"})
+    view = View("tokenizer", CHOSEN, (JobState(job, "running"),))
+    assert needs.lacking(view, "tokenizer", choices(["tiny"], [])) == ()
+
+
+def test_of_what_is_there_the_usual_one_is_offered_first() -> None:
+    view = View("tokenizer", CHOSEN, ())
+    now = suggest.settled(view, "tokenizer", choices(["chatterbox", "tiny"], ["another"]))
+    assert (now.chosen["tokenizer.model"], now.chosen["tokenizer.dataset"]) == ("tiny", "another")
