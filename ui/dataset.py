@@ -36,7 +36,7 @@ def build(page: Page) -> None:
             form = steps.step_form(page, "prepare", "Check and prepare",
                                    first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
                                           "licence"), choices=choices)
-            long_audio.build(page, form)
+            long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
@@ -46,8 +46,7 @@ def build(page: Page) -> None:
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
                                                  lambda state: report(page, state)), "data")
-            long = gr.HTML(elem_id="long-result")
-            page.live.panel(long, lambda view: long_audio.shown_view(page, view), "data")
+            long_audio.build_offer(page, form, notice)
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
     review.build(page)

@@ -29,12 +29,15 @@ _OWN = ("kind", "recogniser", "segments", "called", "text")
 _MOST_DOUBTS = 20
 
 
-def build(page: Page, form: Form) -> None:
-    """Lay out the fold; recordings and language are those of the preparation's `form`."""
+def build(page: Page, form: Form, looked: gr.HTML) -> None:
+    """Lay out the fold; recordings and language are those of the preparation's `form`.
+
+    `looked` is where it stands what the source was taken for, which a start makes an old story.
+    """
     with gr.Accordion("Long recordings", open=False, elem_classes="fold", elem_id="long-audio"):
         gr.HTML(paragraph(
             "Hours of speech in a few files become clips of 2 to 15 seconds with their texts. The recordings and the "
-            "language are those chosen above; afterwards the clips stand there as the source, to be prepared."))
+            "language are those chosen above. When the clips have their texts, a button takes them as the source."))
         kind = gr.Radio([WITHOUT, WITH], value=WITHOUT, label="The recordings", elem_id="long-kind")
         with gr.Row(elem_classes="grid"):
             recogniser = gr.Dropdown(list(_RECOGNISERS[WITHOUT]), value=_RECOGNISERS[WITHOUT][0],
@@ -62,7 +65,41 @@ def build(page: Page, form: Form) -> None:
     page.on(kind.change, _chosen, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
     page.on(start.click, lambda *values: _start(page, clips.names, *values), [*shared, *own, *clips.widgets],
-            [notice, form.widget("source")])
+            [notice, looked])
+
+
+def build_offer(page: Page, form: Form, looked: gr.HTML) -> None:
+    """Lay out what there is, and the button that takes the newest clips with texts as the source of `form`."""
+    shown = gr.HTML(elem_id="long-result")
+    with gr.Row(elem_classes="controls"):
+        take = gr.Button("Prepare these clips", variant="primary", size="md", visible=False, elem_id="long-take")
+    page.live.panel(shown, lambda view: shown_view(page, view), TAB)
+    page.live.panel(take, lambda view: offer(ready(page, view), view.chosen["prepare.source"]), TAB)
+    page.on(take.click, lambda: _take(page), [],
+            [looked, *(form.widget(field) for field in ("source", "dataset", "language"))])
+
+
+def ready(page: Page, view: View) -> Card | None:
+    """What the newest finished job made clips with texts of."""
+    made = [state for state in view.jobs if state.verb in ("transcribe", "align") and state.status == "finished"]
+    newest = max(made, key=lambda state: state.job.created, default=None)
+    found = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
+    return found.card if found is not None and found.card.texts else None
+
+
+def offer(card: Card | None, source: str) -> object:
+    """The button, while there are clips to take that are not the source already."""
+    if card is None or source.strip() == f"{PREFIX}{card.name}":
+        return gr.update(visible=False)
+    return gr.update(visible=True, value=f"Take the {card.texts} clips of {card.name} as the source")
+
+
+def _take(page: Page) -> Sequence[object]:
+    card = ready(page, View(TAB, {}, tuple(page.live.board.states())))
+    if card is None:
+        raise UserError("There are no clips with texts.", "Make them under Long recordings first.")
+    return [present.notice(f"The clips of {card.name} are the source now: check and prepare them.", "good"),
+            f"{PREFIX}{card.name}", card.name, card.language]
 
 
 def _chosen(kind: str) -> Sequence[object]:
@@ -95,7 +132,7 @@ def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
     begun: list[Job] = []
     for verb, options in orders(page, values, keep=True):
         begun.append(page.start(verb, options, after=[job.id for job in begun]))
-    return [join(map(page.begun, begun)), f"{PREFIX}{values['segments']}"]
+    return [join(map(page.begun, begun)), NOTHING]
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:

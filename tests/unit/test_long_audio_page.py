@@ -11,10 +11,13 @@ from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
 from core.incoming import looking
 from core.job import asked
+from core.job.directory import Job
+from core.job.state import JobState, Status
 from core.segments.folder import PIECES, Card, Piece, Segments, write_card, write_pieces
 from core.workspace import Workspace
 from data.importers import import_source
 from ui import long_audio as page
+from ui.live import View
 
 
 def of(workspace: Workspace) -> page.Page:
@@ -114,5 +117,22 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         return SimpleNamespace(id=f"{verb}-1")
 
     stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
-    page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
+    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
+    assert said == ["", ""], "the source is not changed yet, and what was said of it goes"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]
+
+
+def test_clips_are_offered_as_the_source_when_they_have_texts_and_not_before(workspace: Workspace) -> None:
+    segments = write_segments(workspace)
+    job = Job(workspace.runs / "transcribe-1", "transcribe", "cpu", (), 1.0, {"segments": "talks"})
+    moments: tuple[tuple[Status, bool, bool], ...] = (
+        ("finished", False, False), ("running", True, False), ("finished", True, True))
+    for status, texts, wanted in moments:
+        if texts and not segments.card.texts:
+            told = [Piece(**{**vars(one), "text": "ሰላም"}) for one in segments.pieces()]
+            segments = segments.save_texts(told, "built-in")
+        view = View("data", {}, (JobState(job, status),))
+        card = page.ready(of(workspace), view)
+        assert (card is not None) == wanted
+    assert "Take the 2 clips of talks" in str(page.offer(card, "/in"))
+    assert "'visible': False" in str(page.offer(card, "segments:talks"))
