@@ -125,7 +125,8 @@ def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
         (asking.readiness, lambda view: speaking.readiness(page.workspace, view)),
         (asking.text, lambda view: _suggest_text(page, view)),
         (asking.examples, lambda view: _offer_examples(page, view)),
-        (page.pair, pair_choices), (hearing.status, status_view), (hearing.hearing, hearing_view),
+        (page.pair, pair_choices), (hearing.status, status_view),
+        (hearing.hearing, lambda view: hearing_view(page, view)),
         (hearing.clips, lambda view: clips_view(page, view)),
         (hearing.ballot, lambda view: gr.update(visible=_question(page, view) is not None)),
         (hearing.tally, lambda view: _tally(page, view)),
@@ -174,11 +175,10 @@ def clips_view(page: Page, view: View) -> Html:
     return listening.comparison(state, records.originals(state), blind)
 
 
-def hearing_view(view: View) -> Html:
-    """Parts of clips that are still being made, for the script that plays them one after another."""
+def hearing_view(page: Page, view: View) -> Html:
+    """Parts of clips that are still being made, for the script that plays them one after another; none while blind."""
     state = view.job(view.chosen["asked"])
-    wanted = view.chosen["stream"] == "True" and view.chosen["blind"] != "True"
-    if state is None or not wanted:
+    if state is None or view.chosen["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
     parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
              for part in state.audio_pieces]

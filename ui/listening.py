@@ -73,9 +73,10 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals
     names = sides_of(state)
     blind = blind if len(names) > 1 else Blind(False)
     order = votes.order(state.id, index) if blind.hides(index) else names
+    hidden = blind.hides(index)
     cards = [
-        _side(state, sides.get(side), f"Voice {letter}" if blind.hides(index) else _title(state, side),
-              originals.get(language), blind.hides(index))
+        _side(state, sides.get(side), (f"Voice {letter}", f"Voice {letter}") if hidden else _title(state, side),
+              originals.get(language), hidden)
         for letter, side in zip("AB", order, strict=False)
     ]
     notes = [] if blind.hides(index) else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
@@ -120,20 +121,26 @@ def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple
     return texts_of(state)[index]
 
 
-def _title(state: JobState, side: str) -> Html:
+def _title(state: JobState, side: str) -> tuple[str, Html]:
+    """What a side is called, alone for a player's name and with its model."""
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
-    return join((element("strong", _TITLES[side]), span("small", model)))
+    return _TITLES[side], join((element("strong", _TITLES[side]), span("small", model)))
 
 
-def _side(state: JobState, clip: AudioMade | None, title: object, original: float | None, hidden: bool) -> Html:
-    head = div("side-head", title)
+def _side(state: JobState, clip: AudioMade | None, title: tuple[str, object], original: float | None,
+          hidden: bool) -> Html:
+    label, head = title[0], div("side-head", title[1])
     if clip is None:
         return div("side coming", head, paragraph("Being made." if state.alive else "Not made.", class_="small"))
-    picture = (element("img", src=media.url("runs", state.id, clip.spectrogram), alt="Spectrogram", loading="lazy",
-                       class_="spectrogram") if clip.spectrogram else NOTHING)
+    def address(path: str) -> str:
+        return media.covered_url(state.id, path) if hidden else media.url("runs", state.id, path)
+
+    picture = (element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
+                       class_="spectrogram")
+               if clip.spectrogram else NOTHING)
     length = f"{clip.duration_s:.1f} s of sound" + ("" if hidden else f", made in {clip.seconds:.1f} s")
     later = paragraph("The score is shown when you have voted.", class_="small")
-    return div("side", head, training.player(media.url("runs", state.id, clip.path)), picture,
+    return div("side", head, training.player(address(clip.path), label), picture,
                paragraph(length, class_="small"), later if hidden else _score(clip, original))
 
 

@@ -2,10 +2,12 @@
 
 Gradio's `allowed_paths` takes whole folders, so it is left empty: a run's folder also holds
 weights, journals and logs. This route serves by kind of file and by place, never by path.
+While a comparison is heard blind its files have addresses that do not say which side they are of.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +22,7 @@ KINDS = {".ogg": "audio/ogg", ".wav": "audio/wav", ".flac": "audio/flac", ".mp3"
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
+COVERED = "covered"
 _FONT = Path(__file__).parent / "fonts" / "noto-sans-ethiopic.woff2"
 
 
@@ -28,10 +31,23 @@ def url(kind: str, name: str, path: str) -> str:
     return "media/" + quote(f"{kind}/{name}/{path}")
 
 
+def covered_url(job: str, path: str) -> str:
+    """As `url` of a run's file, but an address from which nobody reads the file's name."""
+    return f"media/{COVERED}/{quote(job)}/{_cover(job, path)}"
+
+
+def _cover(job: str, path: str) -> str:
+    return hashlib.blake2b(f"{job} {path}".encode(), digest_size=8).hexdigest() + Path(path).suffix
+
+
 def resolve(workspace: Workspace, asked: str) -> Path | None:
     """The file behind `asked` (as in `url`, without "media/"); None for whatever may not be served."""
     parts = asked.split("/")
-    if len(parts) < 4 or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+    if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        return None
+    if parts[0] == COVERED:
+        return _uncovered(workspace, *parts[1:]) if len(parts) == 3 else None
+    if len(parts) < 4:
         return None
     kind, _, folder = parts[:3]
     if folder not in PLACES.get(kind, ()) or Path(parts[-1]).suffix.lower() not in KINDS:
@@ -40,6 +56,15 @@ def resolve(workspace: Workspace, asked: str) -> Path | None:
     path = workspace.path.joinpath(*parts).resolve()
     inside = path.is_relative_to(base) and base.is_relative_to(workspace.path.resolve())
     return path if inside and path.is_file() else None
+
+
+def _uncovered(workspace: Workspace, job: str, name: str) -> Path | None:
+    """The file of the run `job` whose covered name is `name`."""
+    home = workspace.runs / job
+    paths = (path for folder in PLACES["runs"] for path in (home / folder).glob("*"))
+    found = next((path.relative_to(home).as_posix() for path in paths
+                  if _cover(job, path.relative_to(home).as_posix()) == name), None)
+    return resolve(workspace, f"runs/{job}/{found}") if found else None
 
 
 def routes(workspace: Workspace) -> list[Route]:

@@ -76,11 +76,11 @@ def samples(state: JobState, most: int = 24) -> Html:
 
 
 def _sample(state: JobState, sample: SampleMade) -> Html:
+    when = f"step {sample.step}, {present.language_name(sample.language)}"
     return div(
-        "sample", div("ends", span("small", f"step {sample.step}, {present.language_name(sample.language)}"),
-                      error_word(sample.error)),
+        "sample", div("ends", span("small", when), error_word(sample.error)),
         paragraph(element("span", sample.text, lang=sample.language)),
-        player(media.url("runs", state.id, sample.path)),
+        player(media.url("runs", state.id, sample.path), when),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -298,6 +299,25 @@ def test_the_page_serves_sound_and_pictures_of_runs(tmp_path: Path) -> None:
     path.write_text("x")
     assert media.url("runs", "one", "audio/0 base.png") == "media/runs/one/audio/0%20base.png"
     assert media.resolve(workspace, "runs/one/audio/0 base.png") == path.resolve()
+
+
+def test_while_it_is_heard_blind_no_address_says_which_side_it_is_of(workspace: Workspace) -> None:
+    made = tuple(AudioMade(side, 0, f"audio/000-{side}.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "", f"audio/000-{side}.png")
+                 for side in ("base", "finetuned"))
+    state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
+    audio = workspace.runs / state.id / "audio"
+    audio.mkdir(parents=True)
+    for clip in made:
+        (workspace.runs / state.id / clip.path).write_text(clip.side)
+    shown = listening.comparison(state, {}, listening.Blind(True))
+    assert "base" not in shown
+    assert "finetuned" not in shown
+    addresses = re.findall(r'<audio [^>]*src="media/([^"]+)"', shown)
+    served = [path.read_text() for address in addresses if (path := media.resolve(workspace, address)) is not None]
+    assert sorted(served) == ["base", "finetuned"]
+    assert served == list(votes.order(state.id, 0))
+    assert media.resolve(workspace, f"covered/{state.id}/0123456789abcdef.wav") is None
+    assert "000-base.wav" in listening.comparison(state, {}, listening.Blind(True, frozenset({0})))
 
 
 def test_a_result_is_shown_as_it_was_reported() -> None:
