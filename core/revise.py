@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from config.schema import ReviseOptions
 from core import compute, review
 from core.dataset import token_fit
 from core.dataset.clip_index import ClipIndex, Judged, MeasureStore, build
-from core.dataset.token_fit import NO_TOKENIZER
+from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.aside import written_aside
@@ -32,6 +32,7 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import audio, augmentation, manifest
 from data.clip_findings import Spoken
+from data.kept import in_parts
 from data.manifest import TRAIN, Clip, Dataset
 from data.measures import Measures, measure
 from data.mending import mend
@@ -40,6 +41,7 @@ from data.splits import Sides
 from models.registry import family
 
 DECIDED_FILE, REPORT_FILE, ORIGINALS = "decided.jsonl", "report.json", "originals"
+_JUDGED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -242,20 +244,24 @@ def _report(dataset: Dataset, version: Version, clips: tuple[Clip, ...], left_ou
 
 def _index(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading, about: Mapping[str, str]) -> None:
     """Judge the new version: measures are there already, texts are read anew where they changed."""
-    measures = MeasureStore(workspace).load(clip.sha256 for clip in dataset.clips)
-    before = {one.clip.id: one for one in old.all()}
     tokenizer = about.get("tokenizer", "")
     there = tokenizer in workspace.list_tokenizers()
     fits = token_fit.fit(dataset.clips, workspace, tokenizer, int(about["longest_tokens"])) if there else NO_TOKENIZER
-    spoken = []
-    for clip in dataset.clips:
-        one = before.get(clip.id)
-        text = one.spoken if one and one.clip.text == clip.text else reading.normal(clip.text)
-        same = one is not None and one.clip.sha256 == clip.sha256
-        over = _codes_over(one) if one and same else ""
-        spoken.append(Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), fits.unknown.get(clip.id, ""),
-                             "; ".join(filter(None, (over, fits.too_long.get(clip.id))))))
-    build(workspace, dataset, spoken, about)
+    build(workspace, dataset, _spoken(workspace, dataset, old, reading, fits), about)
+
+
+def _spoken(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading,
+            fits: TokenFit) -> Iterator[Spoken]:
+    for part in in_parts(dataset.clips, _JUDGED_AT_ONCE):
+        measures = MeasureStore(workspace).load(clip.sha256 for clip in part)
+        before = old.named(clip.id for clip in part)
+        for clip in part:
+            one = before.get(clip.id)
+            text = one.spoken if one and one.clip.text == clip.text else reading.normal(clip.text)
+            same = one is not None and one.clip.sha256 == clip.sha256
+            over = _codes_over(one) if one and same else ""
+            yield Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), fits.unknown.get(clip.id, ""),
+                         "; ".join(filter(None, (over, fits.too_long.get(clip.id)))))
 
 
 def _codes_over(one: Judged) -> str:

@@ -114,6 +114,13 @@ class Rows(Stored[T]):
         self._begins.append(self._begins[-1] + len(line))
 
 
+def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """`items` in lists of `size`, the last of what is left."""
+    rest = iter(items)
+    while part := list(islice(rest, size)):
+        yield part
+
+
 def in_order(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
     """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory."""
     runs: list[IO[bytes]] = []

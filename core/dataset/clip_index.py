@@ -17,12 +17,14 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.workspace import Workspace
-from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, judge, speaking_rate
+from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
 from data.clip_plots import Histogram as Histogram
-from data.clip_plots import characters, histograms
+from data.clip_survey import Survey
+from data.kept import Rows, in_parts
 from data.manifest import Clip, Dataset
 from data.measures import VERSION, Measures
 
+_ASKED_AT_ONCE = 500
 _TABLES = """
 CREATE TABLE clips (rank INTEGER PRIMARY KEY, id TEXT UNIQUE, clip TEXT, spoken TEXT, measures TEXT, findings TEXT,
                     badness REAL);
@@ -42,9 +44,12 @@ class MeasureStore:
         """Those of `wanted` that are there."""
         if not self._path.is_file():
             return {}
+        found: dict[str, Measures] = {}
         with closing(self._open()) as database:
-            rows = dict(database.execute("SELECT sha256, value FROM measures"))
-        return {sha256: Measures.from_json(json.loads(rows[sha256])) for sha256 in wanted if sha256 in rows}
+            for part in in_parts(wanted, _ASKED_AT_ONCE):
+                rows = database.execute(f"SELECT sha256, value FROM measures WHERE sha256 IN ({_marks(part)})", part)
+                found |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
+        return found
 
     def save(self, found: Mapping[str, Measures]) -> None:
         """Keep some, all or none."""
@@ -96,29 +101,62 @@ class Plots:
         return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
 
 
-def build(workspace: Workspace, dataset: Dataset, spoken: Sequence[Spoken],
-          about: Mapping[str, str]) -> list[tuple[ClipFinding, ...]]:
-    """Judge the clips and write the index of `dataset`; the findings. `spoken` is in the order of its clips."""
-    found = judge(spoken, ClipLimits(longest_text=int(about.get("longest_text", "0"))))
-    order = sorted(range(len(spoken)), key=lambda at: (-badness(found[at]), dataset.clips[at].id))
+def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], about: Mapping[str, str]) -> int:
+    """Judge the clips and write the index of `dataset`; how many have findings.
+
+    `spoken` is in the order of the dataset's clips and is gone through once; `data.clip_survey` says what is held.
+    """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}-{os.getpid()}")
     aside.unlink(missing_ok=True)
+    rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
     try:
-        with closing(sqlite3.connect(aside)) as database, database:
+        with (closing(sqlite3.connect(aside)) as database, database,
+              Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+            for one in spoken:
+                survey.add(one)
+                rows.add(one)
             database.executescript(_TABLES)
-            database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)", (
-                (rank, dataset.clips[at].id, *_columns(dataset.clips[at], spoken[at], found[at]), badness(found[at]))
-                for rank, at in enumerate(order)))
-            database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
-                (one.kind, rank) for rank, at in enumerate(order) for one in found[at]))
-            database.executemany("INSERT INTO summary VALUES (?, ?, ?)", _summary(found))
-            database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": _plots(spoken)}.items())
+            counts, faulty = _judge_into(database, dataset, rows, survey)
+            database.executemany("INSERT INTO summary VALUES (?, ?, ?)", counts)
+            plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
+                     "characters": survey.spread.characters()}
+            database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
-    return found
+    return faulty
+
+
+def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
+                survey: Survey) -> tuple[list[tuple[str, str, int]], int]:
+    """Write the clips by rank; how many have findings of each kind, and of any."""
+    counts: dict[str, tuple[str, int]] = {}
+    database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
+    for clip, one in zip(dataset.clips, rows, strict=True):
+        found = survey.judge(one)
+        _count(counts, found)
+        database.execute("INSERT INTO judged VALUES (?, ?, ?, ?, ?, ?)",
+                         (clip.id, *_columns(clip, one, found), badness(found)))
+    sorted_rows = database.execute("SELECT * FROM judged ORDER BY badness DESC, id")
+    database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)",
+                         ((rank, *row) for rank, row in enumerate(sorted_rows)))
+    database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
+        (one["kind"], rank) for rank, found in
+        database.execute("SELECT rank, findings FROM clips WHERE badness > 0") for one in json.loads(found)))
+    faulty = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
+    return [(kind, level, count) for kind, (level, count) in counts.items()], int(faulty)
+
+
+def _as_line(one: Spoken) -> str:
+    return json.dumps(asdict(one))
+
+
+def _from_line(line: bytes) -> Spoken:
+    values = json.loads(line)
+    measures = values.pop("measures")
+    return Spoken(**values, measures=Measures.from_json(measures) if measures else None)
 
 
 def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
@@ -126,18 +164,12 @@ def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[
     return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
 
 
-def _plots(spoken: Sequence[Spoken]) -> str:
-    return json.dumps({"histograms": [asdict(one) for one in histograms(spoken)], "characters": characters(spoken)})
-
-
-def _summary(found: Iterable[Sequence[ClipFinding]]) -> list[tuple[str, str, int]]:
-    counts: dict[str, tuple[str, int]] = {}
-    for each in found:
-        levels = {one.kind: one.level for one in sorted(each, key=lambda one: one.level == ERROR)}
-        for kind, level in levels.items():
-            there, count = counts.get(kind, (level, 0))
-            counts[kind] = (ERROR if ERROR in (there, level) else level, count + 1)
-    return [(kind, level, count) for kind, (level, count) in counts.items()]
+def _count(counts: dict[str, tuple[str, int]], found: Sequence[ClipFinding]) -> None:
+    """Count a clip with findings of each kind, whose level is the gravest."""
+    levels = {one.kind: one.level for one in sorted(found, key=lambda one: one.level == ERROR)}
+    for kind, level in levels.items():
+        there, count = counts.get(kind, (level, 0))
+        counts[kind] = (ERROR if ERROR in (there, level) else level, count + 1)
 
 
 class ClipIndex:
@@ -181,6 +213,16 @@ class ClipIndex:
                                    (name,)).fetchone()
         return _judged(*row) if row else None
 
+    def named(self, ids: Iterable[str]) -> dict[str, Judged]:
+        """The clips with these ids, as far as there are such."""
+        found: dict[str, Judged] = {}
+        with self._database() as database:
+            for part in in_parts(ids, _ASKED_AT_ONCE):
+                rows = database.execute("SELECT rank, clip, spoken, measures, findings FROM clips "
+                                        f"WHERE id IN ({_marks(part)})", part)
+                found |= {one.clip.id: one for one in (_judged(*row) for row in rows)}
+        return found
+
     def all(self) -> Iterator[Judged]:
         """Every clip, the worst first."""
         with self._database() as database:
@@ -208,6 +250,10 @@ class ClipIndex:
     def _database(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._path, timeout=10)) as database:
             yield database
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> Judged:

@@ -12,14 +12,14 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from core.dataset.clip_index import build
 from core.workspace import Workspace
 from data import manifest, splits
 from data.importers import Row, import_source
-from data.manifest import Clip, Dataset
+from data.manifest import Clip
 from data.validation import CheckedRow
 from scripts.benchmark.review import _clip, _spoken
 
@@ -60,30 +60,36 @@ def _assign(count: int, folder: Path) -> Callable[[], object]:
     return lambda: splits.overlaps(rows, splits.assign(rows, 0.1, 0))
 
 
-def _made(count: int) -> list[Clip]:
-    return [Clip(f"u{number}", f"audio/u{number}.wav", f"{_TEXT}{number}", "am", "train", 3.0, "one", f"{number:064x}")
-            for number in range(count)]
+def _made(count: int) -> Iterator[Clip]:
+    return (Clip(f"u{number}", f"audio/u{number}.wav", f"{_TEXT}{number}", "am", "train", 3.0, "one", f"{number:064x}")
+            for number in range(count))
 
 
 def _save(count: int, folder: Path) -> Callable[[], object]:
-    clips = _made(count)
-    return lambda: manifest.save(folder, manifest.make_card("d", "am", "made", clips), clips)
+    return lambda: manifest.save(folder, manifest.make_card("d", "am", "made", _made(count)), _made(count))
 
 
 def _load(count: int, folder: Path) -> Callable[[], object]:
-    clips = _made(count)
-    manifest.save(folder, manifest.make_card("d", "am", "made", clips), clips)
-    del clips
-    return lambda: manifest.load(folder)
+    (folder / "large").mkdir()
+    command = [sys.executable, "-m", "scripts.benchmark.memory", "--make", str(folder / "large"), str(count)]
+    subprocess.run(command, check=True)  # elsewhere, so that its peak is not this one's
+    return lambda: deque(manifest.load(folder / "large").clips, maxlen=0)
+
+
+def _clips(count: int) -> Iterator[Clip]:
+    chance = random.Random(0)
+    return (_clip(number, chance) for number in range(count))
 
 
 def _index(count: int, folder: Path) -> Callable[[], object]:
-    chance = random.Random(0)
-    clips = tuple(_clip(number, chance) for number in range(count))
-    spoken = [_spoken(clip, chance) for clip in clips]
-    workspace = Workspace.open(folder)
-    dataset = Dataset(folder, manifest.make_card("made", "am", "made up", clips), clips)
-    return lambda: build(workspace, dataset, spoken, {})
+    workspace, chance = Workspace.open(folder), random.Random(1)
+
+    def work() -> None:
+        manifest.save(folder, manifest.make_card("made", "am", "made up", _clips(count)), _clips(count))
+        dataset = manifest.load(folder)
+        build(workspace, dataset, (_spoken(clip, chance) for clip in dataset.clips), {})
+
+    return work
 
 
 STAGES: dict[str, Callable[[int, Path], Callable[[], object]]] = {
@@ -106,7 +112,9 @@ def stage(name: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--stage"]:
+    if sys.argv[1:2] == ["--make"]:
+        _save(int(sys.argv[3]), Path(sys.argv[2]))()
+    elif sys.argv[1:2] == ["--stage"]:
         stage(sys.argv[2], int(sys.argv[3]))
     else:
         main([int(count) for count in sys.argv[1:]] or [10_000, 100_000, 300_000])

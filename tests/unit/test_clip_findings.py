@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from data.clip_findings import ERROR, WARNING, ClipFinding, Spoken, badness, judge, robust_z
-from data.measures import Measures
+from data.clip_findings import ERROR, LIMITS, WARNING, ClipFinding, Spoken, badness, robust_z
+from data.clip_survey import judge
+from data.measures import Measures, differing_bits
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 TEXT = "abcdefghij klmnopqrst uvwxyz abcde"  # 31 letters in 2.8 s
@@ -83,6 +85,33 @@ def test_copies_are_told_of_the_first_and_another_text_is_an_error() -> None:
     assert ("same sound", WARNING) in kinds(found[1])
     assert found[2][0].message == "sounds like odd, which has another text"
     assert "same sound" not in {one.kind for one in found[3]}
+
+
+def test_copies_are_found_among_many_as_by_comparing_all() -> None:
+    chance = random.Random(3)
+    made: list[Spoken] = []
+    for number in range(80):
+        bits = chance.getrandbits(256)
+        if made and number % 3 == 0:  # a copy of one before, some bits apart
+            bits = int(chance.choice(made).measures.sketch, 16)  # type: ignore[union-attr]
+            for _ in range(chance.choice((0, 4, 20, 60))):
+                bits ^= 1 << chance.randrange(256)
+        made.append(replace(odd(sketch=f"{bits:064x}"), id=f"c{number}", text=f"{TEXT} {number}"))
+    originals: list[Spoken] = []
+    wanted = {}
+    for one in made:
+        sketch = one.measures.sketch  # type: ignore[union-attr]
+        like = [other for other in originals if any(
+            sketch[at:at + 8] == other.measures.sketch[at:at + 8] for at in range(0, 64, 8))  # type: ignore[union-attr]
+            and differing_bits(sketch, other.measures.sketch) <= LIMITS.sketch_bits]  # type: ignore[union-attr]
+        if like:
+            wanted[one.id] = f"sounds like {like[0].id}, which has another text"
+        else:
+            originals.append(one)
+    found = {one.id: each.message for one, all_found in zip(made, judge(made), strict=True)
+             for each in all_found if each.kind == "same sound"}
+    assert len(wanted) > 5
+    assert found == wanted
 
 
 def test_the_same_sentence_by_another_speaker_is_no_double() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
+from core.dataset.clip_index import build
+from core.workspace import Workspace
 from data import manifest
+from data.clip_findings import Spoken
 from data.kept import Kept, Rows, in_order
 from data.manifest import Clip
+from data.measures import Measures
 
 few = settings(max_examples=60, deadline=None)
 words = st.text(st.characters(blacklist_characters="\n"), max_size=8)
@@ -108,3 +113,23 @@ def test_a_manifest_is_written_and_read_in_the_same_memory_whatever_its_size(
     monkeypatch.setattr(in_order, "__defaults__", (500,))
     small, large = (held(lambda count=count: through(count)) for count in (1000, 4000))
     assert (large - small) / 3000 < 24, "bytes an utterance"  # 8 of them: where each line begins
+
+
+def test_clips_are_judged_and_indexed_in_the_same_memory_however_many(workspace: Workspace) -> None:
+    def through(count: int) -> None:
+        chance = random.Random(0)
+        folder = workspace.datasets / str(count)
+        folder.mkdir()
+        clips = [Clip(f"u{n}", f"audio/u{n}.wav", f"ሰላም ለሁሉም ሰው {n}", "am", "train", 3.0, f"s{n % 70}", f"{n:064x}")
+                 for n in range(count)]
+        manifest.save(folder, manifest.make_card("d", "am", "made", clips), clips)
+        dataset = manifest.load(folder)
+        del clips
+        spoken = (Spoken(clip.id, clip.text, clip.speaker, Measures(
+            clip.duration_s, 24000, 0.5, 0.0, chance.gauss(-20, 3), 30.0, 0.1, 0.1, 11000.0,
+            f"{chance.getrandbits(256):064x}", "00" * 120)) for clip in dataset.clips)
+        tracemalloc.reset_peak()
+        build(workspace, dataset, spoken, {})
+
+    small, large = (held(lambda count=count: through(count)) for count in (500, 2000))
+    assert (large - small) / 1500 < 200, "bytes an utterance"  # 32 for the medians and 16 for places, and copies of them
