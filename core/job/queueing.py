@@ -32,9 +32,9 @@ class NotBegun(UserError):
 def wait_for_turn(job: Job, reporter: Reporter) -> FileLock | None:
     """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
 
-    Raises `NotBegun` when a job in `after` did not finish, `StopRequested` when asked to stop.
+    Raises `NotBegun` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
     """
-    readers = {name: JobReader(load(job.workspace, name)) for name in job.after}
+    readers = {name: _reader(job, name) for name in job.after}
     _poll(reporter, lambda: _first_unfinished(readers))
     if job.device == NO_DEVICE:
         return None
@@ -53,6 +53,17 @@ def _poll(reporter: Reporter, obstacle: Callable[[], str]) -> None:
         time.sleep(_POLL_S)
 
 
+def _reader(job: Job, name: str) -> JobReader:
+    if name not in job.workspace.list_runs():
+        raise _deleted(name)
+    return JobReader(load(job.workspace, name))
+
+
+def _deleted(name: str) -> NotBegun:
+    return NotBegun(f"{name} was deleted, and this job needs what it makes.",
+                    "Start that step again, and then this one.")
+
+
 def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
     for name, reader in readers.items():
         state = reader.state()
@@ -61,6 +72,8 @@ def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
                 raise NotBegun(state.message, state.hint)
             raise NotBegun(f"{name} {_PAST[state.status]}, and this job needs what it makes.",
                            f"Mend what it says and resume {name}: what waits for it goes on by itself.")
+        if not state.ended and not reader.job.directory.is_dir():
+            raise _deleted(name)
         if state.status == "created":
             return f"Waiting for {name}, which was not started yet."
         if not state.ended:

@@ -1,6 +1,7 @@
 """Jobs in true worker processes; `tests.unit.fake_verbs` says what each extension's name does."""
 
 import os
+import shutil
 import signal
 import threading
 
@@ -339,3 +340,20 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(workspace: Workspace, mo
     with pytest.raises(UserError, match="could not be written: No space left on device"):
         train(workspace, "quick")
     assert os.listdir(workspace.runs) == []
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before it starts", "while it waits"])
+def test_what_comes_after_a_deleted_job_is_not_begun_and_says_why(workspace: Workspace, meanwhile: bool):
+    first = train(workspace, "quick", name="first")
+    second = train(workspace, "quick", after=(first.id,))
+    third = train(workspace, "quick", after=(second.id,))
+    if meanwhile:
+        launch(second)
+        until(second, lambda state: "not started yet" in state.reason)
+    shutil.rmtree(first.directory)
+    for job in (third,) if meanwhile else (second, third):
+        launch(job)
+    states = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
+    assert [(state.status, state.started_at) for state in states] == [("skipped", None)] * 2
+    assert {state.message for state in states} == {"first was deleted, and this job needs what it makes."}
+    assert "again" in states[0].hint
