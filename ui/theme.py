@@ -17,7 +17,7 @@ _PINE = Color(
     c600="#126b5c", c700="#10564b", c800="#0f443c", c900="#0d3832", c950="#06211d",
 )
 _STONE = Color(
-    name="stone", c50="#faf9f6", c100="#f3f1ec", c200="#e6e3db", c300="#d3cfc4", c400="#a5a196", c500="#77746b",
+    name="stone", c50="#faf9f6", c100="#f3f1ec", c200="#e6e3db", c300="#d3cfc4", c400="#a5a196", c500="#6a675f",
     c600="#57554e", c700="#41403b", c800="#2a2b29", c900="#1c1e1d", c950="#131514",
 )
 _SANS = ("ui-sans-serif", "system-ui", "Segoe UI", "Roboto", "Helvetica Neue", "Liberation Sans", "Arial",
@@ -48,7 +48,7 @@ def build_theme() -> gr.themes.Base:
         block_info_text_size="*text_sm",
         block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400",
         input_background_fill="*neutral_50", input_background_fill_dark="*neutral_950",
-        input_border_width="1px", input_border_color="*neutral_300", input_border_color_dark="#41443f",
+        input_border_width="1px", input_border_color="#949085", input_border_color_dark="#72756f",
         input_border_color_focus="*primary_500", input_border_color_focus_dark="*primary_400",
         input_shadow="none", input_shadow_focus="0 0 0 3px color-mix(in srgb, var(--primary-400) 25%, transparent)",
         button_large_radius="10px", button_medium_radius="8px", button_small_radius="8px",
