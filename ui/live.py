@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import gradio as gr
 from gradio.blocks import Block
@@ -109,37 +110,56 @@ class Live:
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
         self.sent, self.offered = gr.State({}), gr.State({})
-        self.stale = gr.Textbox("", visible="hidden")  # a browser is not told that a state changed outside the queue
         self.timer = gr.Timer(BUSY_S)
         self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
         watched = list(self.watched.values())
         self.inputs = [tab, self.sent, self.offered, *watched]
-        self.outputs = [self.sent, self.stale, *(panel.component for panel in self._panels(False).values())]
-        self.timer.tick(self.refresh, self.inputs, self.outputs, **QUIET)
+        self.stale, self.wishes = _flag(), _flag()
+        self.behind = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
+        self.timer.tick(self.look, self.inputs, [self.stale, *self.behind.values()], **QUIET)
+        for name, flag in self.behind.items():
+            flag.change(partial(self.refresh, only=name), self.inputs, self._outputs(name), **QUIET)
         controls = [panel.component for panel in self._panels(True).values()]
-        self.wishes = gr.Textbox("", visible="hidden")
         self.stale.change(self.offer, [tab, self.offered, *watched], [self.offered, self.wishes, *controls], **QUIET,
                           ).then(None, [self.wishes, *watched], watched, js=_FILL, **QUIET)
+        self.outputs = self._outputs()
         for event in self.pending:
             event.then(self.refresh, self.inputs, self.outputs, **QUIET)
 
-    def _panels(self, watched: bool) -> dict[int, _Panel]:
-        """The panels that are read as inputs too, or all others, by their number."""
+    def _outputs(self, only: str = "") -> list[Block]:
+        return [self.sent, self.stale, *(panel.component for panel in self._panels(False, only).values())]
+
+    def _panels(self, watched: bool, only: str = "") -> dict[int, _Panel]:
+        """The panels that are read as inputs too, or the others (of one tab and of every tab), by their number."""
         inputs = {component._id for component in self.watched.values()}
-        return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched}
+        return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
+                and (not only or panel.tab in ("", only))}
 
-    def refresh(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object) -> list[object]:
-        """What has changed since `sent`, for the panels of `tab` and those on every tab; and whether to `offer`.
+    def look(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object) -> list[object]:
+        """Flags that make the browser ask for what has changed, if anything has: mostly nothing has.
 
-        Gradio makes each output anew, also one that is skipped, and keeps for good what it made of a component that
-        is an input as well (seen in 6.31). So the watched ones are no outputs here, but of `offer`, which is rare.
+        Gradio takes about a millisecond for each output, also for one that is skipped (seen in 6.31), and most
+        ticks change nothing: so a tick has these few outputs, and a change those of its tab.
         """
         view = self._view(tab, values)
-        known, ignored = dict(sent or {}), dict(offered or {})
-        updates = [self._update(at, panel, view, known) for at, panel in self._panels(False).items()]
-        for at, panel in self._panels(True).items():
-            self._update(at, panel, view, ignored)
-        return [known, gr.skip() if ignored == (offered or {}) else str(time.monotonic_ns()), *updates]
+        behind = bool(self._changes(self._panels(False), view, dict(sent or {})))
+        return [self._stale(view, offered), *(_now(behind and name == tab) for name in self.behind)]
+
+    def refresh(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object,
+                only: str = "") -> list[object]:
+        """What has changed since `sent`, for the panels of `tab` and those on every tab; and whether to `offer`.
+
+        Gradio keeps for good what it made of an output that is an input as well (seen in 6.31). So the watched ones
+        are no outputs here, but of `offer`, which is rare.
+        """
+        view, known = self._view(tab, values), dict(sent or {})
+        panels = self._panels(False, only)
+        changes = self._changes(panels, view, known)
+        return [known, self._stale(view, offered), *(changes.get(at, gr.skip()) for at in panels)]
+
+    def _stale(self, view: View, offered: dict[int, str]) -> object:
+        """Whether something is to be offered anew."""
+        return _now(bool(self._changes(self._panels(True), view, dict(offered or {}))))
 
     def offer(self, tab: str, offered: dict[int, str], *values: object) -> list[object]:
         """What has changed of the panels that are read as inputs too; their values as wishes, for the browser to fill.
@@ -147,11 +167,13 @@ class Live:
         A person types and chooses while this is on its way. So a value does not go straight into its widget, but only
         where that still holds what was seen here.
         """
-        view = self._view(tab, values)
-        known, wishes, updates = dict(offered or {}), {}, []
+        view, known = self._view(tab, values), dict(offered or {})
+        panels = self._panels(True)
+        changes = self._changes(panels, view, known)
         places = {component._id: at for at, component in enumerate(self.watched.values())}
-        for at, panel in self._panels(True).items():
-            update = self._update(at, panel, view, known)
+        wishes, updates = {}, []
+        for at, panel in panels.items():
+            update = changes.get(at, gr.skip())
             if isinstance(update, dict) and "value" in update:
                 place = places[panel.component._id]
                 wishes[place] = {"seen": values[place], "wanted": update["value"]}
@@ -162,15 +184,26 @@ class Live:
     def _view(self, tab: str, values: Sequence[object]) -> View:
         return self.view(tab, dict(zip(self.watched, values, strict=True)))
 
-    def _update(self, at: int, panel: _Panel, view: View, known: dict[int, str]) -> object:
-        if panel.tab and panel.tab != view.tab:
-            return gr.skip()
-        value = _rendered(panel, view)
-        mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
-        if known.get(at) == mark:
-            return gr.skip()
-        known[at] = mark
-        return value
+    def _changes(self, panels: Mapping[int, _Panel], view: View, known: dict[int, str]) -> dict[int, object]:
+        """New values of those `panels` of the open tab that are not as `known` has them; `known` has them then."""
+        changes = {}
+        for at, panel in panels.items():
+            if panel.tab in ("", view.tab):
+                value = _rendered(panel, view)
+                mark = hashlib.blake2b(repr(value).encode(), digest_size=12).hexdigest()
+                if known.get(at) != mark:
+                    known[at], changes[at] = mark, value
+        return changes
+
+
+def _flag() -> gr.Textbox:
+    """Told to a browser outside the queue, unlike a state."""
+    return gr.Textbox("", visible="hidden")
+
+
+def _now(true: bool) -> object:
+    """A new value for a flag, which its listeners hear; or none."""
+    return str(time.monotonic_ns()) if true else gr.skip()
 
 
 def _rendered(panel: _Panel, view: View) -> object:
