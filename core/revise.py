@@ -33,7 +33,7 @@ from core.workspace import Workspace, resolve_inside
 from data import audio, augmentation, manifest
 from data.clip_findings import Spoken
 from data.kept import in_parts
-from data.manifest import TRAIN, Clip, Dataset
+from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
 from data.measures import Measures, measure
 from data.mending import mend
 from data.normalise import Reading
@@ -42,6 +42,7 @@ from models.registry import family
 
 DECIDED_FILE, REPORT_FILE, ORIGINALS = "decided.jsonl", "report.json", "originals"
 _JUDGED_AT_ONCE = 256
+_WORDS = {TRAIN: "trained on", HELD_OUT: "held out"}
 
 
 @dataclass(frozen=True)
@@ -137,33 +138,54 @@ def _apply(dataset: Dataset, out: list[tuple[Clip, str]], made: Mapping[str, Dec
         else:
             left_out.append((clip, one.reason or reasons.get(clip.id, "by hand")))
             now_out += [] if clip.id in reasons else [clip.id]
-    clips, overlapping = _on_sides(kept, {*changed, *now_in}, reading)
+    clips, overlapping = _on_sides(kept, {*changed, *now_in}, reading, dataset.card.by_speaker)
     now_out += [clip.id for clip, _ in overlapping]
     left_out += overlapping
     version = Version(target.name, len(clips), tuple(now_out), tuple(now_in), tuple(changed), tuple(mended), target)
     return clips, left_out, version
 
 
-def _on_sides(kept: Sequence[Clip], moved: set[str], reading: Reading) -> tuple[tuple[Clip, ...],
-                                                                                list[tuple[Clip, str]]]:
-    """The clips, those of `moved` on the side of their text; and those whose text and recording are on two sides."""
+def _on_sides(kept: Sequence[Clip], moved: set[str], reading: Reading,
+              by_speaker: bool) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]]]:
+    """The clips, those of `moved` on the side of what they are tied to; and those that are tied to both sides."""
     if not moved:
         return tuple(kept), []
-    known = ((clip, reading.normal(clip.text)) for clip in kept if clip.id not in moved)
-    of = dict(Sides.gather(known, by_speaker=False).of)
+    stay = [clip for clip in kept if clip.id not in moved]
+    by_speaker = by_speaker and not _both_sides({(clip.speaker, clip.split) for clip in stay})
+    there = _sides(stay, reading, by_speaker)
     clips: list[Clip] = []
     out: list[tuple[Clip, str]] = []
     for clip in kept:
         if clip.id in moved:
-            marks = [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else [])]
-            sides = {of[mark] for mark in marks if mark in of}
-            if len(sides) > 1:
-                out.append((clip, "overlap: its text stands on the other side of the split than its recording"))
+            marks = [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else []),
+                     *([("speaker", clip.speaker)] if by_speaker else [])]
+            found = {kind: side for kind, value in marks if (side := there.side((kind, value))) is not None}
+            if len(set(found.values())) > 1:
+                what = " and ".join(f"its {kind} is {_WORDS[side]}" for kind, side in found.items())
+                out.append((clip, f"overlap: {what}"))
                 continue
-            clip = replace(clip, split=next(iter(sides), clip.split))
-            of |= dict.fromkeys(marks, clip.split)
+            clip = replace(clip, split=next(iter(found.values()), clip.split))
+            for mark in marks:
+                there.put(mark, clip.split)
         clips.append(clip)
     return tuple(clips), out
+
+
+def _both_sides(speakers: set[tuple[str, str]]) -> bool:
+    """Whether a speaker is trained on and held out, which only the source's own split does."""
+    return len({name for name, _ in speakers}) < len(speakers)
+
+
+def _sides(clips: Sequence[Clip], reading: Reading, by_speaker: bool) -> Sides:
+    """Where texts, recordings and, if asked, speakers are."""
+    there = Sides()
+    for clip in clips:
+        there.put(("text", reading.normal(clip.text)), clip.split)
+        if clip.source:
+            there.put(("recording", clip.source), clip.split)
+        if by_speaker:
+            there.put(("speaker", clip.speaker), clip.split)
+    return there
 
 
 def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:

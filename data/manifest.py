@@ -19,7 +19,7 @@ from typing import IO
 import yaml
 
 from config.errors import UserError
-from data.kept import Stored, in_order
+from data.kept import Rows, Stored, in_order
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
@@ -57,6 +57,11 @@ class Card:
     licence: str = ""  # what the recordings may be used for; empty where nobody said
     reviewed: str = ""  # the dataset that a person made it of, by leaving clips out or writing texts anew
     split: str = ""  # how clips were drawn to be held out; empty before this was noted
+
+    @property
+    def by_speaker(self) -> bool:
+        """Whether no speaker was to be on both sides."""
+        return " by speaker," in self.split
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,11 @@ def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[Clip]:
             raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Mend the line.")
         begins.append(begin)
         yield Clip(**row)
+
+
+def clips_on_disk(folder: Path) -> Rows[Clip]:
+    """An empty list of clips, in a file without a name in `folder`."""
+    return Rows(lambda clip: json.dumps(asdict(clip)), _stored_clip, folder)
 
 
 def _stored_clip(line: bytes) -> Clip:

@@ -8,44 +8,62 @@ added (as in Google's Speech Commands, Warden 2018, by speaker); what is added t
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from config.errors import UserError
+from data.kept import Kept, in_order
 from data.manifest import HELD_OUT, TRAIN, Clip
+from data.ties import Mark, Ties, digest, marks, name
 from data.validation import CheckedRow, Finding
 
-Mark = tuple[str, str]
-"""What ties clips together: a kind (`text`, `recording`, `speaker`) and its value."""
-
 _MOST_TIMES, _MOST = 2.0, 0.75  # of the share that was asked for, and of all: large groups are passed over beyond
+_KINDS = {"text": 1, "recording": 2, "speaker": 4}
 
 
-@dataclass(frozen=True)
 class Sides:
-    """On which side of a dataset its marks are: held out where a mark is on both."""
+    """On which side of a dataset its marks are, on the disk: held out where a mark is on both."""
 
-    of: Mapping[Mark, str] = field(default_factory=dict)
-    texts: int = 0
-    held_texts: int = 0
+    def __init__(self) -> None:
+        self._of: Kept | None = None  # nothing, as long as there is none
+        self.texts = self.held_texts = 0
 
     @classmethod
     def gather(cls, clips: Iterable[tuple[Clip, str]], *, by_speaker: bool) -> Sides:
         """Of clips, each with its normalised text; a speaker on both sides is a `UserError` where they are apart."""
-        of: dict[Mark, str] = {}
+        made = cls()
         for clip, normal in clips:
-            marks = [("text", normal), *([("recording", clip.source)] if clip.source else [])]
-            for mark in [*marks, *([("speaker", clip.speaker)] if by_speaker else [])]:
-                there = of.setdefault(mark, clip.split)
-                if there != clip.split and mark[0] == "speaker":
-                    raise UserError(f"The speaker {clip.speaker!r} of the dataset is trained on and held out.",
-                                    "Hold out by source here too, or prepare all of it anew, held out by speaker.")
-                if there != clip.split:
-                    of[mark] = HELD_OUT
-        texts = [side for (kind, _), side in of.items() if kind == "text"]
-        return cls(of, len(texts), texts.count(HELD_OUT))
+            made.put(("text", normal), clip.split)
+            if clip.source:
+                made.put(("recording", clip.source), clip.split)
+            if by_speaker and made.put(("speaker", clip.speaker), clip.split) not in (None, clip.split):
+                raise UserError(f"The speaker {clip.speaker!r} of the dataset is trained on and held out.",
+                                "Hold out by source here too, or prepare all of it anew, held out by speaker.")
+        return made
+
+    def put(self, mark: Mark, side: str) -> str | None:
+        """Note where a mark is; where it was already."""
+        self._of = self._of or Kept()
+        there = self._of.put(_kept_as(mark), side)
+        if there is None:
+            self.texts += mark[0] == "text"
+        if side == HELD_OUT and there != HELD_OUT:
+            self._of.replace(_kept_as(mark), HELD_OUT)
+            self.held_texts += mark[0] == "text"
+        return there
+
+    def side(self, mark: Mark) -> str | None:
+        return self._of.get(_kept_as(mark)) if self._of else None
+
+    def __bool__(self) -> bool:
+        return self._of is not None
+
+
+def _kept_as(mark: Mark) -> str:
+    return f"{mark[0]}/{mark[1]}"
 
 
 _NOTHING = Sides()
@@ -59,23 +77,19 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
     train. Where the source names none, whole groups are held out with the chance `held_out`: at least one where there
     are two, and none that would bring far more than the share to that side.
     """
-    groups = _groups(rows, by_speaker, apart=_apart(rows, there))
-    splits = _named(rows) if any(row.row.split for row in rows) else [TRAIN] * len(rows)
-    free = []
-    for group in groups:
-        if (side := _followed(rows, group, by_speaker, there)) is not None:
-            for index in group:
-                splits[index] = side
-        else:
-            free.append(group)
-    if not any(row.row.split for row in rows):
-        for index in _chosen(rows, free, held_out, seed, by_speaker, there):
-            splits[index] = HELD_OUT
-        if by_speaker and held_out > 0 and not there.of and len({row.row.speaker for row in rows}) < 2:
+    ties = Ties(rows, by_speaker=by_speaker, apart=_apart(rows, there))
+    named = any(row.row.split for row in rows)
+    splits = _named(rows) if named else [TRAIN] * len(rows)
+    side_of, free = _followed(ties, seed, there)
+    if not named:
+        for group in _chosen(free, held_out, ties.texts, there):
+            side_of[group] = _SIDES.index(HELD_OUT)
+        if by_speaker and held_out > 0 and not there and len({row.row.speaker for row in rows}) < 2:
             raise UserError("All clips have one speaker, so none can be held out whom the model did not hear.",
                             "Hold out by source, or name the speakers in the source.")
-    if TRAIN not in splits and not there.of:
-        named = any(row.row.split for row in rows)
+    for at in range(len(rows)):
+        splits[at] = _SIDES[side_of[ties.group(at)]] or splits[at]
+    if TRAIN not in splits and not there:
         hint = ("The source's own split column did it: mark some rows as train there, or leave the column out."
                 if named else "Choose a smaller held-out share, or add recordings of other sentences.")
         raise UserError(f"All {len(rows)} clips are held out, none is left to train on.", hint)
@@ -89,18 +103,35 @@ def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: b
     Only a source that names splits makes them, or what is added to two sides at once. Of a tie, the fewer rows go.
     """
     apart, by_speaker = _apart(rows, there), by_speaker and not any(row.row.split for row in rows)
+    ties = Ties(rows, by_speaker=by_speaker, apart=apart)
+    lost = _lost(ties, splits)
     found: dict[int, Finding] = {}
-    for group in _groups(rows, by_speaker, apart=apart):
-        counts = Counter(splits[index] for index in group)
-        loser = HELD_OUT if counts[HELD_OUT] < counts[TRAIN] else TRAIN
-        winning = {mark for index in group if splits[index] != loser for mark in _marks(rows[index], by_speaker, apart)}
-        for index in group:
-            for mark in _marks(rows[index], by_speaker, apart):
-                other = HELD_OUT if splits[index] == TRAIN else TRAIN
-                if (splits[index] == loser and mark in winning) or _side(there, mark) == other:
-                    found[index] = _overlap(rows[index], mark[0], splits[index])
-                    break
+    if not there and not any(lost):
+        return found
+    for at, row in enumerate(rows):
+        other = HELD_OUT if splits[at] == TRAIN else TRAIN
+        for mark in marks(row, by_speaker, apart):
+            if lost[at] & _KINDS[mark[0]] or _side(there, mark) == other:
+                found[at] = _overlap(row, mark[0], splits[at])
+                break
     return found
+
+
+def _lost(ties: Ties, splits: Sequence[str]) -> bytearray:
+    """Of each row on the side of its group that has fewer, the kinds of marks that it shares with the other side."""
+    lost = bytearray(len(splits))
+    more_held = array("q", bytes(8 * len(splits)))  # by group
+    for at, split in enumerate(splits):
+        more_held[ties.group(at)] += 1 if split == HELD_OUT else -1
+    if not any(split != splits[ties.group(at)] for at, split in enumerate(splits)):
+        return lost
+    for kind, run in ties.runs():
+        loser = HELD_OUT if more_held[ties.group(run[0])] < 0 else TRAIN
+        if any(splits[at] != loser for at in run):
+            for at in run:
+                if splits[at] == loser:
+                    lost[at] |= _KINDS[kind]
+    return lost
 
 
 def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[Finding, ...]:
@@ -111,114 +142,116 @@ def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tup
                     "held-out clips are other sentences of it, and say less than those of another recording would"),)
 
 
-def with_sources(clips: Sequence[Clip], rows: Sequence[CheckedRow], there: Sides = _NOTHING) -> tuple[Clip, ...]:
+def with_sources(clips: Iterable[Clip], rows: Sequence[CheckedRow], there: Sides = _NOTHING) -> Iterator[Clip]:
     """`clips` with the recording that each was cut from, by folder and name; those that are one by themselves as is.
 
     Where all are cut from one, none is named: no clip could be held out from it.
     """
-    shared = Counter(row.row.audio for row in rows)
-    if not _apart(rows, there):
-        return tuple(clips)
-    return tuple(replace(clip, source=_name(row.row.audio)) if shared[row.row.audio] > 1 or row.row.is_part else clip
-                 for clip, row in zip(clips, rows, strict=True))
+    ties = Ties(rows, by_speaker=False, apart=_apart(rows, there))
+    for at, (clip, row) in enumerate(zip(clips, rows, strict=True)):
+        source = ties.source(at, row)
+        yield replace(clip, source=source) if source else clip
 
 
 def _named(rows: Sequence[CheckedRow]) -> list[str]:
-    held = {row.normal for row in rows if row.row.split == HELD_OUT}
-    return [row.row.split or (HELD_OUT if row.normal in held else TRAIN) for row in rows]
+    """The sides that the source names; rows without one follow their text."""
+    with Kept() as held:
+        for row in rows:
+            if row.row.split == HELD_OUT:
+                held.put(row.normal, "")
+        return [row.row.split or (TRAIN if held.get(row.normal) is None else HELD_OUT) for row in rows]
 
 
-def _followed(rows: Sequence[CheckedRow], group: Sequence[int], by_speaker: bool, there: Sides) -> str | None:
-    """The side that most rows of a group are tied to; None where nothing ties them."""
-    tied = Counter(side for index in group for mark in _marks(rows[index], by_speaker, True)
-                   if (side := _side(there, mark)) is not None)
-    return None if not tied else TRAIN if tied[TRAIN] > tied[HELD_OUT] else HELD_OUT
+_SIDES = ("", TRAIN, HELD_OUT)
 
 
-def _groups(rows: Sequence[CheckedRow], by_speaker: bool, *, apart: bool) -> list[list[int]]:
-    """Indices of rows that must stay together."""
-    parent = list(range(len(rows)))
+@dataclass(frozen=True)
+class _Group:
+    """Rows that must stay together, and are tied to nothing that is there."""
 
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = index = parent[parent[index]]
-        return index
+    draw: int  # of 2**56
+    texts: int
+    name: int
 
-    first: dict[Mark, int] = {}
-    for index, row in enumerate(rows):
-        for mark in _marks(row, by_speaker, apart):
-            parent[root(index)] = root(first.setdefault(mark, index))
-    found: dict[int, list[int]] = {}
-    for index in range(len(rows)):
-        found.setdefault(root(index), []).append(index)
-    return list(found.values())
+    @classmethod
+    def of(cls, line: str) -> _Group:
+        return cls(*map(int, line.split()))
+
+
+def _followed(ties: Ties, seed: int, there: Sides) -> tuple[bytearray, Iterator[_Group]]:
+    """By group the side that most of its rows are tied to (a number of `_SIDES`), and those tied to none, as drawn."""
+    side_of, more_trained = bytearray(len(ties.rows)), array("q", bytes(8 * len(ties.rows) if there else 0))
+    for at, row in enumerate(ties.rows if there else ()):
+        for mark in marks(row, ties.by_speaker, True):
+            if (side := _side(there, mark)) is not None:
+                group = ties.group(at)
+                more_trained[group] += 1 if side == TRAIN else -1
+                side_of[group] = 1
+    for group in range(len(side_of)):
+        if side_of[group]:
+            side_of[group] = _SIDES.index(TRAIN if more_trained[group] > 0 else HELD_OUT)
+    return side_of, map(_Group.of, in_order(_drawn(ties, seed, side_of)))
+
+
+def _drawn(ties: Ties, seed: int, side_of: bytearray) -> Iterator[str]:
+    """The free groups as lines: what each draws, its texts and its name."""
+    rows = (f"{ties.group(at):012d} {digest('text', row.normal)} {_anchored(ties.anchor(at, row), seed)}"
+            for at, row in enumerate(ties.rows) if not side_of[ties.group(at)])
+    for group, lines in groupby(in_order(rows), lambda line: line.partition(" ")[0]):
+        texts, text, least = 0, "", "~"
+        for _, this, anchor in map(str.split, lines):
+            texts += this != text
+            text, least = this, min(least, anchor)
+        yield f"{_draw(least):018d} {texts:012d} {group}"
+
+
+def _anchored(anchor: Mark, seed: int) -> str:
+    """An anchor as a hash; recordings and speakers stand before texts."""
+    return f"{int(anchor[0] == 'text')}{digest(*anchor, salt=f'{seed}/')}"
+
+
+def _draw(least: str) -> int:
+    """A number below 2**56 of a group: of its recordings or speakers alone, where it has some.
+
+    It is drawn anew from the anchor with the least hash, so that one more of n anchors changes it once in n + 1 times.
+    """
+    return int.from_bytes(hashlib.sha256(bytes.fromhex(least[1:])).digest()[:7], "big")
+
+
+def _chosen(groups: Iterable[_Group], held_out: float, texts: int, there: Sides) -> list[int]:
+    """The names of the groups, given as they drew, that are held out. `texts`: how many are new."""
+    if held_out <= 0:
+        return []
+    room = all_room = min(_MOST_TIMES * held_out, _MOST) * (there.texts + texts) - there.held_texts
+    count, chosen = 0, array("q")
+    fitting = smallest = None
+    for count, group in enumerate(groups, start=1):  # noqa: B007  counted
+        if group.draw / 2**56 < held_out and group.texts <= room:
+            chosen.append(group.name)
+            room -= group.texts
+        fitting = fitting or (group if group.texts <= all_room else None)
+        smallest = group if smallest is None or group.texts < smallest.texts else smallest
+    if count == 0 or (count == 1 and not there):
+        return []
+    if not chosen and not there.held_texts and count > 1 and smallest is not None:
+        return [(fitting or smallest).name]  # every group is larger than the share, or none drew less
+    return list(chosen)
 
 
 def _apart(rows: Sequence[CheckedRow], there: Sides) -> bool:
     """Whether recordings can be kept apart: there are several, or what is added to holds others."""
-    return bool(there.of) or not _one_recording(rows)
+    return bool(there) or not _one_recording(rows)
 
 
 def _one_recording(rows: Sequence[CheckedRow]) -> bool:
     """Whether several clips are all cut from the same recording."""
-    return len(rows) > 1 and len({row.row.audio for row in rows}) == 1
-
-
-def _marks(row: CheckedRow, by_speaker: bool, apart: bool) -> Iterator[Mark]:
-    """What ties a row to others; its recording where clips of several can be kept `apart`."""
-    yield "text", row.normal
-    if apart:
-        yield "recording", str(row.row.audio)
-    if by_speaker:
-        yield "speaker", row.row.speaker
+    return len(rows) > 1 and all(row.row.audio == rows[0].row.audio for row in rows)
 
 
 def _side(there: Sides, mark: Mark) -> str | None:
     """Where a mark is in the dataset that is added to, which knows recordings by folder and name."""
     kind, value = mark
-    return there.of.get((kind, _name(Path(value)) if kind == "recording" else value)) if there.of else None
-
-
-def _chosen(rows: Sequence[CheckedRow], groups: Sequence[Sequence[int]], held_out: float, seed: int,
-            by_speaker: bool, there: Sides) -> list[int]:
-    """Rows of the groups that are held out."""
-    if held_out <= 0 or not groups or (len(groups) == 1 and not there.of):
-        return []
-    shared = Counter(row.row.audio for row in rows) if _apart(rows, there) else Counter()
-    texts = [len({rows[index].normal for index in group}) for group in groups]
-    total = there.texts + len({row.normal for row in rows})
-    room = min(_MOST_TIMES * held_out, _MOST) * total - there.held_texts
-    draws = [_draw({_anchor(rows[index], by_speaker, shared) for index in group}, seed) for group in groups]
-    order = sorted(range(len(groups)), key=draws.__getitem__)
-    chosen: list[int] = []
-    for group in order:
-        if draws[group] < held_out and texts[group] <= room:
-            chosen.append(group)
-            room -= texts[group]
-    if not chosen and not there.held_texts and len(groups) > 1:
-        small = [group for group in order if texts[group] <= room]
-        chosen = small[:1] or [min(order, key=texts.__getitem__)]  # every group is larger than the share
-    return [index for group in chosen for index in groups[group]]
-
-
-def _anchor(row: CheckedRow, by_speaker: bool, shared: Mapping[Path, int]) -> Mark:
-    """What a group is drawn by: what can gain clips without being another; no recording where all are of one."""
-    if by_speaker:
-        return "speaker", row.row.speaker
-    if shared and (shared[row.row.audio] > 1 or row.row.is_part):
-        return "recording", _name(row.row.audio)
-    return "text", row.normal
-
-
-def _draw(anchors: set[Mark], seed: int) -> float:
-    """A number in [0, 1) of a group: of its recordings or speakers alone, where it has some.
-
-    It is drawn anew from the anchor with the least hash, so that one more of n anchors changes it once in n + 1 times.
-    """
-    coarse = {mark for mark in anchors if mark[0] != "text"} or anchors
-    least = min(hashlib.sha256(f"{seed}/{kind}/{value}".encode("utf-8", "surrogatepass")).digest()
-                for kind, value in coarse)
-    return int.from_bytes(hashlib.sha256(least).digest()[:7], "big") / 2**56
+    return there.side((kind, name(Path(value)) if kind == "recording" else value)) if there else None
 
 
 def _overlap(row: CheckedRow, kind: str, split: str) -> Finding:
@@ -226,7 +259,3 @@ def _overlap(row: CheckedRow, kind: str, split: str) -> Finding:
                             if kind == "text" else f" {row.row.speaker!r}")
     here, other = ("trained on", "held out") if split == TRAIN else ("held out", "trained on")
     return Finding("overlap", row.row.where, f"{row.row.id} would be {here} while {what} is {other}")
-
-
-def _name(audio: Path) -> str:
-    return "/".join(audio.parts[-2:])

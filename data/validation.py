@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from config.errors import UserError
 from data import audio
 from data.importers import Entry, Row, Skipped
+from data.kept import Kept, Rows
 from data.normalise import Reading, dropped, is_mark
 
 _MOST_NAMED = 12  # characters
@@ -83,31 +86,46 @@ class Report:
 
 
 def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(),
-             progress: Callable[[int], None] = lambda done: None,
-             written_out: Callable[[str], str] = str) -> tuple[tuple[CheckedRow, ...], Report]:
+             progress: Callable[[int], None] = lambda done: None, written_out: Callable[[str], str] = str,
+             folder: Path | None = None) -> tuple[Sequence[CheckedRow], Report]:
     """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done.
 
-    `written_out` is what text rules make of a text before it is normalised.
+    `written_out` is what text rules make of a text before it is normalised. The rows lie in a file without a name in
+    `folder`; what is held of each is where it begins, and its findings.
     """
+    reading = Reading(normaliser, written_out)
     errors: list[Finding] = []
     warnings: list[Finding] = []
     found = 0
-    kept: list[CheckedRow] = []
-    first_use: dict[str, str] = {}  # audio hash -> where
-    for found, entry in enumerate(entries, start=1):
-        if isinstance(entry, Skipped):
-            errors.append(Finding("skipped", entry.where, entry.reason))
-        elif checked := _check(entry, Reading(normaliser, written_out), limits, errors, warnings):
-            if checked.sha256 in first_use:
-                errors.append(Finding("duplicate", entry.where, f"the same recording as {first_use[checked.sha256]}"))
-            else:
-                first_use[checked.sha256] = entry.where
-                kept.append(checked)
-        progress(found)
+    kept = rows_on_disk(folder)
+    with Kept() as first_use:  # of a recording, by its hash: where
+        for found, entry in enumerate(entries, start=1):
+            if isinstance(entry, Skipped):
+                errors.append(Finding("skipped", entry.where, entry.reason))
+            elif checked := _check(entry, reading, limits, errors, warnings):
+                if (where := first_use.put(checked.sha256, entry.where)) is not None:
+                    errors.append(Finding("duplicate", entry.where, f"the same recording as {where}"))
+                else:
+                    kept.add(checked)
+            progress(found)
     if not kept:
         raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
-    warnings += _text_warnings(kept, limits)
-    return tuple(kept), _report(found, kept, Reading(normaliser, written_out), errors, warnings)
+    return kept, _report(found, kept, reading, errors, warnings, limits)
+
+
+def rows_on_disk(folder: Path | None = None) -> Rows[CheckedRow]:
+    """An empty list of rows, in a file without a name in `folder`."""
+    return Rows(_as_line, _from_line, folder)
+
+
+def _as_line(row: CheckedRow) -> str:
+    return json.dumps({**asdict(row), "row": {**asdict(row.row), "audio": str(row.row.audio)}})
+
+
+def _from_line(line: bytes) -> CheckedRow:
+    values = json.loads(line)
+    row = values.pop("row")
+    return CheckedRow(Row(**{**row, "audio": Path(row["audio"])}), **values)
 
 
 def _check(row: Row, reading: Reading, limits: Limits, errors: list[Finding],
@@ -180,16 +198,18 @@ def _too_long(duration_s: float, limits: Limits) -> str:
     return f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
 
 
-def _text_warnings(kept: Sequence[CheckedRow], limits: Limits) -> list[Finding]:
-    counts = Counter(character for row in kept for character in row.normal if character != " ")
+def _text_warnings(kept: Sequence[CheckedRow], counts: Mapping[str, int], limits: Limits) -> list[Finding]:
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
                               and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
     found = []
     if spoken_otherwise:
-        places = [row.row.where for row in kept if any(character in row.normal for character in spoken_otherwise)]
+        places, first = 0, ""
+        for row in kept:
+            if any(character in row.normal for character in spoken_otherwise):
+                places, first = places + 1, first or row.row.where
         found.append(Finding(
-            "characters", places[0],
-            f"{len(places)} of {len(kept)} texts hold digits or signs, which would be learned as they stand: "
+            "characters", first,
+            f"{places} of {len(kept)} texts hold digits or signs, which would be learned as they stand: "
             f"{_named(spoken_otherwise)}. Choose text rules that write them out, or spell them as they are spoken",
         ))
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
@@ -209,14 +229,17 @@ def _in_words(character: str) -> bool:
 
 
 def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: Iterable[Finding],
-            warnings: Iterable[Finding]) -> Report:
-    characters = Counter(character for row in kept for character in row.normal)
+            warnings: Iterable[Finding], limits: Limits) -> Report:
+    characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
+    duration_s = 0.0
     for row in kept:
+        characters.update(row.normal)
         lost.update(dropped(reading.written_out(row.row.text), reading.normaliser))
-    duration_s = round(sum(row.duration_s for row in kept), 3)
-    return Report(found, len(kept), duration_s, dict(sorted(characters.items())), dict(sorted(lost.items())),
-                  tuple(errors), tuple(warnings))
+        duration_s += row.duration_s
+    spoken = {character: count for character, count in characters.items() if character != " "}
+    return Report(found, len(kept), round(duration_s, 3), dict(sorted(characters.items())), dict(sorted(lost.items())),
+                  tuple(errors), (*warnings, *_text_warnings(kept, spoken, limits)))
 
 
 def _nothing_left(found: int, errors: Sequence[Finding]) -> str:

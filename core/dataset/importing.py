@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError
@@ -26,10 +27,11 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
 from data.importers import Entry, Row
+from data.kept import Kept
 from data.manifest import TRAIN, Clip, Dataset
 from data.normalise import Reading, Style, for_language
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
-from data.validation import CheckedRow, Report, row_bytes, validate
+from data.validation import CheckedRow, Report, row_bytes, rows_on_disk, validate
 
 REPORT_FILE = "report.json"
 SHOWN_FINDINGS = 10
@@ -37,17 +39,17 @@ SHOWN_FINDINGS = 10
 
 @dataclass(frozen=True)
 class _Checked:
-    """What an import came to, before anything is written: the new clips, each of its row."""
+    """What an import came to, before anything is written: the new clips, each of its row; both lie on the disk."""
 
-    clips: tuple[Clip, ...]
-    rows: tuple[CheckedRow, ...]
+    clips: Sequence[Clip]
+    rows: Sequence[CheckedRow]
     report: Report
     joined: Joined | None  # what they are added to
     rule: str  # of the split
 
     @property
-    def all_clips(self) -> tuple[Clip, ...]:
-        return (*(self.joined.dataset.clips if self.joined else ()), *self.clips)
+    def all_clips(self) -> Iterator[Clip]:
+        return chain(self.joined.dataset.clips if self.joined else (), self.clips)
 
 
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
@@ -92,7 +94,7 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
         raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
                         "Add recordings of the same language.")
     _check_audio(dataset)
-    return Joined.of(dataset, reading, by_speaker=options.held_out_apart == "speaker")
+    return Joined(dataset, reading, by_speaker=options.held_out_apart == "speaker")
 
 
 def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
@@ -106,44 +108,54 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
         reporter.emit(Progress(done, total, "clips", "checked"))
 
     rows, report = validate(_first(imported, options.most_clips), reading.normaliser, progress=progress,
-                            written_out=reading.written_out)
+                            written_out=reading.written_out, folder=gathered.made)
     notes = imported.notes
     if joined is not None:
-        rows, found, note = join(joined, rows, options.source)
+        rows, found, note = join(joined, rows, options.source, gathered.made)
         report, notes = report.with_warnings(found), (*notes, note)
         reporter.emit(Plan(notes))
-    rows, splits, report = _split(rows, report, options, joined, there)
+    rows, splits, report = _split(rows, report, options, joined, there, gathered.made)
     report = replace(report, form=imported.form, notes=notes)
     _show(report, reporter)
-    clips = tuple(_clip(row, options.language, split) for row, split in zip(rows, splits, strict=True))
-    return _Checked(with_sources(clips, rows, _sides(joined)), rows, report, joined, _rule(options))
+    clips = manifest.clips_on_disk(gathered.made)
+    made = (_clip(row, options.language, split) for row, split in zip(rows, splits, strict=True))
+    for clip in with_sources(made, rows, _sides(joined)):
+        clips.add(clip)
+    return _Checked(clips, rows, report, joined, _rule(options))
 
 
-def _split(rows: tuple[CheckedRow, ...], report: Report, options: PrepareOptions, joined: Joined | None,
-           there: Dataset | None) -> tuple[tuple[CheckedRow, ...], tuple[str, ...], Report]:
+def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, joined: Joined | None,
+           there: Dataset | None, folder: Path) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
     """The rows that can stand on one side, their sides, and the report with those that cannot among its errors."""
     by_speaker, sides = options.held_out_apart == "speaker", _sides(joined)
     if joined is None and there is not None and (kept := _as_before(rows, there, options)) is not None:
         return rows, kept, report.with_warnings(note_one_recording(rows, kept))
     splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
     out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
-    left = [(row, split) for at, (row, split) in enumerate(zip(rows, splits, strict=True)) if at not in out]
-    if joined is None and not any(split == TRAIN for _, split in left):
+    if joined is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
         raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
                         f"the source holds out, such as {next(iter(out.values())).message}.",
                         "Leave the source's split column out, so that the clips are held out by recording.")
-    rows, splits = tuple(row for row, _ in left), tuple(split for _, split in left)
-    report = replace(report, kept=report.kept - len(out), errors=(*report.errors, *out.values()),
-                     duration_s=round(sum(row.duration_s for row in rows), 3) if out else report.duration_s)
+    if out:
+        left = rows_on_disk(folder)
+        for at, row in enumerate(rows):
+            if at not in out:
+                left.add(row)
+        rows, splits = left, tuple(split for at, split in enumerate(splits) if at not in out)
+        report = replace(report, kept=report.kept - len(out), errors=(*report.errors, *out.values()),
+                         duration_s=round(sum(row.duration_s for row in rows), 3))
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if joined is None else ())
 
 
 def _as_before(rows: Sequence[CheckedRow], there: Dataset, options: PrepareOptions) -> tuple[str, ...] | None:
     """The sides of a dataset of the same clips that was made when splits were drawn in another way."""
-    before = {clip.sha256: clip.split for clip in there.clips}
-    if there.card.split or there.card.source != options.source or before.keys() != {row.sha256 for row in rows}:
+    if there.card.split or there.card.source != options.source or len(there.clips) != len(rows):
         return None
-    return tuple(before[row.sha256] for row in rows)
+    with Kept() as before:
+        for clip in there.clips:
+            before.put(clip.sha256, clip.split)
+        found = [before.get(row.sha256) for row in rows]
+    return None if None in found else tuple(side for side in found if side is not None)
 
 
 def _sides(joined: Joined | None) -> Sides:
@@ -238,7 +250,7 @@ def _link_audio(dataset: Dataset, folder: Path) -> None:
             shutil.copyfile(dataset.audio_path(clip), folder / clip.audio)
 
 
-def _copy_audio(clips: Sequence[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
+def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
         if row.row.is_part:
@@ -251,9 +263,10 @@ def _copy_audio(clips: Sequence[Clip], rows: Sequence[CheckedRow], folder: Path)
 
 
 def _check_audio(dataset: Dataset) -> None:
-    missing = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
-    if missing:
+    missing = (clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file())
+    if first := next(missing, ""):
+        count = 1 + sum(1 for _ in missing)
         raise UserError(
-            f"The dataset {dataset.card.name!r} lacks {len(missing)} of its recordings, such as {missing[0]}.",
+            f"The dataset {dataset.card.name!r} lacks {count} of its recordings, such as {first}.",
             "Put them back, or prepare the source again under another name.",
         )

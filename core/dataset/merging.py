@@ -7,47 +7,52 @@ changes none.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
 from data.importers import unused
 from data.kept import Kept
-from data.manifest import Clip, Dataset
+from data.manifest import Dataset
 from data.normalise import Reading
 from data.splits import Sides
-from data.validation import CheckedRow, Finding
+from data.validation import CheckedRow, Finding, rows_on_disk
 
 
-@dataclass(frozen=True)
 class Joined:
-    """A dataset that something is added to, and what must be known of it."""
+    """A dataset that something is added to, and what must be known of it, which lies on the disk."""
 
-    dataset: Dataset
-    by_sound: dict[str, Clip]  # SHA-256 of its recordings
-    sides: Sides
-
-    @classmethod
-    def of(cls, dataset: Dataset, reading: Reading, *, by_speaker: bool = False) -> Joined:
+    def __init__(self, dataset: Dataset, reading: Reading, *, by_speaker: bool = False) -> None:
+        self.dataset = dataset
         clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
-        return cls(dataset, {clip.sha256: clip for clip in dataset.clips}, Sides.gather(clips, by_speaker=by_speaker))
+        self.sides = Sides.gather(clips, by_speaker=by_speaker)
+        self._by_sound = Kept()
+        for clip in dataset.clips:
+            self._by_sound.put(clip.sha256, json.dumps([clip.id, clip.text]))
+
+    def same_sound(self, sha256: str) -> tuple[str, str] | None:
+        """Id and text of the clip with these bytes."""
+        kept = self._by_sound.get(sha256)
+        return tuple(json.loads(kept)) if kept is not None else None
 
 
-def join(joined: Joined, rows: Sequence[CheckedRow],
-         source: str) -> tuple[tuple[CheckedRow, ...], tuple[Finding, ...], str]:
+def join(joined: Joined, rows: Sequence[CheckedRow], source: str,
+         folder: Path | None = None) -> tuple[Sequence[CheckedRow], tuple[Finding, ...], str]:
     """The rows that are new, with ids that are free; what differs from what is there; and a line that counts them."""
-    new: list[CheckedRow] = []
+    new = rows_on_disk(folder)
     found: list[Finding] = []
     name = joined.dataset.card.name
     with Kept() as ids:
         for clip in joined.dataset.clips:
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
-            there = joined.by_sound.get(row.sha256)
+            there = joined.same_sound(row.sha256)
             if there is None:
-                new.append(replace(row, row=replace(row.row, id=unused(row.row.id, row.row.where, ids))))
-            elif there.text != row.row.text:
-                message = f"the recording is in {name} as {there.id}, with a text that stays: {there.text[:80]!r}"
+                new.add(replace(row, row=replace(row.row, id=unused(row.row.id, row.row.where, ids))))
+            elif there[1] != row.row.text:
+                message = f"the recording is in {name} as {there[0]}, with a text that stays: {there[1][:80]!r}"
                 found.append(Finding("another text", row.row.where, message))
     known = len(rows) - len(new)
     note = f"{len(new)} clips of {source} are added to the {len(joined.dataset.clips)} of {name}"
-    return tuple(new), tuple(found), f"{note}; {known} were there already." if known else f"{note}."
+    return new, tuple(found), f"{note}; {known} were there already." if known else f"{note}."

@@ -20,7 +20,7 @@ from core.workspace import Workspace
 from data import manifest, splits
 from data.importers import Row, import_source
 from data.manifest import Clip
-from data.validation import CheckedRow
+from data.validation import CheckedRow, rows_on_disk
 from scripts.benchmark.review import _clip, _spoken
 
 _TEXT = "ሰላም ለሁሉም ሰው እንዴት ነህ ወንድሜ " * 4
@@ -50,14 +50,15 @@ def _import(count: int, folder: Path) -> Callable[[], object]:
     return lambda: deque(import_source(folder), maxlen=0)
 
 
-def _rows(count: int) -> list[CheckedRow]:
-    return [CheckedRow(Row(f"u{number}", Path(f"/in/u{number}.wav"), f"{_TEXT}{number}", f"metadata.csv:{number}"),
-                       f"{_TEXT}{number}", 3.0, f"{number:064x}") for number in range(count)]
-
-
 def _assign(count: int, folder: Path) -> Callable[[], object]:
-    rows = _rows(count)
-    return lambda: splits.overlaps(rows, splits.assign(rows, 0.1, 0))
+    def work() -> None:
+        rows = rows_on_disk(folder)
+        for number in range(count):
+            rows.add(CheckedRow(Row(f"u{number}", Path(f"/in/u{number}.wav"), f"{_TEXT}{number}",
+                                    f"metadata.csv:{number}"), f"{_TEXT}{number}", 3.0, f"{number:064x}"))
+        splits.overlaps(rows, splits.assign(rows, 0.1, 0))
+
+    return work
 
 
 def _made(count: int) -> Iterator[Clip]:

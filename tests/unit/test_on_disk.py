@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from config.errors import UserError
 from core.dataset.clip_index import build
 from core.workspace import Workspace
-from data import manifest
+from data import manifest, splits
 from data.clip_findings import Spoken
+from data.importers import Row
 from data.kept import Kept, Rows, in_order
 from data.manifest import Clip
 from data.measures import Measures
+from data.validation import CheckedRow, rows_on_disk
 
 few = settings(max_examples=60, deadline=None)
 words = st.text(st.characters(blacklist_characters="\n"), max_size=8)
@@ -132,4 +134,20 @@ def test_clips_are_judged_and_indexed_in_the_same_memory_however_many(workspace:
         build(workspace, dataset, spoken, {})
 
     small, large = (held(lambda count=count: through(count)) for count in (500, 2000))
-    assert (large - small) / 1500 < 200, "bytes an utterance"  # 32 for the medians and 16 for places, and copies of them
+    assert (large - small) / 1500 < 200, "bytes an utterance"  # 32 for the medians, 16 for places, and copies
+
+
+def test_splits_are_drawn_in_the_same_memory_however_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def through(count: int) -> None:
+        rows = rows_on_disk()
+        for n in range(count):
+            text = f"ሰላም ለሁሉም ሰው {n}"
+            row = Row(f"u{n}", Path(f"/in/{n // 3}.wav"), text, f"line {n}", f"s{n // 3 % 70}")
+            rows.add(CheckedRow(row, text, 3.0, "0"))
+        drawn = splits.assign(rows, 0.1, 0, by_speaker=True)
+        assert splits.overlaps(rows, drawn, by_speaker=True) == {}
+        assert 0 < drawn.count(manifest.HELD_OUT) < 0.5 * count
+
+    monkeypatch.setattr(in_order, "__defaults__", (500,))
+    small, large = (held(lambda count=count: through(count)) for count in (1500, 4000))
+    assert (large - small) / 2500 < 80, "bytes an utterance"  # its place, group and side, and the largest run
