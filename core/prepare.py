@@ -7,9 +7,12 @@ recording, so an interrupted preparation goes on where it was. Variants of the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 
 from config.errors import UserError
@@ -111,18 +114,17 @@ def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspac
 
     With a `recipe` the variants of the training clips are cached as well.
     """
-    cache, total = FeatureCache(workspace.cache, extractor.fingerprint), len(dataset.clips)
-    clips = [_Take(clip.id, clip, clip.sha256) for clip in dataset.clips]
-    failed = _extract(clips, dataset, extractor, cache, reporter, "clips")
-    if failed == total:
+    cache = FeatureCache(workspace.cache, extractor.fingerprint)
+    failed = _extract(_Wanted(dataset, cache), extractor, reporter, "clips")
+    if failed == len(dataset.clips):
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
-    varied = [_Take(f"{clip.id}, variant {number}", clip, key, variant)
-              for clip in dataset.split(TRAIN) if recipe is not None and cache.has(clip.sha256)
-              for number, (key, variant) in enumerate(recipe.of(clip.sha256), 1)]
+    keys: Iterator[str] = (clip.sha256 for clip in dataset.clips)
     if recipe is not None:
-        _extract(varied, dataset, extractor, cache, reporter, "variants")
+        varied = _Wanted(dataset, cache, recipe)
+        _extract(varied, extractor, reporter, "variants")
         augmentation.save(dataset.folder, recipe)
-    cache.save_pack(dataset.card.fingerprint, [take.key for take in (*clips, *varied)])
+        keys = chain(keys, (take.key for clip in dataset.clips for take in varied.of(clip)))
+    cache.save_pack(dataset.card.fingerprint, keys)
     return failed
 
 
@@ -143,36 +145,70 @@ class _Take:
         return torch.from_numpy(augmentation.apply(waveform.numpy(), sample_rate, self.variant, self.key))
 
 
-def _extract(takes: Sequence[_Take], dataset: Dataset, extractor: Extractor, cache: FeatureCache, reporter: Reporter,
-             unit: str) -> int:
+@dataclass(frozen=True)
+class _Wanted:
+    """The recordings of a dataset, or with a recipe the variants of those that are trained on and have features."""
+
+    dataset: Dataset
+    cache: FeatureCache
+    recipe: Recipe | None = None
+
+    def of(self, clip: Clip) -> list[_Take]:
+        """The takes of one clip."""
+        if self.recipe is None:
+            return [_Take(clip.id, clip, clip.sha256)]
+        if clip.split != TRAIN or not self.cache.has(clip.sha256):
+            return []
+        return [_Take(f"{clip.id}, variant {number}", clip, key, variant)
+                for number, (key, variant) in enumerate(self.recipe.of(clip.sha256), 1)]
+
+
+def _extract(wanted: _Wanted, extractor: Extractor, reporter: Reporter, unit: str) -> int:
     """Cache the features of the takes that have none; how many failed."""
-    total = len(takes)
-    waiting = [take for take in takes if not cache.has(take.key)]
+    total, waiting = _waiting(wanted)
     done, failed = total - len(waiting), 0
     if done:
         reporter.emit(Progress(done, total, unit, "cached before"))
-    for batch in _batches(waiting):
+    for batch in _batches(wanted, waiting):
         check_stop(reporter, f"Stopped after {done} of {total} {unit}; they are kept.")
-        found = _extracted(batch, dataset, extractor, reporter)
+        found = _extracted(batch, wanted.dataset, extractor, reporter)
         for take, features in found:
-            cache.save(take.key, vars(features))
+            wanted.cache.save(take.key, vars(features))
         failed += len(batch) - len(found)
         done += len(batch)
         reporter.emit(Progress(done, total, unit, batch[-1].name))
     return failed
 
 
-def _batches(takes: Sequence[_Take]) -> list[list[_Take]]:
+def _waiting(wanted: _Wanted) -> tuple[int, np.ndarray]:
+    """How many takes there are; and (W, 2) numbers of clip and take of those without features, the longest first."""
+    total = 0
+    found, seconds = array("i"), array("f")
+    for at, clip in enumerate(wanted.dataset.clips):
+        for number, take in enumerate(wanted.of(clip)):
+            total += 1
+            if not wanted.cache.has(take.key):
+                found.extend((at, number))
+                seconds.append(clip.duration_s)
+    order = np.argsort(-np.array(seconds), kind="stable")
+    return total, np.array(found, dtype=np.int32).reshape(-1, 2)[order]
+
+
+def _batches(wanted: _Wanted, waiting: np.ndarray) -> Iterator[list[_Take]]:
     """Clips of like length together, the longest first: memory that will not suffice shows at the start."""
-    batches: list[list[_Take]] = []
+    batch: list[_Take] = []
     room = 0
-    for take in sorted(takes, key=lambda take: take.clip.duration_s, reverse=True):
-        if room == 0:
+    for at, number in waiting:
+        take = wanted.of(wanted.dataset.clips[at])[number]
+        if room == 0 and batch:
+            yield batch
+            batch = []
+        if not batch:
             room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(take.clip.duration_s, 0.1))))
-            batches.append([])
-        batches[-1].append(take)
+        batch.append(take)
         room -= 1
-    return batches
+    if batch:
+        yield batch
 
 
 def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,

@@ -8,19 +8,27 @@ take long to open; what it lacks is read from the recordings' own files.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from config.errors import UserError
+from data.kept import Kept
 
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
+_LETTERS = {"u": "U", "i": "I", "f": "F"}  # of numpy's kinds, in safetensors
+_ASKED_AT_ONCE = 4096  # recordings
 
 
 @dataclass(frozen=True)
@@ -79,31 +87,109 @@ class FeatureCache:
         return Pack({key: at for at, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
-        """Write the pack of a dataset from the files of those of its `recordings` that have one."""
-        keys = [sha256 for sha256 in dict.fromkeys(recordings) if self.has(sha256)]
-        found = [self.load(sha256) for sha256 in keys]
-        arrays: dict[str, np.ndarray] = {_KEYS: np.frombuffer("\n".join(keys).encode(), np.uint8)}
-        for name in found[0] if found else ():
-            parts = [each[name] for each in found]
-            arrays[name] = np.concatenate(parts)
-            arrays[name + _ENDS] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        _write(self.pack_path(dataset), arrays)
+        """Write the pack of a dataset from the files of those of its `recordings` that have one.
+
+        One recording is in memory at a time: runs grow in temporary files, whose length must stand before them.
+        """
+        with ExitStack() as opened, Kept() as seen:
+            runs: dict[str, _Run] = {_KEYS: _Run.empty(_KEYS, np.dtype(np.uint8), opened)}
+            for sha256 in recordings:
+                if not self.has(sha256) or seen.put(sha256, "") is not None:
+                    continue
+                arrays = self.load(sha256)
+                if len(runs) == 1:
+                    for name, array in arrays.items():
+                        runs[name] = _Run.empty(name, array.dtype, opened)
+                        runs[name + _ENDS] = _Run.empty(name + _ENDS, np.dtype(np.int64), opened, np.zeros(1, np.int64))
+                for name in runs.keys() & arrays.keys():
+                    runs[name].add(arrays[name])
+                    runs[name + _ENDS].add(np.array([runs[name].count], np.int64))
+                runs[_KEYS].add(np.frombuffer(("\n" * bool(runs[_KEYS].count) + sha256).encode(), np.uint8))
+            _replace(self.pack_path(dataset), lambda path: _write_runs(path, list(runs.values())))
+
+    def lengths(self, dataset: str, name: str) -> Iterator[tuple[str, int]]:
+        """Each recording of a pack and how long its array of that name is; none is read."""
+        path = self.pack_path(dataset)
+        if not path.is_file():
+            return
+        try:
+            with safe_open(str(path), framework="np") as pack:
+                if name + _ENDS not in pack.keys():  # noqa: SIM118  no dictionary
+                    return
+                keys, ends = pack.get_slice(_KEYS), pack.get_slice(name + _ENDS)
+                count = ends.get_shape()[0] - 1
+                size = keys.get_shape()[0]
+                wide = (size + 1) // max(1, count)  # keys are hashes, of one length
+                for start in range(0, count, _ASKED_AT_ONCE):
+                    stop = min(count, start + _ASKED_AT_ONCE)
+                    names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()
+                    yield from zip(names, np.diff(ends[start:stop + 1]).tolist(), strict=True)
+        except (SafetensorError, OSError) as error:
+            raise _damaged(path, error) from error
+
+
+@dataclass
+class _Run:
+    """Values of one array of all recordings, one behind the other in a temporary file."""
+
+    name: str
+    dtype: np.dtype
+    file: IO[bytes]
+    count: int = 0
+
+    @classmethod
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _Run:
+        made = cls(name, dtype, opened.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115  it is one
+        if first is not None:
+            made.add(first)
+        return made
+
+    def add(self, values: np.ndarray) -> None:
+        self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+        self.count += len(values)
+
+
+def _write_runs(path: Path, runs: Sequence[_Run]) -> None:
+    """A safetensors file (its length of header, header, values) of runs that lie on the disk, the widest first."""
+    header: dict[str, object] = {}
+    end = 0
+    ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
+    for run in ordered:
+        begin, end = end, end + run.count * run.dtype.itemsize
+        kind = f"{_LETTERS[run.dtype.kind]}{8 * run.dtype.itemsize}"
+        header[run.name] = {"dtype": kind, "shape": [run.count], "data_offsets": [begin, end]}
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    with open(path, "wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        for run in ordered:
+            run.file.seek(0)
+            shutil.copyfileobj(run.file, file)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
         return load_file(str(path))
     except (SafetensorError, OSError) as error:
-        raise UserError(
-            f"{path} is damaged ({path.stat().st_size} bytes): {error}.", "Delete it and prepare the dataset again."
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged ({path.stat().st_size} bytes): {error}.",
+                     "Delete it and prepare the dataset again.")
 
 
 def _write(path: Path, arrays: Arrays) -> None:
+    content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    _replace(path, lambda aside: aside.write_bytes(save(content)))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Put a new file in the place of what is there, once it is whole."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
+        write(aside)
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:
         aside.unlink(missing_ok=True)

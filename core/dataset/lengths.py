@@ -24,6 +24,7 @@ def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: 
 
 def too_long(dataset: Dataset, cache: FeatureCache, longest: int) -> list[tuple[Clip, int]]:
     """The clips with more than `longest` codes, with the number of these, the longest first."""
-    pack = cache.load_pack(dataset.card.fingerprint)
-    counts = [(clip, len(pack.arrays(clip.sha256)["speech_codes"])) for clip in dataset.clips if clip.sha256 in pack]
-    return sorted(((clip, codes) for clip, codes in counts if codes > longest), key=lambda one: -one[1])
+    found = {sha256: count for sha256, count in cache.lengths(dataset.card.fingerprint, "speech_codes")
+             if count > longest}
+    clips = [(clip, found[clip.sha256]) for clip in dataset.clips if clip.sha256 in found]
+    return sorted(clips, key=lambda one: -one[1])

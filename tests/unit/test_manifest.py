@@ -1,5 +1,6 @@
 """What is saved is what is loaded; what was changed or cut off is refused."""
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from config.errors import UserError
-from data import manifest
+from data import features, manifest
 from data.features import FeatureCache
 from data.manifest import Clip
 
@@ -95,6 +96,38 @@ def test_a_pack_holds_what_the_recordings_files_hold(tmp_path: Path) -> None:
         assert all(np.array_equal(loaded[name], array) and loaded[name].dtype == array.dtype
                    for name, array in arrays.items())
         assert np.shares_memory(loaded["speaker_embedding"], pack.values["speaker_embedding"])  # nothing is held twice
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4096])
+def test_lengths_are_told_from_a_pack_without_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                         at_once: int) -> None:
+    monkeypatch.setattr(features, "_ASKED_AT_ONCE", at_once)
+    cache = FeatureCache(tmp_path, "one")
+    made = {character * 64: length for character, length in (("a", 5), ("b", 0), ("c", 7))}
+    for key, length in made.items():
+        cache.save(key, {"speech_codes": np.arange(length, dtype=np.uint16), "voice": np.ones(2, np.float32)})
+        cache.save_pack(key, [key])
+        assert list(cache.lengths(key, "speech_codes")) == [(key, length)]
+    cache.save_pack("all", made)
+    assert dict(cache.lengths("all", "speech_codes")) == made
+    assert list(cache.lengths("all", "other")) == list(cache.lengths("missing", "speech_codes")) == []
+    cache.pack_path("all").write_bytes(b"torn")
+    with pytest.raises(UserError, match=r"all\.safetensors is damaged"):
+        list(cache.lengths("all", "speech_codes"))
+
+
+def test_a_pack_grows_on_the_disk(tmp_path: Path) -> None:
+    """Recordings of a megabyte each: one of them is in memory, not all."""
+    cache = FeatureCache(tmp_path, "one")
+    for key in "abcdef":
+        cache.save(key, {"speech_codes": np.zeros(2**18, np.float32)})
+    tracemalloc.start()
+    try:
+        cache.save_pack("dataset", "abcdef")
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert len(cache.load_pack("dataset").index) == 6
 
 
 def test_a_dataset_without_a_pack_and_one_with_a_damaged_pack(tmp_path: Path) -> None:
