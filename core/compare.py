@@ -1,25 +1,27 @@
 """The same texts, voice and seed through two models, side by side, with a judge who knows its own error.
 
 For a language that the base model lacks, its side reads the romanised spelling as one of
-its own languages, and says so: it has no tokens for the text itself.
+its own languages, and says so: it has no tokens for the text itself. Such texts share no
+batch with the others: what both models read alike is then computed in batches of the same
+shape on both sides, so that a base language which did not change is the same sound to the bit.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
 from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, stage
+from core.job.reporter import Reporter, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
 from core.speech.shelf import Shelf
-from core.speech.speak import unused_controls
+from core.speech.speak import LARGEST_GROUP, Segment, unused_controls
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data.romanise import romanise
@@ -27,6 +29,7 @@ from models.base import Judge, Verdict
 
 BASE, FINETUNED = "base", "finetuned"
 REPORT = "comparison.json"
+_STOPPED = "Stopped on request; what was spoken is kept."
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,8 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter, shelf
     What is loaded is looked for on the `shelf` first, and left there.
     """
     comparison = Comparison(options, workspace, reporter, shelf or Shelf())
-    rows = []
     with stage(reporter, "speak"):
-        for index, (language, text) in enumerate(comparison.texts):
-            rows.append(comparison.row(index, language, text))
+        rows = comparison.rows()
     with stage(reporter, "judge originals"):
         languages = dict.fromkeys(row.language for row in rows)
         own_errors = {code: comparison.error_on_originals(code) for code in languages}
@@ -101,10 +102,33 @@ class Comparison:
         self._readings = [self._read(language, text) for language, text in self.texts]
         self._announce()
 
-    def row(self, index: int, language: str, text: str) -> Row:
-        """Speak one text on both sides; the pictures share the time scale of the longer clip."""
-        spoken = {side: self._spoken(side, index, language, text, reading)
-                  for side, reading in self._readings[index].items()}
+    def rows(self) -> list[Row]:
+        """Every text on both sides, several at a time."""
+        made: dict[int, Row] = {}
+        for together in self._groups():
+            heard = {side: self._heard(side, together) for side in self._speakers}
+            for index in together:
+                made[index] = self._row(index, {side: own[index] for side, own in heard.items() if index in own})
+        return [made[index] for index in sorted(made)]
+
+    def _groups(self) -> list[list[int]]:
+        """The texts that are spoken together, by number: those that both models read alike, and the others."""
+        alike = [not self.finetuned.front_end.is_new(language) for language, _ in self.texts]
+        parted = [[index for index, one in enumerate(alike) if one is kind] for kind in (True, False)]
+        return sorted(part[start:start + LARGEST_GROUP] for part in parted
+                      for start in range(0, len(part), LARGEST_GROUP))
+
+    def _heard(self, side: str, together: Sequence[int]) -> dict[int, Iterator[Segment]]:
+        """The texts of these numbers as a side speaks them, where it can."""
+        own = [index for index in together if side in self._readings[index]]
+        asked = [(one.language, one.text) for one in (self._readings[index][side] for index in own)]
+        tell = telling(self._reporter, _STOPPED)
+        return dict(zip(own, self._speakers[side].say_each(asked, self._options.sampling, tell), strict=True))
+
+    def _row(self, index: int, heard: dict[str, Iterator[Segment]]) -> Row:
+        """One text on both sides; the pictures share the time scale of the longer clip."""
+        language, text = self.texts[index]
+        spoken = {side: self._spoken(side, index, segments) for side, segments in heard.items()}
         row = Row(language, text, spoken)
         longest_s = max(side.clip.duration_s for side in spoken.values())
         for side, made in spoken.items():
@@ -123,12 +147,13 @@ class Comparison:
     def error_on_originals(self, language: str) -> float | None:
         return originals.judge_error(self._workspace, self.finetuned, self._judge, language)
 
-    def _spoken(self, side: str, index: int, language: str, text: str, reading: Reading) -> Spoken:
-        stem = f"{index:03d}-{side}"
-        clip = clips.speak(self._speakers[side], reading.text, reading.language, self._options.sampling, self._reporter,
-                           side=side, index=index, piece_stem=f"{stem}-part", stem=stem)
+    def _spoken(self, side: str, index: int, segments: Iterator[Segment]) -> Spoken:
+        (language, text), stem = self.texts[index], f"{index:03d}-{side}"
+        clip = clips.write(segments, self._speakers[side].sample_rate, self._reporter, side=side, index=index,
+                           piece_stem=f"{stem}-part", stem=stem)
         said = self.finetuned.front_end.written_out(text, language)
-        return Spoken(reading, clip, originals.verdict(self._judge, clip.waveform, clip.sample_rate, said, language))
+        return Spoken(self._readings[index][side], clip,
+                      originals.verdict(self._judge, clip.waveform, clip.sample_rate, said, language))
 
     def _read(self, language: str, text: str) -> dict[str, Reading]:
         """How each side reads a text; raises `UserError` for what the finetuned model cannot speak."""

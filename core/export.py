@@ -181,20 +181,18 @@ def same_logits(one: VoiceModel, other: VoiceModel, item: replay.ProbeSample) ->
 
 
 def _speak(folder: Path, workspace: Workspace, model: VoiceModel, tell: Tell) -> list[Sample]:
-    """A held-out sentence of each language by the exported model, new languages first."""
+    """A held-out sentence of each language by the exported model, new languages first, spoken together."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)
     speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
-    made = []
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    for done, language in enumerate(languages):
-        tell(Progress(done, len(languages), "languages", "with a sample"))
-        if sentences := originals.recordings(workspace, model, language):
-            text = evaluate.chosen(sentences, 1)[0].text
-            path = f"{SAMPLES}/{language}.wav"
-            waveform = joined(list(speaker.say(text, language, SamplingOptions())))
-            audio.save(folder / path, waveform, speaker.sample_rate)
-            made.append(Sample(path, language, text))
+    texts = [(language, evaluate.chosen(sentences, 1)[0].text) for language in languages
+             if (sentences := originals.recordings(workspace, model, language))]
+    made = []
+    for (language, text), segments in zip(texts, speaker.say_each(texts, SamplingOptions(), tell), strict=True):
+        path = f"{SAMPLES}/{language}.wav"
+        audio.save(folder / path, joined(list(segments)), speaker.sample_rate)
+        made.append(Sample(path, language, text))
     return made
 
 

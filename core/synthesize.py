@@ -30,7 +30,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
     if unused := unused_controls(options.sound, model.family):
         reporter.emit(Warned(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):
-        clip = clips.speak(speaker, options.text, options.language, options.sampling, reporter,
+        clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
         judge = model.family.judge(model.base_folder)

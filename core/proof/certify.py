@@ -168,7 +168,7 @@ def _front_end(case: _Case) -> Check:
 
 def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tuple[list[LanguageError], Check]:
     """The judged error of every language, and which of them could not be measured, and why."""
-    found: list[LanguageError] = []
+    material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}
     missing: dict[str, list[str]] = {}  # languages by reason
     for language in case.finetuned.front_end.languages:
         try:
@@ -178,12 +178,27 @@ def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tu
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
             continue
-        found.append(_error(studio, before, case, language, evaluate.chosen(sentences, count)))
+        material[language] = before, evaluate.chosen(sentences, count)
+    found = [one for before, languages in _together(case, material)
+             for one in _measured(studio, before, case, {code: material[code][1] for code in languages})]
+    found.sort(key=lambda one: list(material).index(one.language))
     shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None),
                        *(f"{', '.join(codes)}: {reason}" for reason, codes in missing.items())])
     check = Check("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
     return found, check
+
+
+def _together(case: _Case, material: Mapping[str, tuple[VoiceModel, list[Sentence]]]
+              ) -> list[tuple[VoiceModel, list[str]]]:
+    """Languages whose sentences are spoken in the same batches, with the model that they are compared with.
+
+    Those of the base share theirs and a new one stands alone, because the base cannot read it: before and after are
+    computed in batches of the same shape, so that what did not change is equal to the bit, and heard but once.
+    """
+    own = [code for code in material if not case.finetuned.front_end.is_new(code)]
+    return [*([(case.base, own)] if own else []),
+            *((material[code][0], [code]) for code in material if code not in own)]
 
 
 def _material(workspace: Workspace, case: _Case, language: str) -> tuple[VoiceModel, list[Sentence]]:
@@ -210,12 +225,16 @@ def _some(sentences: list[Sentence]) -> list[Sentence]:
     return sentences
 
 
-def _error(studio: Studio, before: VoiceModel, case: _Case, language: str,
-           sentences: Sequence[Sentence]) -> LanguageError:
+def _measured(studio: Studio, before: VoiceModel, case: _Case,
+              sentences: Mapping[str, Sequence[Sentence]]) -> list[LanguageError]:
+    """The errors of some languages, spoken together: before, after, and on the original recordings."""
     after = case.finetuned
-    sampling = after.family.sampling
-    scores = [evaluate.judged(studio, model, language, sentences, sampling, case.tell)[0]
+    spoken = [evaluate.judged_each(studio, model, sentences, after.family.sampling, case.tell)
               for model in (before, after)]
-    scores.append(evaluate.judged_originals(studio, language, sentences, case.tell))
-    errors = [score.error if score.sentences else None for score in scores]
-    return LanguageError(language, after.front_end.is_new(language), scores[1].sentences, *errors)
+    found = []
+    for language, some in sentences.items():
+        scores = [*(each[language][0] for each in spoken),
+                  evaluate.judged_originals(studio, language, some, case.tell)]
+        errors = [score.error if score.sentences else None for score in scores]
+        found.append(LanguageError(language, after.front_end.is_new(language), scores[1].sentences, *errors))
+    return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
-from config.schema import SamplingOptions
 from core.job.journal import AudioMade, AudioPiece, Warned
 from core.job.reporter import Reporter, check_stop
-from core.speech.speak import Speaker, joined
+from core.speech.speak import Segment, joined
 from data import audio
 from models.base import Verdict
 
@@ -67,15 +67,15 @@ class Clip:
         return hashlib.sha256(self.waveform.contiguous().numpy().tobytes()).hexdigest()
 
 
-def speak(speaker: Speaker, text: str, language: str, sampling: SamplingOptions, reporter: Reporter, *,
-          side: str, index: int, piece_stem: str, stem: str) -> Clip:
-    """Speak `text` into `audio/PIECE_STEM-NNN.wav`, one event each, then all of it into `audio/STEM.wav`."""
+def write(spoken: Iterable[Segment], sample_rate: int, reporter: Reporter, *, side: str, index: int, piece_stem: str,
+          stem: str) -> Clip:
+    """The segments of a text into `audio/PIECE_STEM-NNN.wav`, one event each, then all of it into `audio/STEM.wav`."""
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
     segments = []
-    for number, segment in enumerate(speaker.say(text, language, sampling)):
+    for number, segment in enumerate(spoken):
         path = f"{FOLDER}/{piece_stem}-{number:03d}.wav"
-        audio.save(reporter.directory / path, segment.waveform, speaker.sample_rate)
-        duration_s = len(segment.waveform) / speaker.sample_rate
+        audio.save(reporter.directory / path, segment.waveform, sample_rate)
+        duration_s = len(segment.waveform) / sample_rate
         reporter.emit(AudioPiece(side, index, number, path, round(duration_s, 3)))
         if segment.ending != "stop":
             reporter.emit(Warned(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
@@ -83,5 +83,5 @@ def speak(speaker: Speaker, text: str, language: str, sampling: SamplingOptions,
         check_stop(reporter, f"Stopped on request after {number + 1} segments; what was spoken is kept.")
     path = f"{FOLDER}/{stem}.wav"
     whole = joined(segments)
-    audio.save(reporter.directory / path, whole, speaker.sample_rate)
-    return Clip(whole, speaker.sample_rate, path, len(segments), sum(segment.seconds for segment in segments))
+    audio.save(reporter.directory / path, whole, sample_rate)
+    return Clip(whole, sample_rate, path, len(segments), sum(segment.seconds for segment in segments))

@@ -6,7 +6,8 @@ judge's error on original recordings stands beside it, because a judge makes mis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from core.job.reporter import Tell, to_nobody
 from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel
 from data import audio
-from models.base import Judge, Sampling, Verdict, Vocoder, Voice
+from models.base import Judge, PreparedVoice, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
 _SPOKEN = "spoken and heard"
@@ -76,23 +77,41 @@ class Studio:
         """Whether an error can be measured for `language`."""
         return self.judge is not None and language in self.judge.languages
 
-    def speak(self, voice: VoiceModel, language: str, texts: Sequence[str], sampling: Sampling,
+    def speak(self, voice: VoiceModel, asked: Sequence[tuple[str, str]], sampling: Sampling,
               tell: Tell = to_nobody) -> list[Spoken]:
-        """`texts` in the model's voices by turns, through `voice` as it speaks `language`."""
-        unit = f"{language_name(language)} sentences"
-        names = sorted(self.voices)
+        """Each language and text through `voice`, in the model's voices by turns. Languages share batches."""
+        languages = list(dict.fromkeys(language for language, _ in asked))
+        unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
+        parts = self._parts(asked)
+        prepared: dict[tuple[str, bool], PreparedVoice] = {}
         said: list[Spoken] = []
-        for start in range(0, len(texts), _BATCH):
-            part = texts[start:start + _BATCH]
-            chosen = [names[(start + index) % len(names)] for index in range(len(part))]
-            tell(Progress(start, len(texts), unit, _SPOKEN))
-            with voice.speaking(language):
-                spoken = voice.model.generate([voice.front_end.encode(text, language) for text in part],
-                                              [self.voices[name] for name in chosen], sampling)
-            for text, name, item in zip(part, chosen, spoken, strict=True):
+        for start in range(0, len(parts), _BATCH):
+            part = parts[start:start + _BATCH]
+            tell(Progress(start, len(parts), unit, _SPOKEN))
+            voices = [self._prepared(voice, language, name, prepared) for language, _, name in part]
+            with voice.speaking_each([language for language, *_ in part]):
+                spoken = voice.model.generate([voice.front_end.encode(text, language) for language, text, _ in part],
+                                              voices, sampling)
+            for (language, text, name), item in zip(part, spoken, strict=True):
                 said.append(self._hear(voice.front_end.written_out(text, language), language, name, item.codes))
-                tell(Progress(len(said), len(texts), unit, _SPOKEN))
+                tell(Progress(len(said), len(parts), unit, _SPOKEN))
         return said
+
+    def _parts(self, asked: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
+        """Language, text and voice; in every language the first voice begins."""
+        names, turns, parts = sorted(self.voices), Counter[str](), []
+        for language, text in asked:
+            parts.append((language, text, names[turns[language] % len(names)]))
+            turns[language] += 1
+        return parts
+
+    def _prepared(self, voice: VoiceModel, language: str, name: str,
+                  known: dict[tuple[str, bool], PreparedVoice]) -> PreparedVoice:
+        key = name, voice.adapts(language)
+        if key not in known:
+            with voice.speaking(language):
+                known[key] = voice.model.prepare(self.voices[name])
+        return known[key]
 
     def original(self, sentence: Sentence, language: str) -> Verdict:
         """What the judge makes of the original recording."""
@@ -117,10 +136,21 @@ class Studio:
 def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[Sentence],
            sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
     """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
-    usable = [sentence.text for sentence in sentences if _readable(voice, sentence.text, language)]
-    said = studio.speak(voice, language, usable, sampling, tell)
-    verdicts = [item.verdict for item in said if item.verdict is not None]
-    return score(language, verdicts, len(sentences) - len(usable)), said
+    return judged_each(studio, voice, {language: sentences}, sampling, tell)[language]
+
+
+def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Sequence[Sentence]], sampling: Sampling,
+                tell: Tell = to_nobody) -> dict[str, tuple[Score, list[Spoken]]]:
+    """`judged` for the sentences of several languages, which are spoken together."""
+    usable = [(language, one.text) for language, some in sentences.items() for one in some
+              if _readable(voice, one.text, language)]
+    said = studio.speak(voice, usable, sampling, tell)
+    found = {}
+    for language, some in sentences.items():
+        own = [item for item in said if item.language == language]
+        verdicts = [item.verdict for item in own if item.verdict is not None]
+        found[language] = score(language, verdicts, len(some) - len(own)), own
+    return found
 
 
 def judged_originals(studio: Studio, language: str, sentences: Sequence[Sentence], tell: Tell = to_nobody) -> Score:

@@ -1,7 +1,9 @@
 """Text to sound with any voice model, one piece after another, so that the first can be heard while the next is made.
 
 The pieces of one text do not depend on what was spoken before it, so the same text, voice
-and seed give the same audio. It does not know files, jobs or judges.
+and seed give the same audio. Several texts, of whatever languages, can be spoken together:
+the codes of each are what they are alone, but for rounding, which may decide between two that
+are as likely. It does not know files or judges.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
+from core.job.journal import Progress
+from core.job.reporter import Tell, to_nobody
 from core.speech import references
 from core.voice_model.loading import VoiceModel
 from data.reading import pieces_of
@@ -24,19 +28,31 @@ from data.sentences import Piece, halve
 from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, SoundStream, Vocoder, Voice
 
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
-_LARGEST_GROUP = 8  # pieces spoken together
+LARGEST_GROUP = 8  # pieces spoken together
 _FADE_S = 0.005  # at both ends of a piece, against clicks
 _LOUDEST = 0.99  # of full scale; louder would be clipped in a file
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A spoken piece with the pause after it, how long it took, and why the model ended it."""
+    """A spoken piece with the pause after it, how long it took, and why the model ended it.
+
+    Of what was spoken together each piece has an equal share of the seconds.
+    """
 
     text: str
     waveform: torch.Tensor  # (S,) on the CPU
     seconds: float
     ending: Ending = "stop"
+
+
+@dataclass(frozen=True)
+class _Spoken:
+    """The codes of a piece, and its share of the seconds they took."""
+
+    piece: Piece
+    codes: Generated
+    seconds: float
 
 
 class Speaker:
@@ -78,21 +94,56 @@ class Speaker:
         while waiting:
             pieces, waiting = waiting[:group], waiting[group:]
             began = time.perf_counter()
-            spoken = self._generate(pieces, language, replace(sampling, seed=sampling.seed + made))
-            shared_s = (time.perf_counter() - began) / len(pieces)
+            languages = [language] * len(pieces)
+            found = self._generate(pieces, languages, replace(sampling, seed=sampling.seed + made))
+            spoken = [one for several in found for one in several]
+            share_s = (time.perf_counter() - began) / len(spoken)
             for index, (piece, codes) in enumerate(spoken):
                 last = not waiting and index == len(spoken) - 1
-                share_s = shared_s * len(pieces) / len(spoken)
                 yield self._segment(piece, codes, share_s, last, sampling.seed)
             made += len(pieces)
-            group = min(2 * group, _LARGEST_GROUP)
+            group = min(2 * group, LARGEST_GROUP)
+
+    def say_each(self, asked: Sequence[tuple[str, str]], options: SamplingOptions,
+                 tell: Tell = to_nobody) -> list[Iterator[Segment]]:
+        """What `say` makes of each language and text: the codes now, of all together, the sound when it is asked for.
+
+        The pieces of a text are drawn from the seeds that they have when it is spoken alone, so that the same pieces of
+        several texts share a batch. One text alone is heard while it is spoken; of several no piece is.
+        """
+        if len(asked) == 1:
+            return [self.say(asked[0][1], asked[0][0], options)]
+        sampling = chosen_sampling(options, self.model.family.sampling)
+        waiting = [self.pieces(text, language) for language, text in asked]
+        spoken: list[list[_Spoken]] = [[] for _ in asked]
+        total, done, group, made = sum(map(len, waiting)), 0, 1, 0
+        while any(waiting):
+            due = [(number, piece) for number, pieces in enumerate(waiting) for piece in pieces[:group]]
+            waiting = [pieces[group:] for pieces in waiting]
+            for start in range(0, len(due), LARGEST_GROUP):
+                tell(Progress(done, total, "pieces", "spoken"))
+                part, began = due[start:start + LARGEST_GROUP], time.perf_counter()
+                found = self._generate([piece for _, piece in part], [asked[number][0] for number, _ in part],
+                                       replace(sampling, seed=sampling.seed + made))
+                share_s = (time.perf_counter() - began) / sum(map(len, found))
+                for (number, _), several in zip(part, found, strict=True):
+                    spoken[number] += [_Spoken(piece, codes, share_s) for piece, codes in several]
+                done += len(part)
+            made += group
+            group = min(2 * group, LARGEST_GROUP)
+        tell(Progress(done, total, "pieces", "spoken"))
+        return [self._sounds(several, sampling.seed) for several in spoken]
+
+    def _sounds(self, spoken: Sequence[_Spoken], seed: int) -> Iterator[Segment]:
+        for index, one in enumerate(spoken):
+            yield self._segment(one.piece, one.codes, one.seconds, index == len(spoken) - 1, seed)
 
     def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: SoundStream,
                   last: bool) -> Iterator[Segment]:
         """One piece as segments, the last of which has the pause and says how it ended."""
         ids, began = self.model.front_end.encode(piece.text, language), time.perf_counter()
+        voice = self._prepared_voice(language)
         with self.model.speaking(language):
-            voice = self._prepared_voice(language)
             for codes in self.model.model.stream(ids, voice, sampling):
                 ended = isinstance(codes, Generated)
                 waveform = sounds.finish() if isinstance(codes, Generated) else sounds.push(codes)
@@ -106,26 +157,29 @@ class Speaker:
                 yield Segment(piece.text, waveform, now - began, ending)
                 began = now
 
-    def _generate(self, pieces: Sequence[Piece], language: str, sampling: Sampling) -> list[tuple[Piece, Generated]]:
+    def _generate(self, pieces: Sequence[Piece], languages: Sequence[str],
+                  sampling: Sampling) -> list[list[tuple[Piece, Generated]]]:
         """The codes of each piece; slow speech that needs more codes than there are is said in two breaths."""
-        ids = [self.model.front_end.encode(piece.text, language) for piece in pieces]
-        with self.model.speaking(language):
-            voice = self._prepared_voice(language)
-            generated = self.model.model.generate(ids, [voice] * len(ids), sampling)
-        spoken: list[tuple[Piece, Generated]] = []
-        for piece, codes in zip(pieces, generated, strict=True):
+        ids = [self.model.front_end.encode(piece.text, code) for piece, code in zip(pieces, languages, strict=True)]
+        voices = [self._prepared_voice(language) for language in languages]
+        with self.model.speaking_each(languages):
+            generated = self.model.model.generate(ids, voices, sampling)
+        spoken: list[list[tuple[Piece, Generated]]] = []
+        for piece, language, codes in zip(pieces, languages, generated, strict=True):
             exhausted = len(codes.codes) >= self.model.model.longest_speech
             halves = halve(piece.text) if exhausted else None
             if halves is None:
-                spoken.append((piece, codes))
+                spoken.append([(piece, codes)])
             else:
-                spoken += self._generate([halves[0], Piece(halves[1], piece.ending)], language, sampling)
+                breaths = [halves[0], Piece(halves[1], piece.ending)]
+                spoken.append([one for several in self._generate(breaths, [language] * 2, sampling) for one in several])
         return spoken
 
     def _prepared_voice(self, language: str) -> PreparedVoice:
         adapts = self.model.adapts(language)
         if adapts not in self._prepared:
-            self._prepared[adapts] = self.model.model.prepare(self.voice)
+            with self.model.speaking(language):
+                self._prepared[adapts] = self.model.model.prepare(self.voice)
         return self._prepared[adapts]
 
     def _segment(self, piece: Piece, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from core.speech.evaluate import Studio
 from core.voice_model.loading import VoiceModel
 from models.base import Sample, Sampling
 from tests.contract.conftest import World
-from tests.worlds import ENGLISH, FRENCH
+from tests.worlds import ENGLISH, FRENCH, CodesAsSound
 
 GREEDY = Sampling(temperature=0.0, guidance=0.0)
 
@@ -45,6 +46,23 @@ def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampli
     for text, spoken in zip(texts, together, strict=True):
         alone = trained.model.generate([text], [voice], sampling)[0]
         assert (alone.ending, alone.codes.tolist()) == (spoken.ending, spoken.codes.tolist())
+
+
+def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alone(trained: VoiceModel) -> None:
+    """The app speaks them so; sampled, and with the adapters in some rows of the batch."""
+    asked = [("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ")]
+    sampling = Sampling(temperature=0.8, seed=3)
+    studio, acting = Studio(CodesAsSound(), trained.family.voices(trained.base_folder), None), []
+    assert trained.adapters is not None
+    hook = trained.model.module.tfmr.register_forward_pre_hook(lambda *_: acting.append(trained.adapters.on))
+    together = studio.speak(trained, asked, sampling)
+    hook.remove()
+    assert set(acting) == {True, False}  # voices are prepared without them, for the old languages
+    turns = {name: studio.voices[name] for name in sorted(studio.voices)}
+    for (language, text), spoken in zip(asked, together, strict=True):
+        assert (spoken.language, spoken.text) == (language, text)
+        alone = Studio(studio.vocoder, {spoken.voice: turns[spoken.voice]}, studio.judge)
+        assert torch.equal(alone.speak(trained, [(language, text)], sampling)[0].waveform, spoken.waveform)
 
 
 def test_a_prepared_voice_speaks_the_same(trained: VoiceModel) -> None:

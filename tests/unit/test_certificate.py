@@ -135,10 +135,11 @@ class Impatient(Listener):
 def test_each_sentence_and_probe_is_told(world: Workspace) -> None:
     told: list[Progress] = []
     certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, tell=told.append)
-    counts = [(one.done, one.total) for one in told if one.unit == "English sentences" and "spoken" in one.note]
-    assert counts == 2 * [(0, 2), (1, 2), (2, 2)]  # before and after
+    counts = [(one.done, one.total) for one in told if one.unit == "sentences" and "spoken" in one.note]
+    assert counts == 2 * [(done, 4) for done in range(5)]  # both base languages together, before and after
     assert [one.done for one in told if one.unit == "probes"] == [0, 1, 2, 3]
-    assert {one.unit for one in told} == {"English sentences", "French sentences", "Amharic sentences", "probes"}
+    assert {one.unit for one in told} == {"sentences", "English sentences", "French sentences", "Amharic sentences",
+                                          "probes"}
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])

@@ -14,7 +14,7 @@ from core.voice_model.loading import VoiceModel, extended, load_base
 from core.workspace import Workspace
 from data.rules import checked
 from models.base import Sampling, Verdict
-from tests.worlds import ENGLISH, write_model
+from tests.worlds import ENGLISH, FRENCH, write_model
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,34 @@ def test_what_cannot_be_read_is_counted(base: VoiceModel) -> None:
 
 def test_voices_take_turns_over_batches(base: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "_BATCH", 3)
-    said = Studio.of(base).speak(base, "en", ENGLISH, Sampling())
+    said = Studio.of(base).speak(base, [("en", text) for text in ENGLISH], Sampling())
     assert [item.voice for item in said] == ["high", "low", "high", "low"]
     assert all(item.verdict is not None for item in said)
+
+
+def test_languages_share_batches_and_each_begins_with_the_first_voice(
+    base: VoiceModel, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    generate = base.model.generate
+    monkeypatch.setattr(base.model, "generate", lambda texts, *more: sizes.append(len(texts)) or generate(texts, *more))
+    sentences = {code: [Sentence(text, None) for text in texts] for code, texts in (
+        ("en", (*ENGLISH[:3], "ሰላም")), ("fr", FRENCH[:2]))}
+    found = evaluate.judged_each(Studio.of(base), base, sentences, Sampling())
+    assert sizes == [5]
+    assert [item.voice for item in found["en"][1]] == ["high", "low", "high"]
+    assert [item.voice for item in found["fr"][1]] == ["high", "low"]
+    assert (found["en"][0].sentences, found["en"][0].left_out, found["fr"][0].left_out) == (3, 1, 0)
+    for language, (score, said) in found.items():
+        alone, heard = evaluate.judged(Studio.of(base), base, language, sentences[language], Sampling())
+        assert alone == score
+        assert all(torch.equal(one.waveform, other.waveform) for one, other in zip(said, heard, strict=True))
 
 
 def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: VoiceModel) -> None:
     for remember in (True, False):
         studio = Studio.of(base, remember)
-        first, again = (studio.speak(base, "en", ENGLISH[:1], Sampling())[0] for _ in range(2))
+        first, again = (studio.speak(base, [("en", ENGLISH[0])], Sampling())[0] for _ in range(2))
         assert (first is again) is remember
         assert torch.equal(first.waveform, again.waveform)
 
@@ -75,5 +94,5 @@ def test_a_judge_is_given_the_words_that_are_spoken(tmp_path: Path) -> None:
     tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
     voice = extended(base, base.front_end.extended("am", "ethiopic", list("ሰላም"), [], rules),
                      {name: torch.zeros(4, table.shape[1]) for name, table in tables.items()})
-    said = Studio.of(voice).speak(voice, "am", ["x"], Sampling())
+    said = Studio.of(voice).speak(voice, [("am", "x")], Sampling())
     assert [item.text for item in said] == ["ሰላም"]

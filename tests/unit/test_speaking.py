@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from config.errors import UserError
 from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
 from core import compare, synthesize
+from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.speech import originals, spectrogram
 from core.speech.speak import Speaker, joined
@@ -23,8 +26,9 @@ from core.voice_model.loading import load
 from core.workspace import Workspace
 from data import audio
 from models.base import Generated
+from models.language_model import LanguageModel
 from tests.trained import RUN, trained_world
-from tests.worlds import RATE, Listener, tone
+from tests.worlds import RATE, CodesAsSound, Listener, tone
 
 TEXT = "the cat sees a dog. we go home now, five green birds sing."
 LIVELY = SamplingOptions(temperature=1.0, min_p=0.0, seed=11)
@@ -39,6 +43,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def speaker(world: Workspace) -> Speaker:
     model = load(world, "base:tiny", torch.device("cpu"))
     return Speaker(model, "low", originals.longest_texts(world, model))
+
+
+@pytest.fixture(scope="module")
+def mixed(world: Workspace) -> Speaker:
+    """A gated model, whose adapters act in the new language alone."""
+    model = load(world, f"run:{RUN}", torch.device("cpu"))
+    assert model.adapters is not None
+    return Speaker(model, "low", originals.longest_texts(world, model), vocoder=CodesAsSound())
 
 
 @pytest.fixture
@@ -111,6 +123,46 @@ def test_the_first_segment_comes_before_the_second_is_made(speaker: Speaker) -> 
         speaker.model.model.generate = generate  # type: ignore[method-assign]
     assert first.text == "the cat sees a dog."
     assert len(made) == 1
+
+
+POOL = (
+    ("en", "the cat sees a dog. we go home. five green birds sing. she reads a book. a cat."),
+    ("am", "ሀለመ ሰረቀ። በተነከ! ሀለ መሰ"), ("fr", "le chat voit un chien. cinq oiseaux."), ("en", "we go"), ("am", "ሰረቀ"),
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(asked=st.lists(st.sampled_from(POOL), min_size=2, max_size=5), seed=st.integers(0, 3))
+def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
+    mixed: Speaker, asked: list[tuple[str, str]], seed: int,
+) -> None:
+    options = LIVELY.model_copy(update={"seed": seed})
+    for (language, text), segments in zip(asked, mixed.say_each(asked, options), strict=True):
+        together, alone = list(segments), list(mixed.say(text, language, options))
+        assert [segment.text for segment in together] == [segment.text for segment in alone]
+        assert torch.equal(joined(together), joined(alone))
+
+
+def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Speaker, monkeypatch) -> None:
+    sizes, generate = [], mixed.model.model.generate
+
+    def watched(texts, voices, sampling):
+        sizes.append((len(texts), sampling.seed))
+        return generate(texts, voices, sampling)
+
+    monkeypatch.setattr(mixed.model.model, "generate", watched)
+    progress: list[Progress] = []
+    mixed.say_each([POOL[0], POOL[1], POOL[3]], LIVELY, progress.append)
+    counts = [len(mixed.pieces(text, language)) for language, text in (POOL[0], POOL[1], POOL[3])]
+    assert counts == [5, 3, 1]
+    assert sizes == [(3, LIVELY.seed), (4, LIVELY.seed + 1), (2, LIVELY.seed + 3)]
+    assert [(one.done, one.total) for one in progress] == [(0, 9), (3, 9), (7, 9), (9, 9)]
+
+
+def test_a_text_that_cannot_be_spoken_is_refused_before_the_others_are(mixed: Speaker, monkeypatch) -> None:
+    monkeypatch.setattr(mixed.model.model, "generate", None)
+    with pytest.raises(UserError, match="The text is empty"):
+        mixed.say_each([POOL[0], ("en", "?!")], LIVELY)
 
 
 def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: Speaker) -> None:
@@ -219,6 +271,33 @@ def test_a_comparison_is_equal_to_the_bit_where_nothing_changed(world: Workspace
     for language in ("en", "fr", "am"):
         for side in ("base", "finetuned", "originals"):
             assert isinstance(result[f"error_{side}_{language}"], float)
+
+
+def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
+    world: Workspace, listener: Listener, monkeypatch,
+) -> None:
+    """Half precision rounds by the shape of a batch: what stands in one with it could undo the equality to the bit."""
+    texts = (("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ"))
+    batches: list[list[list[int]]] = []
+    monkeypatch.setattr(LanguageModel, "generate", watched(batches, LanguageModel.generate))
+    compare.run(CompareOptions(finetuned=f"run:{RUN}", texts=texts, device="cpu"), world, listener)
+    base_old, finetuned_old, base_new, finetuned_new = batches
+    assert base_old == finetuned_old
+    assert [len(batch) for batch in batches] == [2, 2, 2, 2]
+    assert base_new != finetuned_new
+    assert [event.index for event in listener.of("audio")] == [0, 0, 2, 2, 1, 1, 3, 3]
+    rows = json.loads((listener.directory / "comparison.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["text"] for row in rows] == [text for _, text in texts]
+    assert [row["identical"] for row in rows] == [True, False, True, False]
+
+
+def watched(batches: list[list[list[int]]], generate):
+    """`generate` of a language model, with the ids of every batch put into `batches`."""
+    def generated(model, texts, voices, sampling):
+        batches.append([ids.tolist() for ids in texts])
+        return generate(model, texts, voices, sampling)
+
+    return generated
 
 
 def test_the_base_reads_a_new_language_romanised_and_says_so(world: Workspace, listener: Listener) -> None:
