@@ -123,7 +123,7 @@ def _errors(rows: Sequence[LanguageError]) -> Html:
     if not rows:
         return NOTHING
     cells = [
-        (join((present.language_name(row.language), " ", span("badge busy", "new") if row.new else NOTHING)),
+        (element("div", present.language_name(row.language), " ", span("badge busy", "new") if row.new else NOTHING),
          present.percent(row.before), present.percent(row.after), present.percent(row.original), str(row.sentences))
         for row in rows
     ]

@@ -55,7 +55,7 @@ def _chosen(view: View) -> JobState | None:
 
 def job_choices(view: View) -> object:
     """All jobs to choose from, by what they do; when none is chosen, one that lives, else the newest."""
-    titles = {job.id: f"{present.VERB_TITLES[job.verb]}, {present.clock(job.job.created)} ({job.id})"
+    titles = {job.id: f"{present.clock(job.job.created)} {present.VERB_TITLES[job.verb]} ({present.short_id(job.id)})"
               for job in view.jobs}
     return gr.update(**view.choices("job", titles, _chosen(view)))
 

@@ -180,7 +180,7 @@ def candidates_view(report: LabReport) -> Html:
 
 def _named(one: Candidate, recommended: str) -> Html:
     badge = (" ", span("badge good", "recommended")) if one.name == recommended else ()
-    return join((one.name, *badge))
+    return element("div", one.name, *badge)
 
 
 def _rare(one: Candidate) -> Html | str:

@@ -91,6 +91,11 @@ def named(text: str) -> str:
     return _DEVICE.sub(lambda found: _DEVICES[found[1]], known)
 
 
+def short_id(name: str) -> str:
+    """A job's id where its verb and its time are told beside it: what tells it from others; a person's name whole."""
+    return name.rpartition("-")[2] if _ID.fullmatch(name) else name
+
+
 def device_title(device: str) -> str:
     """The head of a device's queue."""
     if device == NO_DEVICE:

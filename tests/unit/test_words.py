@@ -44,6 +44,11 @@ def test_a_name_that_a_person_gave_a_run_stays() -> None:
     assert words.named("Waiting for train-the-cat to finish.") == "Waiting for train-the-cat to finish."
 
 
+def test_beside_its_verb_and_time_a_job_is_told_apart_by_four_digits_and_a_named_run_by_its_name() -> None:
+    assert words.short_id("train-20261121-145347-1f80") == "1f80"
+    assert words.short_id("first-try") == "first-try"
+
+
 @pytest.mark.parametrize(("device", "said"), [
     ("cpu", "Waiting for the processor: “Examine a model” is using it."),
     ("cuda", "Waiting for the GPU: “Examine a model” is using it."),

@@ -1,0 +1,117 @@
+"""What a person meets first: nothing cut, nothing undone, a way forward where nothing is, all by keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.browser.conftest import WIDE, wait_until
+from tests.serving import served
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., Page]
+_CUT = "field => field.scrollWidth - field.clientWidth"
+
+
+@dataclass(frozen=True)
+class Two:
+    """An app over an empty workspace, and one over a workspace with a finished run."""
+
+    empty: str
+    run: str
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    home: Path = tmp_path_factory.mktemp("first-look")
+    workspace = Workspace.open(home / "run")
+    made = scenes.chain(workspace, steps=100, total=100, finished=True)
+    made[-1].log.write_text("".join(f"line {number}\n" for number in range(200)), "utf-8")
+    Workspace.open(home / "empty")
+    with served(home / "empty") as empty, served(home / "run") as run:
+        yield Two(empty.url, run.url)
+
+
+def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -> None:
+    page = open_page(two.empty, WIDE)
+    expect(page.locator("#chain")).to_contain_text("Press the button")
+    for field in ("model", "length"):
+        box = page.locator(f"#start-{field} input")
+        box.click()
+        names = page.locator(f"#start-{field} [role=option]").all_inner_texts()
+        assert len(names) > 1
+        for number in range(len(names)):
+            page.locator(f"#start-{field} [role=option]").nth(number).click()
+            assert box.evaluate(_CUT) <= 0, f"{box.input_value()!r} is cut"
+            box.click()
+        page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize(("tab", "verb", "way"), [
+    ("tokenizer", "tokenizer", "dataset"), ("embeddings", "extend", "model")])
+def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
+    two: Two, open_page: Visit, tab: str, verb: str, way: str,
+) -> None:
+    page = open_page(f"{two.empty}?tab={tab}")
+    field = page.locator(f"#tab-{tab} #field-model input")
+    expect(page.locator(f"#{verb}-needs")).to_contain_text("no base model")
+    expect(field).to_have_value("")
+    page.locator(f"#{verb}-needs-{way}").click()
+    expect(page.locator(f"#tab-{'data' if way == 'dataset' else way}")).to_be_visible()
+
+
+def test_a_fold_opened_before_the_page_is_up_to_date_stays_open(two: Two, open_page: Visit) -> None:
+    page = open_page(two.empty)
+    held: list[Route] = []
+    holding = [True]
+
+    def hold(route: Route) -> None:
+        if holding[0] and len(route.request.post_data or "") > 500:  # a refresh sends what every field holds
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/gradio_api/**", hold)
+    page.goto(f"{two.run}?tab=train")
+    page.locator("#new-run > button").click()
+    expect(page.locator("#run-train")).to_be_visible()
+    wait_until(lambda: bool(held), 30, page)
+    holding[0] = False
+    for route in held:
+        route.continue_()
+    expect(page.locator("#run-status")).to_contain_text("100 of 100")
+    expect(page.locator("#run-train")).to_be_visible()
+
+
+def test_a_log_is_read_from_its_newest_line(two: Two, open_page: Visit) -> None:
+    page = open_page(f"{two.run}?tab=train")
+    page.locator("#tab-train button", has_text="Log").first.click()
+    box = page.locator("#run-log .log-box")
+    expect(box).to_contain_text("line 199")
+    hidden = box.evaluate("box => { const end = box.querySelector('.log').getBoundingClientRect().bottom; "
+                          "return [box.scrollHeight - box.clientHeight, end - box.getBoundingClientRect().bottom]; }")
+    assert hidden[0] > 100, "the log is longer than its box"
+    assert hidden[1] <= 1, "its end is in sight"
+
+
+def test_what_is_reached_by_keyboard_is_seen_and_has_a_name(two: Two, open_page: Visit) -> None:
+    page = open_page(two.run)
+    expect(page.locator("#chain")).to_contain_text("Practise speaking")
+    seen: list[str] = []
+    while not any("Teach it" in name for name in seen) and len(seen) < 30:
+        page.keyboard.press("Tab")
+        name, outlined = page.evaluate(
+            "() => { const at = document.activeElement, look = getComputedStyle(at), box = at.closest('.wrap'); "
+            "const edge = look.outlineStyle !== 'none' && look.outlineWidth !== '0px'; "
+            "const around = box && (getComputedStyle(box).boxShadow !== 'none' || box.matches(':focus-within')); "
+            "return [at.getAttribute('aria-label') || at.innerText || at.title, edge || !!around]; }")
+        assert name.strip(), "what has the focus has no name"
+        assert outlined, f"{name!r} does not show that it has the focus"
+        seen.append(name)
+    assert "Teach it" in seen[-1]
