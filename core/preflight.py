@@ -76,7 +76,7 @@ def trial(options: TrainOptions) -> TrainOptions:
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "validate_every": 0,
              "patience": 0, "judged_sentences": min(1, options.judged_sentences), "keep_last": 1, "compile": "off",
-             "processes": 1}
+             "processes": 1, "sharding": "none"}
     return TrainOptions(**{**values, **short})
 
 

@@ -113,6 +113,10 @@ class SpeechModel(Protocol):
         """
         ...
 
+    def blocks(self, guided: bool) -> Sequence[nn.Module]:
+        """Layers whose parameters are read in their own forward pass alone; `guided`: also with a loss on attention."""
+        ...
+
     def recompute(self, on: bool) -> None:
         """Whether training keeps little of a forward pass and computes it again: less memory, the same gradients."""
         ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 
 from config.errors import UserError
 from models import teacher_forcing
@@ -91,6 +92,11 @@ class LanguageModel:
         if name.startswith(("tfmr.norm.", "speech_head.")):
             return "heads", 0
         return ("unused" if name.startswith("tfmr.") else "embeddings"), layers + 1
+
+    def blocks(self, guided: bool) -> Sequence[nn.Module]:
+        """See `models.base.SpeechModel`; the loss on attention asks its layers for queries and keys once more."""
+        asked = {layer for layer, _ in self.module.config.aligned_heads} if guided else set()
+        return [layer for index, layer in enumerate(self.module.tfmr.layers) if index not in asked]
 
     def recompute(self, on: bool) -> None:
         """See `models.base.SpeechModel`."""

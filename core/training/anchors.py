@@ -11,11 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import nn
 
+from config.errors import UserError
+from core.training import sharding, training_data
 from core.training.in_place import in_place
+from core.training.training_data import Utterance
+from core.voice_model.precision import Precision
+from models.base import LossOptions, SpeechModel
 
 
 class Anchors:
@@ -24,7 +30,8 @@ class Anchors:
     def __init__(self, parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor]) -> None:
         """`values` are the base's for those that have moved already, as in a run that goes on."""
         self._parameters = parameters
-        self._values = {name: values.get(name, value).detach().to(value).clone() for name, value in parameters.items()}
+        self._values = {name: sharding.like(values.get(name, value), value).detach().to(value.device, value.dtype)
+                        .clone() for name, value in parameters.items()}
         self.importance: dict[str, torch.Tensor] = {}
 
     def in_place(self) -> AbstractContextManager[None]:
@@ -62,3 +69,19 @@ class Anchors:
         gone = sum((value - self._values[name]).square().sum().item() for name, value in self._parameters.items())
         own = sum(value.square().sum().item() for value in self._values.values())
         return float((gone / max(own, 1e-30)) ** 0.5)
+
+
+def estimate_importance(anchors: Anchors, model: SpeechModel, precision: Precision,
+                        clips: Sequence[Utterance]) -> None:
+    """How much the base languages depend on each number of the base, from `clips` of them."""
+    if not clips:
+        raise UserError("The importance of the base's numbers (ewc) is estimated on clips to rehearse; there are none.",
+                        "Set ewc to 0, or rehearse clips: see the options of replay.")
+
+    def loss(item: Utterance) -> torch.Tensor:
+        sample = training_data.sample(item, item, model.prompt_length)
+        with precision.autocast():
+            losses = model.losses([sample], LossOptions())
+        return losses.speech_sum / losses.speech_count
+
+    anchors.estimate([partial(loss, item) for item in clips])

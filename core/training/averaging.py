@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
+from core.training import sharding
 from core.training.in_place import in_place
 
 _STEPS, _TRAINED = "averaged", "trained/"
@@ -49,4 +50,4 @@ class Average:
         self.steps = int(state[_STEPS])
         for name, value in self._parameters.items():
             self.values[name].copy_(value)
-            value.copy_(state[_TRAINED + name])
+            value.copy_(sharding.like(state[_TRAINED + name], value))

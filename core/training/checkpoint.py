@@ -25,6 +25,7 @@ from core.job.kept import steps as steps
 from core.job.reporter import size_text
 from core.library import records, tensor_files
 from core.library.records import CheckpointRecord
+from core.training import sharding
 from core.training.fitting import Setting
 from core.training.patience import Patience
 from core.voice_model.loading import VoiceModel
@@ -140,13 +141,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Put back what `optimizer_tensors` gave, whole; where the parameters are in parts, this process's part of it."""
     state: dict[int, dict[str, torch.Tensor]] = {}
+    parameters = [value for group in optimizer.param_groups for value in group["params"]]
     for path, value in tensors.items():
         kind, _, rest = path.partition("/")
         if kind == "optimizer":
             name, _, key = rest.rpartition("/")
-            state.setdefault(names.index(name), {})[key] = value
+            index = names.index(name)
+            state.setdefault(index, {})[key] = sharding.like(value, parameters[index])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

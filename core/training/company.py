@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
@@ -30,8 +31,9 @@ from core.training.fitting import Setting
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 
-END, STEP, STATE = 0, 1, 2
+END, STEP, STATE, GATHER = 0, 1, 2, 3
 _PATIENCE = timedelta(days=1)  # the others wait while rank 0 measures and speaks
+_PASS = timedelta(minutes=10)  # a part of a model that another process does not send within a pass never comes
 _ROOT = Path(__file__).resolve().parents[2]
 _GONE_S = 30.0
 
@@ -42,6 +44,7 @@ class Company:
     def __init__(self, others: Sequence[subprocess.Popen[bytes]] = ()) -> None:
         self.rank, self.size, self._others = dist.get_rank(), dist.get_world_size(), others
         self._wrapped: DistributedDataParallel | None = None
+        self._passing = dist.new_group(timeout=_PASS)
 
     def join(self, model: SpeechModel, *, may_skip: bool = False) -> None:
         """Share the gradients of what `model` trains from now on; `may_skip`: a pass need not reach all of it."""
@@ -64,6 +67,14 @@ class Company:
         assert self._wrapped is not None
         with _told(self._others):
             self._wrapped().backward()
+
+    def mesh(self, device: torch.device) -> DeviceMesh:
+        """All processes, in a row, for what each has a part of."""
+        return DeviceMesh.from_group(self._passing, device.type)
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Context of passes that all processes take: that one of them died is said plainly."""
+        return _told(self._others)
 
     def all_well(self, well: bool) -> bool:
         """Whether all processes are."""
@@ -121,18 +132,24 @@ class _Forward(nn.Module):
         return torch.stack([value.flatten()[:1].sum() * 0.0 for value in reached]).sum()
 
 
+def number_of_processes(asked: int) -> int:
+    """As many as torchrun started, where it started this one, else as many as were asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    return started if started > 1 else asked
+
+
 @contextmanager
 def gathering(processes: int, device: torch.device, workspace: Workspace) -> Iterator[Company | None]:
     """The company of this run's first process, with the others started where torchrun did not; None for one alone."""
     by_torchrun = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if processes == 1 and not by_torchrun:
+    if number_of_processes(processes) == 1:
         yield None
         return
     others = [] if by_torchrun else _start_others(processes, device, workspace)
     address = "env://" if by_torchrun else f"tcp://127.0.0.1:{others[0][1]}"
     started = [process for process, _ in others]
     meet(address, 0 if not by_torchrun else int(os.environ["RANK"]),
-         processes if not by_torchrun else int(os.environ["WORLD_SIZE"]), device)
+         number_of_processes(processes), device)
     company = Company(started)
     try:
         yield company

@@ -96,10 +96,15 @@ def shared(drawn: Sequence[Batch], seeds: Sequence[int], rank: int, size: int) -
     return own, own_seeds
 
 
-def passes(drawn: Sequence[Batch], size: int) -> list[tuple[list[Sample], bool]]:
-    """The samples of the batches, in their order, cut into at most `size`, and whether they are rehearsed."""
+def passes(drawn: Sequence[Batch], size: int, shares: Sequence[int] = ()) -> list[tuple[list[Sample], bool]]:
+    """The samples of the batches, in their order, cut into at most `size`, and whether they are rehearsed.
+
+    `shares`: clips in the largest share of each batch. A smaller share then ends with passes of nothing, as many as
+    the others still take.
+    """
+    lengths = shares or [len(batch.samples) for batch in drawn]
     return [(batch.samples[start:start + size], batch.rehearsed)
-            for batch in drawn for start in range(0, len(batch.samples), size)]
+            for batch, length in zip(drawn, lengths, strict=True) for start in range(0, length, size)]
 
 
 def variant(data: TrainingData, index: int, options: TrainOptions, epoch: int) -> Utterance:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from config.errors import UserError
+from config.schema import TrainOptions
 from core.training import memory
 
 if TYPE_CHECKING:
@@ -60,8 +62,13 @@ class Estimate:
 
 
 def estimate(trainer: Trainer) -> Estimate:
-    """Choose the first setting, from the trainer's own on, that fits, and time it; the trainer is left with it."""
+    """Choose the first setting, from the trainer's own on, that fits, and time it; the trainer is left with it.
+
+    Nothing is tried where the model is in parts, because a pass there is one of all processes.
+    """
     options, free = trainer.options, memory.free(trainer.voice.device)
+    if trainer.sharded:
+        return Estimate(trainer.setting, None, free, 0.0)
     may_recompute = options.activation_checkpointing == "auto"
     sizes: dict[bool, tuple[int, int] | None] = {}
     while True:
@@ -107,3 +114,23 @@ def _time(trainer: Trainer) -> float:
         trainer.attempt(middle)  # ends with a look at the losses, so the device is done
         took.append(time.perf_counter() - began)
     return min(took) / len(middle) * trainer.options.batch_size * trainer.options.accumulation
+
+
+def after_shortage(setting: Setting, options: TrainOptions, step: int) -> tuple[Setting, str]:
+    """After `step` ran out of memory: passes of half the size, and once they are single clips recomputed activations.
+
+    The setting and what to say of it; `UserError` where there is no smaller one.
+    """
+    smaller = setting.halved(options.batch_size)
+    if smaller is None and not setting.recompute and options.activation_checkpointing == "auto":
+        smaller = replace(setting, recompute=True)
+    if smaller is None:
+        raise UserError(
+            f"The memory of the device did not suffice for a single clip at step {step}.",
+            "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
+    again = " and activations computed again in the backward pass" if smaller.recompute else ""
+    return smaller, (
+        f"Out of memory at step {step}: passes of {smaller.size(options.batch_size)} clips instead of "
+        f"{setting.size(options.batch_size)} from here on{again}, accumulated {smaller.parts * options.accumulation} "
+        f"times a step instead of {setting.parts * options.accumulation}. The step is taken again with the "
+        "same samples.")

@@ -59,6 +59,8 @@ def follow(beside: company.Company, workspace: Workspace, device: torch.device) 
             trainer.use(setting)
         if word == company.STEP:
             trainer.take_step()
+        elif word == company.GATHER:
+            trainer.gather()
         else:
             trainer.state()
 

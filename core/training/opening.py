@@ -66,7 +66,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     if company:
         if company.rank == 0:
             company.agree((run.name, options.model_dump(mode="json")))
-        company.join(voice.model, may_skip=options.scope == "full")
+        if not trainer.sharded:
+            company.join(voice.model, may_skip=options.scope == "full")
     return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
 
 

@@ -20,9 +20,11 @@ from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.training import sharding
 from core.training.anchors import Anchors
 from core.training.company import Company
 from core.training.scopes import Group, Trainables
+from core.training.sharding import Passes
 from core.voice_model.loading import VoiceModel
 from core.voice_model.precision import Precision
 from models.base import Losses, LossOptions, Predictions, Sample
@@ -54,10 +56,11 @@ class Work:
     scaler: GradScaler
     anchors: Anchors | None = None
     company: Company | None = None  # the processes that share each step
+    passes: Passes | None = None  # over a model of which each of them has a part
 
     def losses(self, *given: Any, **named: Any) -> Losses:
         """The model's losses of a pass."""
-        return (self.company or self.voice.model).losses(*given, **named)
+        return (self.passes or self.company or self.voice.model).losses(*given, **named)
 
     def teaching(self) -> ExitStack:
         """Context in which the model is the base that the run began with; for passes without gradients."""
@@ -129,7 +132,7 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     work.scaler.unscale_(work.optimizer)
     if work.anchors is not None:
         work.anchors.pull(options.l2_sp, options.ewc)
-    norm = nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.clip)
+    norm = sharding.total(nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.clip))
     seen_speech, seen_text, seen_norm = torch.cat([told, norm[None].to(told)]).tolist()
     found = StepLosses(seen_speech, seen_text, seen_norm, speech_targets + text_targets)
     if not math.isfinite(found.speech + found.text + found.gradient_norm):
@@ -142,6 +145,10 @@ def _together(work: Work, backward: Callable[[], torch.Tensor]) -> torch.Tensor:
     """What `backward` gives, summed over the processes, whose gradients become the same."""
     if work.company is None:
         return backward()
+    if work.passes is not None:  # which share gradients as they go
+        with work.company.watched():
+            own = backward()
+        return work.company.total(own)
     told = None
     with suppress(torch.OutOfMemoryError):  # what the failed pass held is freed with its frames
         told = backward()
@@ -161,6 +168,9 @@ def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     adapters = work.voice.adapters
     for index, batch in enumerate(micro_batches):
         own, waiting = waiting[:len(batch)], waiting[len(batch):]
+        worth = 1 if batch else 0
+        if not batch:  # the others have clips for a pass that all must take: one over any clip, worth nothing
+            batch, own = next(filter(None, micro_batches))[:1], [0]
         teacher = _teacher(work, batch, hiding, own) if index < len(rehearsed) and rehearsed[index] else {}
         with work.precision.autocast():
             losses = work.losses(batch, hiding, own, **teacher)
@@ -174,8 +184,8 @@ def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
             total = total + options.distillation * (losses.speech_divergence / speech_targets + text_share)
         if index == 0 and adapters is not None and adapters.allocation is not None:
             total = total + adapters.allocation.penalty() / size
-        work.scaler.scale(total * size if size > 1 else total).backward()
-        told = told + torch.stack([speech, text]).detach()
+        work.scaler.scale(total * (size * worth) if size > 1 else total).backward()
+        told = told + torch.stack([speech, text]).detach() * worth
     return told
 
 
@@ -183,8 +193,9 @@ def _teacher(work: Work, batch: Sequence[Sample], hiding: LossOptions, seeds: Se
     """What the unchanged base predicts, where it is asked for."""
     if work.options.distillation == 0:
         return {}
+    model = work.passes or work.voice.model
     with work.teaching(), work.precision.autocast():  # its own autocast: casts of weights are kept within one
-        return {"teacher": work.voice.model.predictions(batch, replace(hiding, attention=False), seeds)}
+        return {"teacher": model.predictions(batch, replace(hiding, attention=False), seeds)}
 
 
 def apply(work: Work, step: int) -> None:

@@ -47,6 +47,10 @@ def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:
     """Memory and time, and what was changed so that it fits."""
     options, setting = trainer.options, found.setting
     free = "" if found.free is None else f" of {memory.gib(found.free)} free"
+    if trainer.sharded:
+        again = ", and computes activations again in the backward pass" if setting.recompute else ""
+        return (f"Each process holds its part of what is trained, its gradients and its optimizer state{again}. "
+                "Memory and time are not tried out before: a pass is one of all processes.",)
     if not found.fits:
         needed = f"about {memory.gib(found.needed)}" if found.needed is not None else "more memory than there is"
         return (f"It needs {needed}{free} even with single clips: it may end without memory.",)

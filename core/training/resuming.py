@@ -17,7 +17,7 @@ from config.loading import parse_options
 from config.schema import TrainOptions
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
-from core.training import checkpoint
+from core.training import checkpoint, scopes
 from core.training.checkpoint import TrainerState
 from core.training.training_data import TrainingData
 from core.workspace import Workspace
@@ -25,7 +25,9 @@ from data.front_end import FrontEnd
 
 # Where it runs, how long, and how often it saves.
 _MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
-               "drift_bound", "drift_action", "tracker", "wait_for_gpu_gib", "wait_for_idle_gpu", "tries")
+               "drift_bound", "drift_action", "tracker", "sharding",
+               "wait_for_gpu_gib", "wait_for_idle_gpu", "tries")
+_SHARED_OUT = ("batch_size", "processes")
 _SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
 _ORDER = "the order of the clips follows from it"
 _SCHEDULE = "the learning rate at each step follows from it, and would jump"
@@ -47,7 +49,8 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
     path = checkpoint.folder_of(run, step) / records.CONFIG
     saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
     changed = [name for name in TrainOptions.model_fields
-               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)]
+               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)
+               and not (name in _SHARED_OUT and _same_batches(options, saved))]
     if changed:
         said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
                          for name in changed)
@@ -56,6 +59,12 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
             f"Put these values back and resume, or start a new run with yours on its weights: {_adopting(run, step)}. "
             "Nothing was changed.",
         )
+
+
+def _same_batches(options: TrainOptions, saved: TrainOptions) -> bool:
+    """Whether other processes share the same batches; dropout in adapters is each process's own, so there none may."""
+    alone = scopes.has_adapters(options) and options.adapter_dropout > 0
+    return options.batch_size * options.processes == saved.batch_size * saved.processes and not alone
 
 
 def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:

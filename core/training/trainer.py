@@ -11,30 +11,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.training import checkpoint, counting, feed, optimization, scopes, training_data
+from core.training import anchors, checkpoint, counting, feed, fitting, optimization, scopes, sharding
 from core.training.anchors import Anchors
 from core.training.averaging import Average
 from core.training.checkpoint import TrainerState
-from core.training.company import STATE, STEP, Company
+from core.training.company import GATHER, STATE, STEP, Company
 from core.training.counting import Counts
 from core.training.feed import Batch, Feed
 from core.training.fitting import Setting
 from core.training.in_place import in_place
 from core.training.optimization import NotFinite, StepLosses, Work
 from core.training.randomness import Randomness
+from core.training.sharding import Passes
 from core.training.training_data import TrainingData, Utterance
 from core.voice_model.loading import VoiceModel
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.voice_model.rank_allocation import RankAllocation
 from data.batches import Draw
-from models.base import LossOptions
 
 _ALLOCATION, _BASE_LOSS = "allocation/", "base_loss/"
 _MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
@@ -54,16 +53,20 @@ class Trainer:
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
         if voice.adapters:
             voice.adapters.switch(True)  # parameters are open to training only while the adapters act
-        self.trained = scopes.trainables(voice, options)
-        self.groups = scopes.groups(self.trained, options, voice.model)
-        self._names = [name for group in self.groups for name in group.parameters]
+        self.trained = self._whole = scopes.trainables(voice, options)
         precision.cast(voice.model.module, self.trained.named)
         self._frozen = hash_tensors(self._frozen_tensors())
+        self._learner = voice  # that takes the steps; in parts, it is a copy
+        self._passes: Passes | None = None
+        if options.sharding == "full":
+            self._learner, self._passes = self._in_parts()
+        self.groups = scopes.groups(self.trained, options, voice.model)
+        self._names = [name for group in self.groups for name in group.parameters]
         self._average = Average(self.trained.named, options.ema) if options.ema else None
         anchored = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
-        self._work = Work(voice, self.trained, options, precision,
+        self._work = Work(self._learner, self.trained, options, precision,
                           optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
-                          Anchors(self.trained.base, voice.base_values) if anchored else None, company)
+                          Anchors(self.trained.base, voice.base_values) if anchored else None, company, self._passes)
         self._random = Randomness(options.seed, rank, voice.device)
         self._feed = Feed(options, data, rehearsed, voice.model.prompt_length, size)
         self._warn = warn
@@ -71,14 +74,30 @@ class Trainer:
         self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
         if options.ewc and self._work.anchors:
-            self._estimate_importance(self._work.anchors, rehearsed)
+            anchors.estimate_importance(self._work.anchors, voice.model, precision, rehearsed[:options.fisher_clips])
         self.setting = Setting()
-        self.use(Setting(recompute=options.activation_checkpointing == "on"))
+        self.use(Setting(recompute=options.activation_checkpointing in (("on", "auto") if self.sharded else ("on",))))
+
+    def _in_parts(self) -> tuple[VoiceModel, Passes]:
+        """What learns where each process has a part of it; `voice` stays whole in rank 0."""
+        sharding.check(self.options, self.company.size if self.company else 1, self.precision.dtype)
+        assert self.company is not None
+        learner, passes = sharding.spread(self.voice, self.company.mesh(self.voice.device),
+                                          guided=self.options.attention_weight > 0, keep_whole=self.company.rank == 0)
+        self.trained = scopes.trainables(learner, self.options)
+        if self.company.rank:
+            self._whole = self.trained  # what was whole is to be freed
+        return learner, passes
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each process has a part of what is trained; then all take each pass, and none can be tried alone."""
+        return self._passes is not None
 
     def use(self, setting: Setting) -> None:
         """Compute the next steps in this way."""
         self.setting = setting
-        self.voice.model.recompute(setting.recompute)
+        self._learner.model.recompute(setting.recompute)
 
     @property
     def counts(self) -> Counts:
@@ -98,12 +117,22 @@ class Trainer:
 
     def averaged(self) -> AbstractContextManager[None]:
         """Context in which the model is what is measured, saved and spoken with: the average, where there is one."""
+        if self.company and self.sharded:
+            self.company.tell(GATHER)
+            self.gather()
+            return nullcontext()
         return self._average.in_place() if self._average else nullcontext()
+
+    def gather(self) -> None:
+        """Bring what is in parts together in the `voice` of rank 0; all processes do it at once."""
+        assert self.company is not None
+        sharding.bring_together(self._average.values if self._average else self.trained.named,
+                                self._whole.named if self.company.rank == 0 else None)
 
     @contextmanager
     def as_base(self) -> Iterator[VoiceModel]:
         """Context in which the model is the base alone, also of a run that began on the weights of another."""
-        named = self.trained.base
+        named = self._whole.base
         values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
         adapters = self.voice.adapters
         with in_place({name: named[name] for name in values}, values), \
@@ -125,12 +154,12 @@ class Trainer:
         began = time.monotonic()
         if self.company and self.company.rank == 0:
             self.company.tell(STEP, self.setting)  # which only this process has tried out
-        self.voice.model.module.train()
+        self._learner.model.module.train()
         self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
         losses = self._learn()
         if self._average:
             self._average.follow()
-        self.voice.model.module.eval()
+        self._learner.model.module.eval()
         self.step += 1
         self.step_seconds = time.monotonic() - began
         self.seconds += self.step_seconds
@@ -176,11 +205,11 @@ class Trainer:
 
     def state(self) -> TrainerState:
         """Everything the next step depends on, beside the rows and adapters themselves."""
+        if self.company and self.company.rank == 0:
+            self.company.tell(STATE)
         tensors = checkpoint.optimizer_tensors(self.optimizer, self._names)
         tensors |= self._random.state()
         if self.company:
-            if self.company.rank == 0:
-                self.company.tell(STATE)
             tensors |= self.company.gathered(self._random.state())
         tensors["skipped"] = torch.tensor(self.skipped)
         tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
@@ -190,6 +219,7 @@ class Trainer:
         tensors |= optimization.scaler_state(self._work.scaler)
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
+        tensors = sharding.whole(tensors, keep=self.company is None or self.company.rank == 0)
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors,
                             self.setting)
 
@@ -208,22 +238,7 @@ class Trainer:
         if allocation := self._allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
-        self.use(state.setting)
-
-    def _estimate_importance(self, anchors: Anchors, rehearsed: Sequence[Utterance]) -> None:
-        """How much the base languages depend on each number of the base, from clips to rehearse."""
-        if not rehearsed:
-            raise UserError("The importance of the base's numbers (ewc) is estimated on clips to rehearse; there are "
-                            "none.", "Set ewc to 0, or rehearse clips: see the options of replay.")
-
-        def loss(item: Utterance) -> torch.Tensor:
-            sample = training_data.sample(item, item, self.voice.model.prompt_length)
-            with self.precision.autocast():
-                losses = self.voice.model.losses([sample], LossOptions())
-            return losses.speech_sum / losses.speech_count
-
-        chosen = rehearsed[:self.options.fisher_clips]
-        anchors.estimate([partial(loss, item) for item in chosen])
+        self.use(self.setting if self.sharded else state.setting)  # in parts there is one setting throughout
 
     @property
     def _allocation(self) -> RankAllocation | None:
@@ -234,7 +249,8 @@ class Trainer:
         try:
             rank, size = (self.company.rank, self.company.size) if self.company else (0, 1)
             own, own_seeds = feed.shared(drawn, seeds, rank, size)
-            passes = feed.passes(own, self.setting.size(self.options.batch_size))
+            shares = [-(-len(batch.samples) // size) for batch in drawn] if self.sharded else ()
+            passes = feed.passes(own, self.setting.size(self.options.batch_size), shares)
             return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
                                           [rehearsed for _, rehearsed in passes])
         except NotFinite as fault:
@@ -247,26 +263,18 @@ class Trainer:
         return None
 
     def _shrink(self) -> None:
-        """After a step ran out of memory: halve the passes, and once they are single clips recompute activations."""
+        """After a step ran out of memory: compute the next ones in a setting that takes less."""
+        if self.sharded:
+            raise UserError(
+                f"The memory of a device did not suffice at step {self.step + 1}. A sharded run cannot make its passes "
+                "smaller on the way: all processes take each of them.",
+                "Start a run with half the batch_size and twice the accumulation, which takes the same steps.")
         self.optimizer.zero_grad(set_to_none=True)
         if self.voice.device.type == "cuda":
             torch.cuda.empty_cache()
-        batch_size, before = self.options.batch_size, self.setting
-        smaller = before.halved(batch_size)
-        if smaller is None and not before.recompute and self.options.activation_checkpointing == "auto":
-            smaller = replace(before, recompute=True)
-        if smaller is None:
-            raise UserError(
-                f"The memory of the device did not suffice for a single clip at step {self.step + 1}.",
-                "Close what else uses the device, leave out the longest clips, or train where there is more memory.",
-            )
+        smaller, said = fitting.after_shortage(self.setting, self.options, self.step + 1)
         self.use(smaller)
-        again = " and activations computed again in the backward pass" if smaller.recompute else ""
-        self._warn(
-            f"Out of memory at step {self.step + 1}: passes of {smaller.size(batch_size)} clips instead of "
-            f"{before.size(batch_size)} from here on{again}, accumulated {smaller.parts * self.options.accumulation} "
-            f"times a step instead of {before.parts * self.options.accumulation}. The step is taken again with the "
-            "same samples.")
+        self._warn(said)
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:

@@ -1,0 +1,132 @@
+"""A model in parts: each of several processes holds its share of what scope `full` trains, by torch's FSDP2.
+
+Weights that are trained, their gradients and the optimizer's moments are divided. A pass brings the
+weights of one block after the other together and lets them go (Zhao et al. 2023, arXiv:2304.11277),
+so all processes take each pass, or none does. Rank 0 therefore measures, speaks and saves with a
+whole model of its own beside, into which what was trained is brought before. Files hold whole
+tensors: a checkpoint is the one that a single process would write.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.training import scopes
+from core.voice_model.loading import VoiceModel
+from models.base import Losses, Predictions, SpeechModel
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def check(options: TrainOptions, processes: int, computed_in: torch.dtype | None = None) -> None:
+    """Raise `UserError` where a run with these options cannot be sharded, or has nothing from it."""
+    if options.sharding == "none":
+        return
+    reasons = [
+        (options.scope != "full" or scopes.has_adapters(options), "what it trains beside the base is small: only scope "
+         "`full` that changes the base itself has something to share out", "train with sharding `none`"),
+        (processes == 1, "there is one process, which would hold all of it", "ask for one process a GPU (`processes`)"),
+        (options.ewc > 0, "the importance of the base's numbers (ewc) is estimated on whole gradients",
+         "set ewc to 0; l2_sp pulls back without an estimate"),
+        (options.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
+         "choose the optimizer `adamw`, whose state is shared out"),
+        (options.compile == "on", "compiled layers were never tried in parts", "set compile to `off`"),
+        (options.precision == "float16" or computed_in is torch.float16,
+         "the scaled loss of float16 was never tried in parts", "choose the precision `bfloat16` or `float32`"),
+    ]
+    found = [(why, way) for wrong, why, way in reasons if wrong]
+    if found:
+        raise UserError(f"This run cannot be sharded: {'; '.join(why for why, _ in found)}.",
+                        f"{'; '.join(way for _, way in found)[:1].upper()}{'; '.join(way for _, way in found)[1:]}.")
+
+
+class Passes(nn.Module):
+    """The passes over a model in parts, as methods that FSDP watches; every process takes each of them."""
+
+    def __init__(self, model: SpeechModel) -> None:
+        super().__init__()
+        self.module, self._model = model.module, model
+
+    def forward(self, *given: Any, **named: Any) -> dict[str, Any]:
+        """A mapping, in which FSDP finds the tensors that the backward pass begins with."""
+        return dict(vars(self._model.losses(*given, **named)))
+
+    def losses(self, *given: Any, **named: Any) -> Losses:
+        """`SpeechModel.losses`."""
+        return Losses(**self(*given, **named))
+
+    def predictions(self, *given: Any, **named: Any) -> Predictions:
+        """`SpeechModel.predictions`."""
+        return self._model.predictions(*given, **named)
+
+
+def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: bool) -> tuple[VoiceModel, Passes]:
+    """`voice` in parts over `mesh`, and the passes over it; `guided`: with the loss on attention.
+
+    What is open to training is shared out, the rest stays where it is. `keep_whole`: `voice` stays as it is, and the
+    parts are those of a copy, which shares what is frozen.
+    """
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # it takes seconds to load
+
+    model = copy.copy(voice.model)
+    frozen = {value for value in model.module.parameters() if not value.requires_grad}
+    if keep_whole:
+        shared = (*frozen, *model.module.buffers())
+        model.module = copy.deepcopy(model.module, {id(value): value for value in shared})
+    for block in model.blocks(guided):
+        if any(value.requires_grad for value in block.parameters()):
+            fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
+    passes = Passes(model)
+    # Also the outermost lets go after each pass: what a teacher's pass brought together has other values.
+    fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
+    register_fsdp_forward_method(passes, "predictions")
+    return replace(voice, model=model), passes
+
+
+def whole(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+    """`tensors` with those in parts brought together, in the processor's memory; all processes ask for it.
+
+    Who does not `keep` them has empty ones in their place.
+    """
+    found = {}
+    for name, value in tensors.items():
+        if hasattr(value, "full_tensor"):
+            together = value.full_tensor()
+            value = together.cpu() if keep else together.new_empty(0)
+        found[name] = value
+    return found
+
+
+def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The whole `value` as `parameter` is: itself, or this process's part of it. Other shapes stay as they are."""
+    if not hasattr(parameter, "full_tensor") or hasattr(value, "full_tensor") or value.shape != parameter.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    part = distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements,
+                             src_data_rank=None)
+    return part.clone()  # in memory of its own, so that the whole is freed
+
+
+@torch.no_grad()
+def bring_together(parts: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
+    """Copy tensors in parts whole into those of the same names; other processes than rank 0 keep nothing."""
+    for name, value in parts.items():
+        found = value.full_tensor()  # type: ignore[attr-defined]
+        if into is not None:
+            into[name].copy_(found)
+
+
+def total(value: torch.Tensor) -> torch.Tensor:
+    """A number that was summed over parts, as a plain one on its device."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value

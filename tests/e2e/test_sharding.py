@@ -1,0 +1,130 @@
+"""Two processes that each hold a part of the model do what one does with twice the batch, and write the same files."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor, Shard
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core import train
+from core.job.journal import Result
+from core.job.reporter import StopRequested
+from core.training import checkpoint, company, opening, sharding, training_data
+from core.training.company import Company
+from core.training.feed import Batch, passes
+from core.training.trainer import Trainer
+from core.voice_model.precision import Precision
+from core.workspace import Workspace
+from tests.e2e.test_several_processes import losses
+from tests.worlds import Listener, extended_world, train_options
+
+CPU = torch.device("cpu")
+# Both layers have aligned heads, so that only without the loss on attention are they brought together one by one.
+FULL = {"scope": "full", "steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "text_dropout": 0.3, "replay": 0.34}
+CASES = {
+    "blocks": {"attention_weight": 0.0},
+    # One clip to rehearse in a batch, so that the second process has none for a pass that it must take.
+    "held back": {"replay": 0.2, "l2_sp": 0.5, "distillation": 0.5, "ema": 0.9, "accumulation": 2},
+    "layers": {"full_changes": "layers", "replay": 0.0, "attention_weight": 0.0, "activation_checkpointing": "off"},
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return extended_world(tmp_path / "workspace")
+
+
+def run(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> tuple[Listener, Result]:
+    listener = Listener(world.runs / name, stop_after)
+    try:
+        return listener, train.run(train_options(**{**FULL, **changes}), world, listener)
+    except StopRequested:
+        return listener, {}
+
+
+def files(world: Workspace, name: str, step: int) -> dict[str, dict[str, torch.Tensor]]:
+    folder = checkpoint.folder_of(world.runs / name, step)
+    return {path.relative_to(folder).as_posix(): load_file(path) for path in folder.rglob("*.safetensors")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Workspace, case: str) -> None:
+    one, _ = run(world, "one", batch_size=6, **CASES[case])
+    two, _ = run(world, "two", 3, batch_size=3, processes=2, sharding="full", **CASES[case])
+    for name, tensors in files(world, "one", 3).items():
+        seen = files(world, "two", 3)[name]
+        assert {key for key in seen if not key.startswith("rank-1/")} == set(tensors)
+        for key, value in tensors.items():
+            torch.testing.assert_close(seen[key], value, rtol=1e-2, atol=1e-4)
+    alone, result = run(world, "two", batch_size=6, **CASES[case])
+    assert len(losses([two])) == len(losses([alone])) == 3
+    for mine, wanted in zip(losses([two, alone]), losses([one]), strict=True):
+        assert mine == pytest.approx(wanted, rel=1e-4)
+    assert result["certificate"] == "passed"
+
+
+def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a single process, whose part is the whole, because several take long to start."""
+    monkeypatch.setattr(sharding, "check", lambda *given: None)  # which refuses one process
+    options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    company.meet(f"tcp://127.0.0.1:{port}", 0, 1, CPU)
+    try:
+        trainer, alone = trainer_of(world, options, Company()), trainer_of(world, options, None)
+        assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
+                   for value in trainer.trained.named.values())
+        assert trainer.setting.recompute  # who shards is short of memory
+        mine, wanted = (one.take_step() for one in (trainer, alone))
+        assert (mine.speech, mine.text, mine.gradient_norm) == pytest.approx(
+            (wanted.speech, wanted.text, wanted.gradient_norm), rel=1e-5)
+        moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
+        assert moments
+        assert all(isinstance(value, DTensor) for value in moments)
+        with trainer.averaged():
+            whole = dict(trainer.voice.model.module.named_parameters())
+            for name, value in alone.trained.named.items():
+                assert not isinstance(whole[name], DTensor)
+                torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
+    finally:
+        company.leave()
+
+
+def trainer_of(world: Workspace, options: TrainOptions, beside: Company | None) -> Trainer:
+    if beside is None:
+        options = options.model_copy(update={"sharding": "none"})
+    voice = opening.new_voice(options, world, CPU)
+    return Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
+                   Precision("cpu", torch.float32, "for the test"), company=beside)
+
+
+def test_passes_of_nothing_fill_a_smaller_share() -> None:
+    own = [Batch([1, 2, 3], ["a", "b", "c"]), Batch([], [], rehearsed=True)]  # type: ignore[list-item]
+    assert passes(own, 2, [4, 1]) == [([1, 2], False), ([3], False), ([], True)]
+    assert passes(own, 1, [4, 1]) == [([1], False), ([2], False), ([3], False), ([], False), ([], True)]
+    assert passes(own, 2) == [([1, 2], False), ([3], False)]
+
+
+def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
+    sharding.check(train_options(scope="full", sharding="full"), 2)
+    sharding.check(train_options(scope="gated"), 1)
+    for changes, processes, said in (
+            ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_changes": "adapters"}, 2, "small"),
+            ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
+            ({"scope": "full", "optimizer": "adamw8bit"}, 2, "bitsandbytes"),
+            ({"scope": "full", "compile": "on"}, 2, "compiled"),
+            ({"scope": "full", "precision": "float16"}, 2, "float16")):
+        with pytest.raises(UserError, match=said):
+            sharding.check(train_options(sharding="full", **changes), processes)
+    with pytest.raises(UserError, match="float16"):
+        sharding.check(train_options(scope="full", sharding="full"), 2, torch.float16)
