@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from config.languages import language_name
 from config.schema import PrepareOptions
 from core import compute
 from core.dataset import measuring, token_fit
 from core.dataset.importing import import_dataset
+from core.dataset.languages import named
 from core.dataset.lengths import tell_of_long, too_long
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Progress, Result, Warned
@@ -45,7 +45,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     model_folder = workspace.model(options.model)
     with stage(reporter, "import"):
         front_end = family(family_of(workspace, options.model)).front_end(model_folder)
-        _check_new(options, front_end)
+        _tell_known(options, front_end, reporter)
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
@@ -66,13 +66,30 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     }
 
 
-def _check_new(options: PrepareOptions, front_end: FrontEnd) -> None:
+def _tell_known(options: PrepareOptions, front_end: FrontEnd, reporter: Reporter) -> None:
+    """Say what recordings in a language of the base are good for; it reads their texts as it always did."""
+    if options.language not in front_end.base_languages:
+        return
+    known = f"The model {options.model!r} speaks {named(options.language)} already"
+    if options.rules:
+        raise UserError(f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
+                        "Leave the text rules out, or give the code of the language that is to be added.")
+    reporter.emit(Warned(
+        f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope `full` "
+        f"can rehearse them and measure its drift by them (--replay-datasets {options.dataset}). If they are in "
+        "another language, prepare them under another name with its code."))
+
+
+def _fits(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, longest: int,
+          reporter: Reporter) -> TokenFit:
+    """How the texts fit the tokenizer that will read them: the base's own, or the newest of the new language."""
     if options.language in front_end.base_languages:
-        raise UserError(
-            f"The model {options.model!r} speaks {language_name(options.language)} ({options.language}) already: "
-            "nothing of it may change.",
-            f"Give the code of the language to add; {', '.join(front_end.base_languages)} are there.",
-        )
+        if missing := front_end.unready(options.language):
+            reporter.emit(Warned(f"The texts could not be counted, and cannot be rehearsed yet: {missing}"))
+            return NO_TOKENIZER
+        return token_fit.fit_own(dataset.clips, front_end, longest)
+    tokenizer = token_fit.newest_tokenizer(workspace, front_end, options.language)
+    return token_fit.fit(dataset.clips, workspace, tokenizer, longest) if tokenizer else NO_TOKENIZER
 
 
 def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, extractor: Extractor,
@@ -85,8 +102,7 @@ def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, fron
     reading = text_rules.reading(workspace, options.rules, options.language,
                                  for_language(options.language, front_end.style))
     longest_text = chosen.longest_text(folder) - 3  # start, tag and stop
-    tokenizer = token_fit.newest_tokenizer(workspace, front_end, options.language)
-    fits = token_fit.fit(dataset.clips, workspace, tokenizer, longest_text) if tokenizer else NO_TOKENIZER
+    fits = _fits(options, workspace, dataset, front_end, longest_text, reporter)
     token_fit.tell(fits, reporter)
     return measuring.index(dataset, workspace, reporter, reading, options.rules, longest_text, over, fits), fits
 

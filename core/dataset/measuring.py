@@ -54,8 +54,9 @@ def index(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: R
     `over`: by id, in words, the clips whose speech is longer than the model can hold. `fits`: by a tokenizer.
     """
     measure_dataset(dataset, workspace, reporter)
+    in_tokens = fits.own or fits.tokenizer  # which say better than characters what is too long
     about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
-             "longest_text": "0" if fits.tokenizer else str(longest_text),  # tokens say it better than characters
+             "longest_text": "0" if in_tokens else str(longest_text),
              "tokenizer": fits.tokenizer, "longest_tokens": str(longest_text)}
     faulty = build(workspace, dataset, _spoken(dataset, workspace, reading, over, fits), about)
     if faulty:

@@ -20,7 +20,8 @@ _NAMED = 5
 class TokenFit:
     """By clip: the characters that the tokenizer does not know, and in words, texts that are too long in tokens."""
 
-    tokenizer: str = ""  # empty: there is none yet
+    tokenizer: str = ""  # empty: there is none yet, or it is the base's own
+    own: bool = False  # by the base's own tokenizer
     unknown: dict[str, str] = field(default_factory=dict)
     too_long: dict[str, str] = field(default_factory=dict)
 
@@ -44,8 +45,15 @@ def newest_tokenizer(workspace: Workspace, base: FrontEnd, language: str) -> str
 
 def fit(clips: Iterable[Clip], workspace: Workspace, tokenizer: str, longest: int) -> TokenFit:
     """How `clips` fit the merged tokenizer of that name, and a model that holds `longest` tokens of text alone."""
-    front_end = FrontEnd.load(workspace.tokenizers / tokenizer)
-    made = TokenFit(tokenizer)
+    return _counted(TokenFit(tokenizer), clips, FrontEnd.load(workspace.tokenizers / tokenizer), longest)
+
+
+def fit_own(clips: Iterable[Clip], base: FrontEnd, longest: int) -> TokenFit:
+    """The same for clips in a language of the base, which its own tokenizer reads."""
+    return _counted(TokenFit(own=True), clips, base, longest)
+
+
+def _counted(made: TokenFit, clips: Iterable[Clip], front_end: FrontEnd, longest: int) -> TokenFit:
     for clip in clips:
         count = len(front_end.body(clip.text, clip.language))
         if count > longest:
@@ -57,18 +65,20 @@ def fit(clips: Iterable[Clip], workspace: Workspace, tokenizer: str, longest: in
 
 def tell(found: TokenFit, reporter: Reporter) -> None:
     """Warn of what does not fit, with the first names."""
-    if not found.tokenizer:
+    if not found.tokenizer and not found.own:
         return
-    reporter.emit(Plan((f"Texts are counted by the tokenizer {found.tokenizer}, the last one of this language.",)))
+    use, reader = ("trained on", f"the tokenizer {found.tokenizer}") if found.tokenizer else ("rehearsed", "the model")
+    way = "Make the tokenizer anew on this dataset, or write" if found.tokenizer else "Write"
+    if found.tokenizer:
+        reporter.emit(Plan((f"Texts are counted by {reader}, the last one of this language.",)))
     if found.unknown:
         characters = sorted(set("".join(found.unknown.values())))
         reporter.emit(Warned(
-            f"{len(found.unknown)} texts have characters that the tokenizer {found.tokenizer} does not know and will "
-            f"not be trained on with it: {name_characters(characters)}, as in {_first(found.unknown)}. Make the "
-            "tokenizer anew on this dataset, or write these texts anew."))
+            f"{len(found.unknown)} texts have characters that {reader} does not know and will not be {use} with it: "
+            f"{name_characters(characters)}, as in {_first(found.unknown)}. {way} these texts anew."))
     if found.too_long:
-        reporter.emit(Warned(f"{len(found.too_long)} texts are longer than the model can hold and will not be trained "
-                             f"on: {_first(found.too_long)}. Cut these recordings, with their texts."))
+        reporter.emit(Warned(f"{len(found.too_long)} texts are longer than the model can hold and will not be {use}: "
+                             f"{_first(found.too_long)}. Cut these recordings, with their texts."))
 
 
 def _first(ids: Iterable[str]) -> str:

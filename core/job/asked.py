@@ -26,14 +26,17 @@ from config.schema import (
     TranscribeOptions,
 )
 from core import review
+from core.dataset import languages
 from core.incoming.recognisers import BUILT_IN
 from core.job.reader import JobBoard
 from core.job.state import JobState
-from core.library import catalog
+from core.library import catalog, offers, records
+from core.library.catalog import VoiceModel
+from core.library.records import ExtensionRecord
 from core.segments import folder
 from core.segments.folder import PREFIX
 from core.workspace import Workspace
-from data import augmentation
+from data import augmentation, manifest
 
 _ALSO = {"transcribe": "align", "segment": "align"}  # what else makes segments, and their texts
 
@@ -66,6 +69,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
+        _check_languages(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -90,6 +94,28 @@ def _check_tracker(name: str) -> None:
     if name != "none" and importlib.util.find_spec(name) is None:
         raise UserError(f"The tracker {name!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {name}), or choose no tracker.")
+
+
+def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
+    """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
+    try:
+        record = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+        model = record.origin.model
+        base = offers.languages(workspace, VoiceModel("", "base", model, workspace.model(model)))
+    except UserError:
+        return
+    if language := _language_of(workspace, options.dataset):
+        languages.check_target(options.dataset, language, record.languages, base)
+    for name in languages.names(options.replay_datasets) if options.scope == "full" else ():
+        if language := _language_of(workspace, name):
+            languages.check_rehearsed(name, language, base)
+
+
+def _language_of(workspace: Workspace, dataset: str) -> str:
+    try:
+        return manifest.load_card(workspace.dataset(dataset)).language
+    except UserError:
+        return ""
 
 
 def _maker(need: _Need, living: list[JobState], error: UserError) -> str:
@@ -145,6 +171,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
             yield _Need("extend", options.extension, workspace.extension)
             yield _Need("prepare", options.dataset, workspace.dataset if options.augmentation == 0 else
                         lambda name: augmentation.require(workspace.dataset(name)))
+            for name in languages.names(options.replay_datasets) if options.scope == "full" else ():
+                yield _Need("prepare", name, workspace.dataset)
             if options.adopt_weights:
                 yield _voice_model(workspace, options.adopt_weights)
         case SynthesizeOptions():

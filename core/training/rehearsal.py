@@ -3,12 +3,14 @@
 What the base speaks is what it knows, so no old data is needed: it is spoken once, before
 the first step, and kept in the run's folder, because a run that goes on has another model.
 A clip that it could not end by itself is left out. Half of the clips of a language are
-rehearsed, the other half measures the drift.
+rehearsed, the other half measures the drift. Datasets that were given win over texts, texts over
+clips that come with the model: whatever a person chose is used.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -19,6 +21,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.dataset import languages
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import tensor_files
@@ -29,8 +32,8 @@ from core.vocabulary import probe_sentences
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache
-from data.manifest import HELD_OUT
+from data.features import FeatureCache, Pack
+from data.manifest import HELD_OUT, Clip, Dataset
 from models.base import Features, Voice
 
 SPOKEN = "spoken"  # .json and .safetensors, in the run's folder
@@ -43,15 +46,19 @@ def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voice
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
-        return _own(options, workspace, voice, tell)
-    if voice.family.replay(voice.base_folder):
-        return replay.load(voice, voices)
-    if not voices:
+        found = _own(options, workspace, voice, tell)
+    elif not options.replay_texts.strip() and voice.family.replay(voice.base_folder):
+        found = replay.load(voice, voices)
+    elif voices:
+        found = replay.parted(_spoken(options, voice, voices, run, tell, watch))
+    else:
         tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
         return Replay((), ())
-    found = replay.parted(_spoken(options, voice, voices, run, tell, watch))
     if options.replay > 0 and not found.rehearsed:
         tell("There are no clips of base languages to rehearse: replay is off, expect more drift.")
+    if not found.probing:
+        tell("There are no clips to measure the base languages by: how they drift is not seen. Prepare the recordings "
+             "to replay with a held-out share.")
     return found
 
 
@@ -59,32 +66,48 @@ def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: C
     """The prepared datasets of base languages: training clips are rehearsed, held-out ones measure."""
     rehearsed: list[Utterance] = []
     probing: list[Utterance] = []
-    left_out = 0
-    for name in (part.strip() for part in options.replay_datasets.split(",") if part.strip()):
+    left_out = Counter[str]()
+    for name in languages.names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
         language = dataset.card.language
-        if language not in voice.front_end.base_languages:
-            raise UserError(f"The dataset {name!r} is in {language!r}, which the base model does not speak.",
-                            f"Rehearse clips of its languages: {', '.join(voice.front_end.base_languages)}.")
+        languages.check_rehearsed(name, language, voice.front_end.base_languages)
+        if missing := voice.front_end.unready(language):
+            raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
+                            "Install what is missing, or leave the dataset out of those to replay.")
         cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
-            known = clip.sha256 in pack or cache.has(clip.sha256)
-            if clip.language != language or not known:
-                left_out += 1
-                continue
-            arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
-            item = utterance(clip.id, clip.text, language, f"{name} {clip.speaker}", Features(**arrays),
-                             voice.front_end)
-            model = voice.model
-            fits = len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
-            left_out += not fits
-            if fits:
+            item = _own_clip(clip, dataset, voice, cache, pack)
+            if isinstance(item, str):
+                left_out[item] += 1
+            else:
                 (probing if clip.split == HELD_OUT else rehearsed).append(item)
+    prompted = replay.with_company(rehearsed)
+    if alone := len(rehearsed) - len(prompted):
+        left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
     if left_out:
-        tell(f"{left_out} clips of {options.replay_datasets} are not rehearsed: they have no features, are in another "
-             "language, or are longer than the model takes.")
-    return Replay(replay.with_company(rehearsed), tuple(probing))
+        said = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+        tell(f"Clips of {options.replay_datasets.strip()} that are neither rehearsed nor measured by: {said}.")
+    return Replay(prompted, tuple(probing))
+
+
+def _own_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> Utterance | str:
+    """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
+    language, front_end, model = dataset.card.language, voice.front_end, voice.model
+    if clip.language != language:
+        return f"are not in {language!r}"
+    if clip.sha256 not in pack and not cache.has(clip.sha256):
+        return f"have no features of this model: prepare them again with --model {voice.origin.model}"
+    arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
+    try:
+        item = utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features(**arrays),
+                         front_end)
+    except UserError:
+        if not front_end.unknown_characters(clip.text, language):
+            raise
+        return "have characters that the model does not know, such as digits: spell them out"
+    fits = len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+    return item if fits else "are longer than the model takes"
 
 
 def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from config.errors import UserError
+from core.dataset import languages
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -137,16 +138,8 @@ def nearest(item: Utterance, others: Sequence[Utterance]) -> Utterance:
 
 
 def _check_language(name: str, language: str, front_end: FrontEnd) -> None:
-    if language not in front_end.languages:
-        raise UserError(
-            f"The dataset {name!r} is in {language!r}; the extended model speaks {', '.join(front_end.languages)}.",
-            "Train a tokenizer on this dataset and extend the model with it.",
-        )
-    if not front_end.is_new(language):
-        raise UserError(
-            f"The dataset {name!r} is in {language!r}, which the base model already speaks: nothing of it may change.",
-            "Choose a dataset in the new language.",
-        )
+    base = front_end.base_languages
+    languages.check_target(name, language, [code for code in front_end.languages if code not in base], base)
 
 
 def utterance(name: str, text: str, language: str, speaker: str, features: Features, front_end: FrontEnd) -> Utterance:

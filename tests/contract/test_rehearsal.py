@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from config.errors import UserError
+from config.schema import PrepareOptions
+from core import prepare, train
+from core.job import asked
 from core.training import opening, rehearsal
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import manifest
+from data import audio, manifest
 from models.base import Generated
 from tests.contract.conftest import CPU, World
-from tests.worlds import ENGLISH, train_options
+from tests.worlds import ENGLISH, RATE, Listener, tone, train_options
 
 FULL = {"scope": "full", "replay": 0.5}
 
@@ -66,23 +69,78 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     assert json.loads((tmp_path / "spoken.json").read_text())[0][:2] == ["en", ENGLISH[0]]
 
 
+@pytest.fixture(scope="module")
+def with_english(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Listener]:
+    """A copy of the world in which a person prepared recordings of their own in English, and what the job told."""
+    source = tmp_path_factory.mktemp("recordings")
+    for index in range(10):
+        audio.save(source / f"{index}.wav", tone(index + 300, 0.6, (100.0, 220.0)[index % 2]), RATE)
+        words = f"{ENGLISH[index % 4]} {'abcdefghij'[index]}{' ☃' if index == 9 else ''}"  # no model knows a snowman
+        (source / f"{index}.txt").write_text(words, encoding="utf-8")
+    path = tmp_path_factory.mktemp("own") / "workspace"
+    workspace = Workspace.open(shutil.copytree(world.workspace.path, path))
+    listener = Listener(workspace.runs / "prepare")
+    prepare.run(PrepareOptions(source=str(source), dataset="mine", language="en", held_out=0.3,
+                               model=world.case.model, device="cpu"), workspace, listener)
+    return workspace, listener
+
+
+def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are_for(
+        with_english: tuple[Workspace, Listener]) -> None:
+    workspace, listener = with_english
+    assert manifest.load(workspace.dataset("mine")).card.language == "en"
+    told = " ".join(event.message for event in listener.of("warned"))
+    assert "speaks English (en) already, and nothing of it may change" in told
+    assert "--replay-datasets mine" in told
+    assert "1 texts have characters that the model does not know and will not be rehearsed with it: ☃" in told
+
+
 def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
-        voice: VoiceModel, world: World, tmp_path: Path) -> None:
-    workspace = Workspace.open(tmp_path / "workspace")
-    shutil.copytree(world.workspace.datasets / "demo-am", workspace.datasets / "mine")
-    shutil.rmtree(workspace.cache, ignore_errors=True)
-    shutil.copytree(world.workspace.cache, workspace.cache)
-    dataset = manifest.load(workspace.datasets / "mine")
-    english = [type(clip)(**{**vars(clip), "language": "en", "text": "the cat"}) for clip in dataset.clips]
-    manifest.save(workspace.datasets / "mine", manifest.make_card("mine", "en", "tones", english), english)
-    told: list[str] = []
-    options = train_options(**FULL, replay_datasets=" mine ")
-    found = rehearsal.gather(options, workspace, voice, {}, tmp_path, told.append)
-    assert (len(found.rehearsed), len(found.probing), told) == (12, 4, [])
+        with_english: tuple[Workspace, Listener], voice: VoiceModel, tmp_path: Path) -> None:
+    workspace, told = with_english[0], []
+    clips = [clip for clip in manifest.load(workspace.dataset("mine")).clips if "☃" not in clip.text]
+    found = rehearsal.gather(train_options(**FULL, replay_datasets=" mine, mine ", replay_texts="/no/such/file"),
+                             workspace, voice, {}, tmp_path, told.append)
+    assert {item.id for item in found.rehearsed} == {clip.id for clip in clips if clip.split == "train"}
+    assert {item.id for item in found.probing} == {clip.id for clip in clips if clip.split == "held_out"} != set()
     assert {item.language for item in found.rehearsed} == {"en"}
-    shutil.copytree(world.workspace.datasets / "demo-am", workspace.datasets / "new")
-    with pytest.raises(UserError, match="'new' is in 'am', which the base model does not speak"):
-        rehearsal.gather(train_options(**FULL, replay_datasets="mine,new"), workspace, voice, {}, tmp_path, told.append)
+    assert told == ["Clips of mine, mine that are neither rehearsed nor measured by: 1 have characters that the model "
+                    "does not know, such as digits: spell them out."]
+    with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
+        rehearsal.gather(train_options(**FULL, replay_datasets="mine,demo-am"), workspace, voice, {}, tmp_path, print)
+
+
+def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
+        with_english: tuple[Workspace, Listener], tmp_path: Path) -> None:
+    workspace = with_english[0]
+    options = train_options(**FULL, replay_datasets="mine", steps=2, checkpoint_every=2, judged_sentences=0)
+    listener = Listener(workspace.runs / "with-mine")
+    train.run(options, workspace, listener)
+    assert [set(event.languages) for event in listener.of("evaluated")] == [{"am", "en"}] * 2
+    assert not [event for event in listener.of("warned") if "rehearse" in event.message and "1 have" not in
+                event.message]
+    target = train_options(dataset="mine")
+    refused = "'mine' is in English .en., which the base model already speaks: nothing of it may change"
+    with pytest.raises(UserError, match=refused) as caught:
+        train.run(target, workspace, Listener(tmp_path / "refused"))
+    assert "--replay-datasets mine" in caught.value.hint
+    with pytest.raises(UserError, match=refused):
+        asked.check(workspace, "train", target)
+    with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
+        asked.check(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
+    with pytest.raises(UserError, match="no dataset named 'other'"):
+        asked.check(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
+    assert asked.check(workspace, "train", options) == ()
+
+
+def test_given_texts_are_spoken_although_the_model_comes_with_clips(
+        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [Generated(np.arange(4) + 1, "stop")] * 4
+    monkeypatch.setattr(type(voice.model), "generate", lambda *given: said)
+    options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [f"en\t{text}" for text in ENGLISH]))
+    found = rehearsal.gather(options, world.workspace, voice, voice.family.voices(voice.base_folder), tmp_path, print)
+    assert {item.text for item in (*found.rehearsed, *found.probing)} <= set(ENGLISH)
+    assert {item.id[:7] for item in (*found.rehearsed, *found.probing)} == {"spoken-"}
 
 
 def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: World, tmp_path: Path) -> None:

@@ -52,14 +52,21 @@ def test_dataset_is_written_with_audio_as_given_and_features(
     assert (progress[-1].done, progress[-1].total) == (6, 6)
 
 
-def test_a_language_of_the_base_is_refused_before_anything_is_read(
+def test_a_language_of_the_base_is_prepared_to_be_rehearsed_and_takes_no_rules(
         tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
-    known = base().base_languages[0]
-    asked = options(write_dataset(tmp_path / "in")).model_copy(update={"language": known})
-    with pytest.raises(UserError, match=f"speaks .*{known}.* already: nothing of it may change") as caught:
-        prepare.run(asked, workspace, Recorder())
-    assert known in caught.value.hint
-    assert workspace.list_datasets() == []
+    source = write_dataset(tmp_path / "in", ("the cat", "a red bird", "it has 5 birds"))
+    asked = options(source).model_copy(update={"language": "en"})
+    recorder = Recorder()
+    assert prepare.run(asked, workspace, recorder)["text_unknown"] == 1
+    assert "speaks English (en) already, and nothing of it may change" in recorder.warnings
+    assert "1 texts have characters that the model does not know and will not be rehearsed with it: 5" in (
+        recorder.warnings)
+    assert "tokenizer" not in recorder.warnings
+    found = {one.clip.id: one.findings for one in index_of(workspace, "d").all()}
+    assert "unknown characters" in {finding.kind for finding in found["clip2"]}
+    with pytest.raises(UserError, match="reads it in its own way: the text rules 'am' do not apply"):
+        prepare.run(asked.model_copy(update={"rules": "am", "dataset": "e"}), workspace, Recorder())
+    assert workspace.list_datasets() == ["d"]
 
 
 def test_a_tokenizer_that_is_there_counts_what_it_cannot_write(

@@ -142,7 +142,7 @@ def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace
     with pytest.raises(UserError, match="which the base model already speaks"):
         training_data.load(world, "english", voice)
     changed(world, "swahili", every=True, language="sw")
-    with pytest.raises(UserError, match="is in 'sw'; the extended model speaks en, fr, am"):
+    with pytest.raises(UserError, match="is in Swahili .sw.; the extended model learns Amharic .am. and speaks en, fr"):
         training_data.load(world, "swahili", voice)
 
 
