@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex
+from core.job.locks import FileLock
 from core.workspace import Workspace
 from data import manifest
 from data.manifest import Clip
 from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
+_LOCK_FILE, _PATIENCE_S = ".review.lock", 10.0
 FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
 """Kinds of findings that can be mended in the recording itself, and how."""
 
@@ -38,35 +42,124 @@ class Decision:
     fixes: tuple[str, ...] = ()  # of `data.mending`
 
 
-def decisions(workspace: Workspace, name: str) -> dict[str, Decision]:
-    """What was decided about clips of the dataset `name`, by id."""
-    path = workspace.dataset(name) / DRAFT_FILE
-    if not path.is_file():
-        return {}
-    return {str(row["id"]): Decision(**{**row, "fixes": tuple(row.get("fixes", ()))}) for row in _whole_lines(path)}
+class Decisions(dict[str, Decision]):
+    """The last decision about each clip, by id; not to be changed."""
+
+    @cached_property
+    def excluded(self) -> Counter[str]:
+        """How many are out, by the reason."""
+        return Counter(one.reason for one in self.values() if not one.included)
+
+    @cached_property
+    def mended(self) -> Counter[str]:
+        """How many have each mending."""
+        return Counter(fix for one in self.values() for fix in one.fixes)
+
+    @cached_property
+    def to_mend(self) -> int:
+        return sum(bool(one.fixes) and one.included for one in self.values())
+
+    @cached_property
+    def texts(self) -> int:
+        """How many texts are written anew."""
+        return sum(one.text is not None for one in self.values())
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The decisions in a file, but for one that was cut off while it was written."""
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        with suppress(ValueError):
+def decisions(workspace: Workspace, name: str) -> Decisions:
+    """What was decided about clips of the dataset `name`, by id; read again where the file has changed."""
+    return _draft(workspace.dataset(name) / DRAFT_FILE).read()
+
+
+class _Draft:
+    """The decisions in a file, of which only new lines are read: 50,000 of them take most of a second."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, Lock()
+        self._state: tuple[int, int, int] | None = None
+        self._content, self._read = b"", Decisions()
+
+    def read(self) -> Decisions:
+        with self._lock:
+            try:
+                about = self._path.stat()
+            except FileNotFoundError:
+                self._state, self._content, self._read = None, b"", Decisions()
+                return self._read
+            state = (about.st_ino, about.st_mtime_ns, about.st_size)
+            if state != self._state:
+                content = self._path.read_bytes()
+                known = len(self._content) if content.startswith(self._content) else 0
+                whole = content.rfind(b"\n") + 1
+                before = self._read if known else Decisions()
+                self._read = Decisions({**before, **_decided(content[known:])})
+                self._state, self._content = state, content[:whole]
+            return self._read
+
+
+@lru_cache(maxsize=8)
+def _draft(path: Path) -> _Draft:
+    return _Draft(path)
+
+
+def _decided(content: bytes) -> dict[str, Decision]:
+    """The decisions in lines, but for one that was cut off while it was written."""
+    found = {}
+    for line in content.decode("utf-8", "replace").split("\n"):
+        with suppress(ValueError, TypeError):
             row = json.loads(line)
             if isinstance(row, dict) and "id" in row:
-                yield row
+                found[str(row["id"])] = Decision(**{**row, "fixes": tuple(row.get("fixes", ()))})
+    return found
+
+
+def snapshot(workspace: Workspace, name: str) -> tuple[bytes, Decisions]:
+    """The file of the decisions about `name` as it is now, and what it says."""
+    path = workspace.dataset(name) / DRAFT_FILE
+    content = path.read_bytes() if path.is_file() else b""
+    return content, Decisions(_decided(content))
 
 
 def decide(workspace: Workspace, name: str, made: Iterable[Decision]) -> None:
     """Add decisions; a text without a word in it raises `UserError`."""
-    given = list(made)
-    for one in given:
+    with _deciding(workspace, name):
+        _add(workspace.dataset(name) / DRAFT_FILE, list(made))
+
+
+def change(workspace: Workspace, name: str, ids: Iterable[str], how: Callable[[Decision], Decision],
+           first: Callable[[str], Decision] = Decision) -> int:
+    """Decide anew about clips, from what is decided now, while nobody else does; how many that changes.
+
+    `first`: what stands for a clip about which nothing was decided yet.
+    """
+    with _deciding(workspace, name):
+        there = decisions(workspace, name)
+        before = [there.get(one) or first(one) for one in dict.fromkeys(ids)]
+        made = [how(one) for one in before]
+        changed = [one for one, old in zip(made, before, strict=True) if one != old]
+        _add(workspace.dataset(name) / DRAFT_FILE, changed)
+    return len(changed)
+
+
+@contextmanager
+def _deciding(workspace: Workspace, name: str) -> Iterator[None]:
+    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _PATIENCE_S)
+    if lock is None:
+        raise UserError(f"Others have been deciding about {name!r} for {_PATIENCE_S:g} s.", "Try again.")
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _add(path: Path, made: Sequence[Decision]) -> None:
+    for one in made:
         if one.text is not None and not any(map(str.isalnum, one.text)):
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
                             "Write what is said, or exclude the clip.")
-    lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in given)
-    path = workspace.dataset(name) / DRAFT_FILE
+    lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in made)
     torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
-    with open(path, "a", encoding="utf-8") as file:
-        file.write("\n" * torn + lines)
+    with open(path, "ab") as file:
+        file.write(("\n" * torn + lines).encode("utf-8", "replace"))
         file.flush()
         os.fsync(file.fileno())
 
@@ -87,39 +180,41 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
     """Take clips out of the next version; how many were not out already."""
-    there = decisions(workspace, name)
-    out = [replace(there.get(one, Decision(one)), included=False, reason=reason)
-           for one in ids if there.get(one, Decision(one)).included]
-    decide(workspace, name, out)
-    return len(out)
+    return change(workspace, name, ids,
+                  lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str) -> int:
     """Take out every clip with a finding of `kind`; how many were not out already."""
-    index = index_of(workspace, name)
-    return exclude(workspace, name, (one.clip.id for one in index.page(0, index.count(kind), kind)), kind)
+    return exclude(workspace, name, _with(workspace, name, kind), kind)
 
 
 def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
     """Have every clip with a finding of `kind` mended; how many were not to be already. `UserError`: it cannot be."""
-    fix, there, index = FIXES.get(kind, ""), decisions(workspace, name), index_of(workspace, name)
+    fix = FIXES.get(kind, "")
     if not fix:
         raise UserError(f"What is found as {kind!r} cannot be mended in the recording.",
                         f"Exclude these clips, or keep them. {', '.join(FIXES)} can be mended.")
-    made = [there.get(one.clip.id, Decision(one.clip.id)) for one in index.page(0, index.count(kind), kind)]
-    made = [replace(one, fixes=(*one.fixes, fix)) for one in made if fix not in one.fixes]
-    decide(workspace, name, made)
-    return len(made)
+    return change(workspace, name, _with(workspace, name, kind),
+                  lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
+
+
+def _with(workspace: Workspace, name: str, kind: str) -> list[str]:
+    """The clips with a finding of `kind`."""
+    index = index_of(workspace, name)
+    return [one.clip.id for one in index.page(0, index.count(kind), kind)]
 
 
 def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
     """Take back what was decided about all clips with a finding of `kind` at once; about how many."""
     fix = FIXES.get(kind, "")
-    undone = [replace(one, included=one.included or one.reason == kind, reason="" if one.reason == kind else one.reason,
-                      fixes=tuple(each for each in one.fixes if each != fix))
-              for one in decisions(workspace, name).values() if one.reason == kind or (fix and fix in one.fixes)]
-    decide(workspace, name, undone)
-    return len(undone)
+
+    def undone(one: Decision) -> Decision:
+        mine = not one.included and one.reason == kind
+        return replace(one, included=one.included or mine, reason="" if mine else one.reason,
+                       fixes=tuple(each for each in one.fixes if each != fix))
+
+    return change(workspace, name, list(decisions(workspace, name)), undone)
 
 
 def what_fix_does(kind: str, count: int, level_lufs: float | None) -> str:
@@ -132,8 +227,16 @@ def what_fix_does(kind: str, count: int, level_lufs: float | None) -> str:
     return ""
 
 
-def excluded(folder: Path) -> list[tuple[Clip, str]]:
+def excluded(folder: Path) -> Sequence[tuple[Clip, str]]:
     """What a reviewed dataset leaves out, each with the reason."""
     path = folder / EXCLUDED_FILE
-    rows = [row for _, row in manifest.read_json_lines(path)] if path.is_file() else []
-    return [(Clip(**row["clip"]), str(row["reason"])) for row in rows]
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return ()
+    return _excluded(path, about.st_ino, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _excluded(path: Path, inode: int, changed_ns: int) -> tuple[tuple[Clip, str], ...]:
+    return tuple((Clip(**row["clip"]), str(row["reason"])) for _, row in manifest.read_json_lines(path))

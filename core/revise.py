@@ -6,10 +6,7 @@ lies beside it in `originals`. Features and measures of what is new are made at 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,26 +18,25 @@ from config.schema import ReviseOptions
 from core import compute, review
 from core.dataset import token_fit
 from core.dataset.clip_index import ClipIndex, Judged, MeasureStore, build
+from core.dataset.recordings import write_audio
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.job.journal import Progress, Result
-from core.job.reporter import Reporter, check_stop, stage
+from core.job.journal import Result
+from core.job.reporter import Reporter, stage
 from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.prepare import extract_features
 from core.review import Decision
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
-from data import audio, augmentation, manifest
+from data import augmentation, manifest
 from data.clip_findings import Spoken
 from data.kept import in_parts
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
-from data.measures import Measures, measure
-from data.mending import mend
 from data.normalise import Reading
 from data.splits import Sides
 from models.registry import family
 
-DECIDED_FILE, REPORT_FILE, ORIGINALS = "decided.jsonl", "report.json", "originals"
+DECIDED_FILE, REPORT_FILE = "decided.jsonl", "report.json"
 _JUDGED_AT_ONCE = 256
 _WORDS = {TRAIN: "trained on", HELD_OUT: "held out"}
 
@@ -60,9 +56,12 @@ class Version:
 
 def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `datasets/SAVE_AS` of `datasets/DATASET`, with its features; hands back the counts."""
+    told: Result = {}
     with stage(reporter, "version"):
-        told = {} if _begun(options, workspace) else _counts(save_version(workspace, options.dataset, options.save_as,
-                                                                          reporter))
+        if _begun(options, workspace):
+            index_version(workspace, options.dataset, options.save_as)
+        else:
+            told = _counts(save_version(workspace, options.dataset, options.save_as, reporter))
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
         chosen = family(family_of(workspace, options.model))
@@ -74,11 +73,21 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
 
 
 def _begun(options: ReviseOptions, workspace: Workspace) -> bool:
-    """Whether the version was written already, by the same decisions, and only its features are to be made."""
-    target, draft = resolve_inside(workspace.datasets, options.save_as), workspace.dataset(options.dataset)
-    done, asked = target / DECIDED_FILE, draft / review.DRAFT_FILE
-    return (done.is_file() and asked.is_file() and done.read_bytes() == asked.read_bytes()
-            and manifest.load_card(target).reviewed == options.dataset)
+    """Whether the version was written already, by the same decisions, and only what follows is to be made.
+
+    One that was cut short before its clips were sorted is gone on with, whatever was decided since.
+    """
+    target = resolve_inside(workspace.datasets, options.save_as)
+    done = target / DECIDED_FILE
+    if not done.is_file() or manifest.load_card(target).reviewed != options.dataset:
+        return False
+    asked, _ = review.snapshot(workspace, options.dataset)
+    written = done.read_bytes()
+    return asked == written or (asked.startswith(written) and not _indexed(workspace, target))
+
+
+def _indexed(workspace: Workspace, folder: Path) -> bool:
+    return ClipIndex.exists(workspace, manifest.load_card(folder).fingerprint)
 
 
 def _counts(version: Version) -> Result:
@@ -92,21 +101,21 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     target = resolve_inside(workspace.datasets, new)
     if target.exists():
         raise UserError(f"There already is a dataset named {new!r}.", "Choose another name: none is written over.")
-    made, out = review.decisions(workspace, name), review.excluded(dataset.folder)
+    (decided, made), out = review.snapshot(workspace, name), review.excluded(dataset.folder)
     known = {clip.id for clip in dataset.clips} | {clip.id for clip, _ in out}
     if strange := sorted(set(made) - known):
         raise UserError(f"{dataset.folder / review.DRAFT_FILE} names clips that {name!r} does not have: {strange[:3]}.",
                         "Take these lines out of the file.")
-    index = ClipIndex(workspace, dataset.card.fingerprint)
-    about = index.about()
-    reading = text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
+    reading = _reading(workspace, dataset)
     clips, left_out, version = _apply(dataset, out, made, reading, target)
     _check(version, clips, name)
     with written_aside(target) as folder:
-        clips = _write_audio(dataset, clips, left_out, made, folder, workspace, reporter)
+        clips, mended = write_audio(dataset, clips, left_out, made, folder, workspace, reporter)
+        version = replace(version, mended=mended)
+        _check(version, clips, name)
         card = manifest.make_card(new, dataset.card.language, dataset.card.source, clips, dataset.card.licence)
         manifest.save(folder, replace(card, reviewed=name, split=dataset.card.split), clips)
-        shutil.copyfile(dataset.folder / review.DRAFT_FILE, folder / DECIDED_FILE)
+        (folder / DECIDED_FILE).write_bytes(decided)
         if (recipe := augmentation.load(dataset.folder)) is not None:
             augmentation.save(folder, recipe)  # of the same recordings: their variants are in the cache
         lines = (json.dumps({"clip": asdict(clip), "reason": reason}, ensure_ascii=False) + "\n"
@@ -114,11 +123,17 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
         (folder / review.EXCLUDED_FILE).write_text("".join(lines), encoding="utf-8")
         report = _report(dataset, version, clips, left_out, reading)
         (folder / REPORT_FILE).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    _index(workspace, manifest.load(target), index, reading, {**about, "dataset": new})
+    index_version(workspace, name, new)
     return version
 
 
-def _apply(dataset: Dataset, out: list[tuple[Clip, str]], made: Mapping[str, Decision], reading: Reading,
+def _reading(workspace: Workspace, dataset: Dataset) -> Reading:
+    """How the texts of a dataset were read when its clips were judged."""
+    about = ClipIndex(workspace, dataset.card.fingerprint).about()
+    return text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
+
+
+def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], made: Mapping[str, Decision], reading: Reading,
            target: Path) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]], Version]:
     """The clips that are in, those that are out with the reason, and what differs."""
     reasons = {clip.id: reason for clip, reason in out}
@@ -197,56 +212,6 @@ def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:
                         "Include some again.")
 
 
-def _write_audio(dataset: Dataset, clips: Sequence[Clip], left_out: Sequence[tuple[Clip, str]],
-                 made: Mapping[str, Decision], folder: Path, workspace: Workspace,
-                 reporter: Reporter) -> tuple[Clip, ...]:
-    """The recordings of the version: linked, or written anew where they are mended, with the old one beside them."""
-    (folder / "audio").mkdir()
-    for clip, _ in left_out:
-        _link(dataset.audio_path(clip), folder / clip.audio)
-    store = MeasureStore(workspace)
-    wanted = [clip for clip in clips if clip.id in made and made[clip.id].fixes]
-    there = store.load(clip.sha256 for clip in wanted)
-    level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
-    written = []
-    for at, clip in enumerate(clips, start=1):
-        check_stop(reporter, "Stopped before the version was written; nothing is kept of it.")
-        fixes = made[clip.id].fixes if clip.id in made else ()
-        if not fixes or clip.sha256 not in there:
-            _link(dataset.audio_path(clip), folder / clip.audio)
-            written.append(clip)
-        else:
-            new, measures = _mended(dataset, clip, there[clip.sha256], fixes, level, folder)
-            store.save({new.sha256: measures})
-            written.append(new)
-            reporter.emit(Progress(at, len(clips), "clips", f"{clip.id} mended"))
-    return tuple(written)
-
-
-def _mended(dataset: Dataset, clip: Clip, measures: Measures, fixes: Sequence[str], level: float | None,
-            folder: Path) -> tuple[Clip, Measures]:
-    """The clip with its recording mended, as 24-bit FLAC; the old recording is kept under `originals`."""
-    waveform, rate = audio.read(dataset.audio_path(clip))
-    target = measures.level_lufs if level is None else level
-    done = mend(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
-    content = audio.as_flac(done, rate)
-    path = f"audio/{clip.id}.flac"
-    (folder / path).write_bytes(content)
-    (folder / ORIGINALS).mkdir(exist_ok=True)
-    _link(dataset.audio_path(clip), folder / ORIGINALS / Path(clip.audio).name)
-    duration_s = len(done) / rate
-    return (replace(clip, audio=path, sha256=hashlib.sha256(content).hexdigest(), duration_s=duration_s),
-            measure(done, rate))
-
-
-def _link(source: Path, target: Path) -> None:
-    """The recording in another folder too, without another copy where the disk can do that."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
 def _report(dataset: Dataset, version: Version, clips: tuple[Clip, ...], left_out: list[tuple[Clip, str]],
             reading: Reading) -> dict[str, object]:
     """The report of the dataset with what was left out by hand among its errors."""
@@ -264,12 +229,20 @@ def _report(dataset: Dataset, version: Version, clips: tuple[Clip, ...], left_ou
             "characters": dict(sorted(characters.items()))}
 
 
-def _index(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading, about: Mapping[str, str]) -> None:
-    """Judge the new version: measures are there already, texts are read anew where they changed."""
+def index_version(workspace: Workspace, name: str, new: str) -> None:
+    """Judge the clips of `new`, a version of `name`, unless that was done.
+
+    Measures are there already, and texts are read anew where they changed.
+    """
+    if _indexed(workspace, workspace.dataset(new)):
+        return
+    base, dataset = manifest.load(workspace.dataset(name)), manifest.load(workspace.dataset(new))
+    old = ClipIndex(workspace, base.card.fingerprint)
+    about = {**old.about(), "dataset": new}
     tokenizer = about.get("tokenizer", "")
     there = tokenizer in workspace.list_tokenizers()
     fits = token_fit.fit(dataset.clips, workspace, tokenizer, int(about["longest_tokens"])) if there else NO_TOKENIZER
-    build(workspace, dataset, _spoken(workspace, dataset, old, reading, fits), about)
+    build(workspace, dataset, _spoken(workspace, dataset, old, _reading(workspace, base), fits), about)
 
 
 def _spoken(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading,

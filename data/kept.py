@@ -133,6 +133,7 @@ def in_order(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[st
             runs.append(tempfile.TemporaryFile())  # noqa: SIM115  closed below
             runs[-1].writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
             runs[-1].seek(0)
+            part.clear()  # before the next ones are gathered
         # UTF-8 sorts as its characters do.
         for line in heapq.merge(*((line[:-1] for line in run) for run in runs)):
             yield line.decode("utf-8", "surrogatepass")

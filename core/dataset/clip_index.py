@@ -181,6 +181,11 @@ class ClipIndex:
             raise UserError("The recordings of this dataset have not been measured yet.",
                             "Prepare it once more with its settings: what is there stays, and the rest is measured.")
 
+    @staticmethod
+    def exists(workspace: Workspace, fingerprint: str) -> bool:
+        """Whether the clips of this dataset were judged."""
+        return _path(workspace, fingerprint).is_file()
+
     def count(self, kind: str = "") -> int:
         """Clips with a finding of `kind`, or all."""
         table, words = ("kinds WHERE kind = ?", (kind,)) if kind else ("clips", ())

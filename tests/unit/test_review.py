@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +238,122 @@ def test_a_version_that_was_cut_short_goes_on_with_its_features(ready: Workspace
     review.exclude(ready, "d", ["clip4"], "pace")
     with pytest.raises(UserError, match="already is a dataset named 'd-2'"):
         revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
+
+
+def test_a_version_that_was_killed_before_its_clips_were_sorted_goes_on(ready: Workspace,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    review.exclude(ready, "d", ["clip3"], "pace")
+    with monkeypatch.context() as patch:
+        patch.setattr(revise, "build", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
+    assert ready.list_datasets() == ["d", "d-2"]
+    review.exclude(ready, "d", ["clip4"], "by ear")  # meanwhile, and for the version after this one
+    job = revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
+    assert (job["clips"], job["features"]) == (11, 11)
+    assert review.index_of(ready, "d-2").count() == 11
+
+
+def test_what_is_decided_while_a_version_is_written_is_not_said_to_be_in_it(ready: Workspace,
+                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    review.exclude(ready, "d", ["clip3"], "pace")
+    write = revise.write_audio
+
+    def later(*given: object) -> object:
+        review.exclude(ready, "d", ["clip4"], "by ear")
+        return write(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(revise, "write_audio", later)
+    folder = revise.save_version(ready, "d", "d-2", Recorder()).folder
+    assert "clip4" not in (folder / revise.DECIDED_FILE).read_text("utf-8")
+    assert any(clip.id == "clip4" for clip in versions(ready, "d-2").clips)
+
+
+def test_a_version_keeps_the_speakers_of_a_split_by_speaker_apart(ready: Workspace, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    lines = ["id,audio,text,speaker"]
+    for number in range(12):
+        write_clip(source / f"s{number}.wav", pitch=200 + 10 * number)
+        lines.append(f"s{number},s{number}.wav,{AMHARIC[number % 6]} {'አለ' if number < 6 else 'ነው'},p{number // 3}")
+    (source / "metadata.csv").write_text("\n".join(lines), "utf-8")
+    prepare.run(PrepareOptions(source=str(source), dataset="s", language="am", held_out=0.3, held_out_apart="speaker"),
+                ready, Recorder())
+    dataset = versions(ready, "s")
+    held, other, *_ = (clip for clip in dataset.clips if clip.split == HELD_OUT)
+    train = next(clip for clip in dataset.clips if clip.split == TRAIN)
+    review.decide(ready, "s", [Decision(train.id, text=other.text), Decision(held.id, text="ዝናብ መጣ ዛሬ")])
+    version = revise.save_version(ready, "s", "s-2", Recorder())
+    made = versions(ready, "s-2")
+    sides = {side: {clip.speaker for clip in made.clips if clip.split == side} for side in (TRAIN, HELD_OUT)}
+    assert not sides[TRAIN] & sides[HELD_OUT]
+    assert version.excluded == (train.id,)
+    assert review.excluded(made.folder)[0][1] == "overlap: its text is held out and its speaker is trained on"
+    assert next(clip.split for clip in made.clips if clip.id == held.id) == HELD_OUT
+
+
+def test_only_recordings_that_are_others_count_as_mended(ready: Workspace, tmp_path: Path) -> None:
+    quiet_and_silent(tmp_path / "in", ready)
+    review.fix_kind(ready, "q", "silence")
+    dataset = versions(ready, "q")
+    clips = {clip.id: clip for clip in dataset.clips}
+    dataset.audio_path(clips["q2"]).write_text("no sound any more")
+    for path in ready.cache.glob("measures-*.sqlite"):
+        path.unlink()  # the others can be measured again
+    review.decide(ready, "q", [Decision("q9", fixes=("trim",))])  # which has no silence at its ends
+    recorder = Recorder()
+    version = revise.save_version(ready, "q", "q-2", recorder)
+    assert set(version.mended) == {"q3", "q4"}
+    assert "q2 is not mended" in recorder.warnings
+    assert "q9 has nothing to mend" in recorder.warnings
+    assert "2 recordings mended" in (version.folder / "report.json").read_text("utf-8")
+
+
+def test_a_version_in_which_nothing_could_be_mended_is_none(ready: Workspace) -> None:
+    review.decide(ready, "d", [Decision("clip1", fixes=("trim",))])
+    with pytest.raises(UserError, match="Nothing was decided about 'd' that differs"):
+        revise.save_version(ready, "d", "d-2", Recorder())
+    assert ready.list_datasets() == ["d"]
+
+
+def test_two_who_decide_at_once_lose_nothing(workspace: Workspace) -> None:
+    (workspace.datasets / "d").mkdir(parents=True)
+    ready = threading.Barrier(8)
+
+    def with_fix(fix: str, one: Decision) -> Decision:
+        return replace(one, fixes=(*one.fixes, fix))
+
+    def work(number: int) -> None:
+        ready.wait()
+        for step in range(5):
+            review.change(workspace, "d", ["clip"], partial(with_fix, f"{number}-{step}"))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(review.decisions(workspace, "d")["clip"].fixes)) == 40
+
+
+def test_decisions_are_read_again_only_where_the_file_grew(workspace: Workspace,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = workspace.datasets / "many"
+    folder.mkdir(parents=True)
+    review.decide(workspace, "many", [Decision(f"c{number}") for number in range(500)])
+    parsed: list[int] = []
+    read = review._decided
+    monkeypatch.setattr(review, "_decided", lambda content: parsed.append(len(content)) or read(content))
+    assert len(review.decisions(workspace, "many")) == 500
+    whole = parsed.pop()
+    assert review.decisions(workspace, "many") is review.decisions(workspace, "many")
+    review.decide(workspace, "many", [Decision("c7", included=False, reason="by ear")])
+    assert review.decisions(workspace, "many").excluded == {"by ear": 1}
+    assert sum(parsed) < whole / 50
+    path = folder / review.DRAFT_FILE
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:3]), "utf-8")  # by hand
+    assert list(review.decisions(workspace, "many")) == ["c0", "c1", "c2"]
+    path.unlink()
+    assert review.decisions(workspace, "many") == {}
 
 
 def test_a_dataset_that_was_never_measured_says_so(ready: Workspace) -> None:
