@@ -67,19 +67,21 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.content is not None and self.hub.spend(faults, "lies"):
             blob = Blob(faults.content)
         size = blob.size if faults.truncate_to is None else faults.truncate_to
-        start = 0
-        if (wanted := self.headers.get("Range")) and not faults.no_ranges:
-            start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        start, end, wanted = 0, size, self.headers.get("Range")
+        if wanted and not faults.no_ranges:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start, end = int(first), min(size, int(last) + 1) if last else size
             if start >= size:
                 self.answer(416, None, Content_Range=f"bytes */{size}")
                 return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-        self.send_header("Content-Length", str(size - start))
+        part = (start, end) != (0, size)
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+        self.send_header("Content-Length", str(end - start))
         self.end_headers()
         if self.command != "HEAD":
-            self._send(name, blob, start, size, faults)
+            self._send(name, blob, start, end, faults)
 
     def _send(self, name: str, blob: Blob, start: int, end: int, faults: Faults) -> None:
         limits = [limit for limit in (faults.drop_after, faults.stall_after) if limit is not None]

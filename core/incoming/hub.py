@@ -126,8 +126,8 @@ class Hub:
         return Listing(repository, info.sha, files)
 
     @contextmanager
-    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[Body]:
-        """The bytes of `file` from `start` on; a hub that cannot do that gives them from 0 on.
+    def open(self, file: RemoteFile, start: int, patience_s: float, until: int | None = None) -> Iterator[Body]:
+        """The bytes of `file` from `start` up to `until` (None: its end); a hub that cannot do that gives all of them.
 
         Raises `Interrupted` also while the blocks are read. `patience_s` is for each wait for the network.
         """
@@ -137,8 +137,8 @@ class Hub:
         url = hf_hub_url(file.repository, file.name, revision=file.commit, endpoint=self.endpoint,
                          repo_type=None if self.kind == "model" else self.kind)
         headers = {**build_hf_headers(token=self.token or False), "Accept-Encoding": "identity"}
-        if start:
-            headers["Range"] = f"bytes={start}-"
+        if start or until is not None:
+            headers["Range"] = f"bytes={start}-{'' if until is None else until - 1}"
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=patience_s) as response):
             if start and response.status_code == 416:  # there is nothing behind `start`

@@ -1,28 +1,32 @@
-"""A dataset of the hub, by its id, into a folder: table by table, so that no more lies on the disk than is wanted.
+"""A dataset of the hub, by its id, on this machine for as long as it is imported.
 
 Parquet tables are taken where there are some, in the repository or where the hub keeps its own conversion; otherwise
-the repository's recordings, texts, tables and archives. The bytes come by
-`core.incoming.transfer`: resumed, checked, stoppable. Never loads torch.
+the repository's recordings, texts, tables and archives. The bytes come by `core.incoming.transfer`: resumed, checked,
+stoppable. Where few clips are wanted, little more than these is fetched. Never loads torch.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError
-from core.incoming.fetch import SPARE_BYTES, check_disk
-from core.incoming.hub import Hub, Listing, NoRevision, RemoteFile
-from core.incoming.transfer import Fetcher, Meter, Patience, ask
+from core.incoming.hub import Hub, Listing, NoRevision
+from core.incoming.hub_tables import STOPPED, Give, write_tables
+from core.incoming.transfer import Meter, Patience, ask
+from core.incoming.unfinished import begun, unfinished
 from core.incoming.unpack import SUFFIXES, unpack
-from core.job.reporter import Reporter, check_stop, size_text
-from data.importers import AUDIO_SUFFIXES, Skipped
+from core.job.journal import Warned
+from core.job.reporter import Reporter, size_text
+from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
-from data.importers.parquet import write_out
-from data.kept import Kept
 
 PREFIX = "hub:"
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
@@ -62,8 +66,9 @@ class Address:
 
 @dataclass(frozen=True)
 class Brought:
-    """What lies in the folder now."""
+    """A dataset of the hub on this machine, in a form that the importers know."""
 
+    folder: Path
     notes: tuple[str, ...]
     skipped: tuple[Skipped, ...] = ()
 
@@ -74,44 +79,60 @@ class _Order:
     language: str
     most: int
     hub: Hub
-    folder: Path
+    downloads: Path
     reporter: Reporter
     patience: Patience
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """What was asked for, to find what an earlier job began."""
+        address = self.address
+        return {"hub": self.hub.host, "repository": address.repository, "revision": address.revision,
+                "configuration": address.config, "language": self.language}
 
     def listing(self, revision: str) -> Listing:
         return ask(lambda: self.hub.list(self.address.repository, revision, self.patience.stall_s), self.reporter,
                    self.patience, self.address.repository)
 
-    def fetch(self, listing: Listing, names: list[str], folder: Path) -> list[Path]:
-        """Files of the repository, under their last names in `folder`."""
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [RemoteFile(listing.repository, listing.commit, name, listing.files[name]) for name in names]
-        total = sum(file.expected.size for file in files)
-        check_disk(folder, total, f"What is wanted of {listing.repository}")
-        fetcher = Fetcher(self.hub, Meter(self.reporter, total, stopped="Stopped before the dataset was written."),
-                          self.patience)
-        paths = []
-        for file in files:
-            path = folder.joinpath(*PurePosixPath(file.name).parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fetcher.fetch(file, path)
-            paths.append(path)
-        return paths
+    def give(self, listing: Listing) -> Give:
+        return Give(self.hub, listing, self.reporter, self.patience)
 
 
-def bring(address: Address, folder: Path, language: str, most: int, hub: Hub, reporter: Reporter,
-          patience: Patience = Patience()) -> Brought:  # noqa: B008  a frozen value
-    """Fetch the dataset into `folder` in a form that the importers know; about `most` clips of it, all for 0."""
-    order = _Order(address, language, most, hub, folder, reporter, patience)
-    listing = order.listing(address.revision or "main")
+@contextmanager
+def brought(address: Address, downloads: Path, language: str, most: int, hub: Hub, reporter: Reporter,
+            patience: Patience = Patience()) -> Iterator[Brought]:  # noqa: B008  a frozen value
+    """The dataset as long as the block lasts; about `most` clips of it, all for 0.
+
+    It lies in a folder of its own within `downloads`. What has come stays there when the block, or the fetching, does
+    not end well, and a later job goes on with it at the same commit.
+    """
+    order = _Order(address, language, most, hub, downloads, reporter, patience)
+    listing = _listing(order)
     tables = _tables(listing)
-    if not tables and not address.revision:
+    config = _chosen(order, list(tables)) if tables else address.config
+    name = "-".join(filter(None, (address.repository.replace("/", "--"), listing.commit[:12], config)))
+    with unfinished(downloads / safe_id(name), order.wanted, listing.commit, address.repository) as home:
+        yield _by_tables(order, listing, tables, config, home) if tables else _by_files(order, listing, home)
+
+
+def _listing(order: _Order) -> Listing:
+    """The files at the commit at which an earlier job began; else of the repository, or of the hub's conversion."""
+    if before := begun(order.downloads, order.wanted):
+        commit, there = before
+        try:
+            return order.listing(commit)
+        except NoRevision:
+            shutil.rmtree(there, ignore_errors=True)
+            order.reporter.emit(Warned(f"{order.address.repository} has no {commit[:12]} any more, with which this "
+                                       "import began; it begins again."))
+    listing = order.listing(order.address.revision or "main")
+    if not _tables(listing) and not order.address.revision:
         try:
             converted = order.listing(CONVERTED)
-            listing, tables = (converted, _tables(converted)) if _tables(converted) else (listing, tables)
+            return converted if _tables(converted) else listing
         except NoRevision:
             pass
-    return _by_tables(order, listing, tables) if tables else _by_files(order, listing)
+    return listing
 
 
 def _tables(listing: Listing) -> dict[str, list[str]]:
@@ -129,28 +150,17 @@ def _safe(listing: Listing) -> list[str]:
     return [name for name in listing.files if ".." not in PurePosixPath(name).parts and not name.startswith("/")]
 
 
-def _by_tables(order: _Order, listing: Listing, tables: dict[str, list[str]]) -> Brought:
-    config = _chosen(order, list(tables))
+def _by_tables(order: _Order, listing: Listing, tables: dict[str, list[str]], config: str, home: Path) -> Brought:
     splits = {name: _split_of(name, config) for name in tables[config]}
     several = len(set(splits.values())) > 1  # a single one is no split at all
-    rows = 0
-    with Kept() as ids:
-        for name in sorted(tables[config], key=lambda name: (splits[name] != "train", name)):
-            (path,) = order.fetch(listing, [name], order.folder / "tables")
-            for size in write_out(path, order.folder, splits[name] if several else "", ids):
-                rows += 1
-                check_stop(order.reporter, "Stopped before the dataset was written.")
-                if shutil.disk_usage(order.folder).free < size + SPARE_BYTES:
-                    raise UserError(f"The disk of {order.folder} is full after {rows} clips of {listing.repository}.",
-                                    "Free space, or take fewer clips: --most-clips.")
-                if rows == order.most:
-                    break
-            path.unlink()
-            if rows == order.most:
-                break
+    ordered = sorted(tables[config], key=lambda name: (splits[name] != "train", name))
+    rows, before = write_tables(order.give(listing), home, {name: splits[name] if several else "" for name in ordered},
+                                order.most)
     which = f", configuration {config}" if len(tables) > 1 else ""
-    return Brought((f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}{which}: {rows} clips of "
-                    f"{len(tables[config])} Parquet tables.",))
+    there = f", {before} of which were here already" if before else ""
+    return Brought(home / "content", (
+        f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}{which}: {rows} clips of {len(ordered)} "
+        f"Parquet tables{there}.",))
 
 
 def _chosen(order: _Order, configs: list[str]) -> str:
@@ -173,20 +183,45 @@ def _split_of(name: str, config: str) -> str:
     return SPLIT_NAMES.get(found[1].lower(), "") if found else ""
 
 
-def _by_files(order: _Order, listing: Listing) -> Brought:
-    config = order.address.config
+def _by_files(order: _Order, listing: Listing, home: Path) -> Brought:
+    config, give = order.address.config, order.give(listing)
     names = [name for name in _safe(listing) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
              and (not config or name.startswith(f"{config}/")) and not name.startswith(".")]
-    if not any(name.lower().endswith((*AUDIO_SUFFIXES, *SUFFIXES)) for name in names):
+    packed = [name for name in names if name.lower().endswith(SUFFIXES)]
+    heard = [name for name in names if name.lower().endswith(AUDIO_SUFFIXES)]
+    if not heard and not packed:
         raise UserError(f"{listing.repository} has no recordings, Parquet tables or archives that Lisan reads.",
                         "Look at its page; a dataset that a script makes cannot be read.")
+    content = home / "content"
+    content.mkdir(exist_ok=True)
+    plain = [name for name in names if name not in packed]
+    some = bool(order.most) and not packed
+    meter = Meter(order.reporter, None if some else sum(map(give.size, names)), 0, STOPPED)
+    if some:
+        give.fetch([name for name in plain if name not in heard], content, meter)
+        plain = _first(content, heard, order)
+    give.fetch(plain, content, meter)
     skipped: list[Skipped] = []
-    for path in order.fetch(listing, names, order.folder):
-        if path.name.lower().endswith(SUFFIXES):
-            inside = path.with_name(f"{path.name}.unpacked")
-            inside.mkdir()
-            skipped += unpack(path, inside, shutil.disk_usage(inside).free)
-            path.unlink()
-    total = size_text(sum(listing.files[name].size for name in names))
+    for path in give.fetch(packed, home / "archives", meter):
+        inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
+        shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
+        inside.mkdir(parents=True)
+        skipped += unpack(path, inside, shutil.disk_usage(inside).free, lambda size, name: meter.beat(name))
+    fetched = plain if some else names
     origin = f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}"
-    return Brought((f"{origin}: {len(names)} files, {total}.",), tuple(skipped))
+    return Brought(content, (f"{origin}: {len(fetched)} files, {size_text(sum(map(give.size, fetched)))}.",),
+                   tuple(skipped))
+
+
+def _first(content: Path, heard: list[str], order: _Order) -> list[str]:
+    """The recordings that the first clips want; the others are there as names without a byte.
+
+    Which these are, the importers say, who look whether a recording is there and do not open it.
+    """
+    for name in heard:
+        path = content.joinpath(*PurePosixPath(name).parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    rows = (entry for entry in import_source(content, order.language, foreign=True) if isinstance(entry, Row))
+    wanted = {os.path.realpath(row.audio) for row in islice(rows, order.most)}
+    return [name for name in heard if os.path.realpath(content / name) in wanted]

@@ -1,7 +1,8 @@
 """From what a person names to a folder or file on this machine: a path, an archive, a URL, or a dataset of the hub.
 
-What is fetched or unpacked lies in the workspace's cache while it is imported. It came from elsewhere, so it may name
-no file outside of its own folder.
+What is fetched lies in the workspace's cache until its import is whole, so that one that was stopped or failed goes on
+with it; what is unpacked, as long as the import runs. It came from elsewhere, so it may name no file outside of its own
+folder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import data
 from config.errors import UserError
 from core.incoming.hub import Hub
-from core.incoming.hub_dataset import PREFIX, Address, bring
+from core.incoming.hub_dataset import PREFIX, Address, brought
 from core.incoming.looking import UPLOADS
 from core.incoming.scratch import scratch
 from core.incoming.transfer import Patience
@@ -51,16 +52,15 @@ def gathered(source: str, language: str, workspace: Workspace, reporter: Reporte
     if source.startswith(PREFIX_SEGMENTS):
         yield Gathered(find(workspace, source), workspace.cache)
         return
+    downloads = workspace.cache / "downloads"
     with scratch(workspace) as folder:
         made = folder / "made"
         made.mkdir()
         if address := _on_the_hub(source):
-            (folder / "hub").mkdir()
             hub = Hub.from_environment("dataset")
-            brought = bring(address, folder / "hub", language, most, hub, reporter, patience)
-            yield Gathered(folder / "hub", made, True, brought.notes, brought.skipped)
+            with brought(address, downloads, language, most, hub, reporter, patience) as there:
+                yield Gathered(there.folder, made, True, there.notes, there.skipped)
             return
-        downloads = workspace.cache / "downloads"
         if _is_url(source):
             path = fetch(_as_file(source), downloads, reporter, patience)
         else:

@@ -6,45 +6,66 @@ https://huggingface.co/docs/datasets/about_dataset_features
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from config.errors import UserError
 from data.importers.columns import COLUMNS
 from data.importers.rows import safe_id, unused
 from data.kept import Kept
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
 MANIFEST, FOLDER = "manifest.jsonl", "audio"
 _ROWS = 16  # that are held at once
+_BUFFER = 1 << 17  # bytes of each column that are read at once
 _MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
           (b"\xff\xf3", ".mp3"), (b"\xff\xf2", ".mp3"))
 
 
-def write_out(path: Path, folder: Path, split: str, ids: Kept) -> Iterator[int]:
-    """Write the recordings of the table at `path` into `folder`, a line of its `manifest.jsonl` for each.
+def count_rows(table: Path | io.RawIOBase, name: str) -> int:
+    """How many rows a table has; of one that is read by parts, only its end is read."""
+    with _opened(table, name) as file:
+        return int(file.metadata.num_rows)
 
-    Yields the bytes of each row as it is written. `ids` remembers the names that are taken.
+
+def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: Kept) -> Iterator[int]:
+    """Write the recordings of the table called `name` into `folder`, a line of its `manifest.jsonl` for each.
+
+    Yields the bytes of each row once it is written. `ids` remembers the names that are taken. Only the columns that are
+    wanted are read, and no more rows than are asked for, but for a few.
     """
+    with _opened(table, name) as file:
+        columns = _columns(file.schema_arrow, name)
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        with open(folder / MANIFEST, "a", encoding="utf-8") as lines:
+            for batch in file.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(columns.values())),
+                                           use_threads=False):
+                for record in batch.to_pylist():
+                    values = {meaning: record[column] for meaning, column in columns.items()}
+                    yield _row(values, folder, split, ids, lines)
+
+
+@contextmanager
+def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
+    """The table, read a buffer at a time and not a whole group of rows, which may hold all of them."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            columns = _columns(table.schema_arrow, path)
-            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-            with open(folder / MANIFEST, "a", encoding="utf-8") as lines:
-                for batch in table.iter_batches(batch_size=_ROWS, columns=list(dict.fromkeys(columns.values()))):
-                    for record in batch.to_pylist():
-                        values = {name: record[column] for name, column in columns.items()}
-                        yield _row(values, folder, split, ids, lines)
+        with pyarrow.parquet.ParquetFile(table, buffer_size=_BUFFER, pre_buffer=False) as file:
+            yield file
     except pyarrow.ArrowException as error:
-        raise UserError(f"{path.name} could not be read as a Parquet table: {str(error)[:200]}.",
+        raise UserError(f"{name} could not be read as a Parquet table: {str(error)[:200]}.",
                         "It may be cut off: fetch it again.") from error
 
 
-def _columns(schema: Any, path: Path) -> dict[str, str]:
+def _columns(schema: Any, name: str) -> dict[str, str]:
     """The table's column for each meaning; a recording must be in it, with its bytes, and a text."""
     names = {name.lower(): name for name in schema.names}
     found = {}
@@ -55,7 +76,7 @@ def _columns(schema: Any, path: Path) -> dict[str, str]:
     holds = str(schema.field(found["audio"]).type) if "audio" in found else ""
     if "text" not in found or "bytes" not in holds:
         raise UserError(
-            f"{path.name} has the columns {', '.join(schema.names[:20])}; recordings within the table and a text are "
+            f"{name} has the columns {', '.join(schema.names[:20])}; recordings within the table and a text are "
             "wanted.",
             f"Lisan takes an audio column of bytes and a text called {', '.join(COLUMNS['text'][:4])} or the like.",
         )
@@ -73,6 +94,6 @@ def _row(record: dict[str, Any], folder: Path, split: str, ids: Kept, lines: Any
         name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
         (folder / name).write_bytes(content)
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),
-            "split": split}
+            "split": split, "bytes": len(content)}
     lines.write(json.dumps(line, ensure_ascii=False) + "\n")
     return len(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from small_data import AMHARIC, Recorder, write_clip, write_dataset
 from config.errors import UserError
 from core.incoming import sources
 from core.incoming.hub import Hub
-from core.incoming.hub_dataset import CONVERTED, Address, bring
+from core.incoming.hub_dataset import CONVERTED, Address, brought
 from core.incoming.transfer import Patience
 from core.incoming.web import fetch
 from core.workspace import Workspace
@@ -136,11 +137,15 @@ def table(folder: Path, texts: tuple[str, ...], first: int = 0) -> bytes:
     return made.getvalue()
 
 
-def brought(url: str, folder: Path, source: str, most: int = 0) -> str:
-    folder.mkdir()
+def taken(url: str, folder: Path, source: str, most: int = 0) -> str:
+    """What an import of `source` would read, in `folder`; what it says of it."""
     address = Address.parse(source, url)
     assert address is not None
-    return " ".join(bring(address, folder, "am", most, Hub(url, None, "dataset"), Recorder(), QUICK).notes)
+    downloads = folder.with_name(f"{folder.name} downloads")
+    with brought(address, downloads, "am", most, Hub(url, None, "dataset"), Recorder(), QUICK) as there:
+        shutil.copytree(there.folder, folder)
+    assert list(downloads.iterdir()) == []
+    return " ".join(there.notes)
 
 
 def test_tables_of_the_hub_become_recordings_with_ids_of_their_own(tmp_path: Path) -> None:
@@ -149,7 +154,7 @@ def test_tables_of_the_hub_become_recordings_with_ids_of_their_own(tmp_path: Pat
                               "am/train-00001-of-00002.parquet": table(tmp_path, AMHARIC[3:5], 3),
                               "am/test-00000-of-00001.parquet": table(tmp_path, AMHARIC[5:], 5),
                               "fr/train.parquet": b"another language"}, kind="dataset")
-        note = brought(hub.url, tmp_path / "all", "hub:me/speech")
+        note = taken(hub.url, tmp_path / "all", "hub:me/speech")
         assert "configuration am: 6 clips of 3 Parquet tables" in note
         rows = import_source(tmp_path / "all", foreign=True).rows
         assert [row.text for row in rows] == list(AMHARIC)
@@ -158,11 +163,11 @@ def test_tables_of_the_hub_become_recordings_with_ids_of_their_own(tmp_path: Pat
         assert rows[5].speaker == "s5"
         assert rows[4].audio.read_bytes() == (tmp_path / "4.wav").read_bytes()
         hub.sent.clear()
-        brought(hub.url, tmp_path / "some", f"{hub.url}/datasets/me/speech/viewer/am/train", most=2)
+        taken(hub.url, tmp_path / "some", f"{hub.url}/datasets/me/speech/viewer/am/train", most=2)
         assert len(import_source(tmp_path / "some").rows) == 2
         assert [name for name in hub.sent if name.endswith("parquet")] == ["am/train-00000-of-00002.parquet"]
         with pytest.raises(UserError, match="none is 'xx': am, fr"):
-            brought(hub.url, tmp_path / "none", "hub:me/speech/xx")
+            taken(hub.url, tmp_path / "none", "hub:me/speech/xx")
 
 
 def test_a_dataset_without_tables_comes_converted_or_as_files(tmp_path: Path) -> None:
@@ -172,18 +177,18 @@ def test_a_dataset_without_tables_comes_converted_or_as_files(tmp_path: Path) ->
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
         hub.add("me/files", {**{f"data/{name}": content for name, content in files.items() if name.endswith("wav")},
                              "data/metadata.jsonl": lines, "README.md": b"#", "../x.wav": b"evil"}, kind="dataset")
-        brought(hub.url, tmp_path / "files", "hub:me/files")
+        taken(hub.url, tmp_path / "files", "hub:me/files")
         assert [row.text for row in import_source(tmp_path / "files").rows] == list(AMHARIC[:2])
         hub.add("me/script", {"loader.py": b"import os"}, kind="dataset")
         with pytest.raises(UserError, match="has no recordings"):
-            brought(hub.url, tmp_path / "script", "hub:me/script")
+            taken(hub.url, tmp_path / "script", "hub:me/script")
         made = {"default/train/0000.parquet": table(tmp_path, AMHARIC[:1])}
         hub.repositories["me/script"].refs[CONVERTED] = hub.add("me/script", made, kind="dataset")
         hub.add("me/script", {"loader.py": b"import os"}, kind="dataset")
-        assert "1 clips" in brought(hub.url, tmp_path / "converted", "hub:me/script")
+        assert "1 clips" in taken(hub.url, tmp_path / "converted", "hub:me/script")
         hub.add("me/broken", {"data/train.parquet": b"PAR1 and nothing"}, kind="dataset")
         with pytest.raises(UserError, match=r"train\.parquet could not be read as a Parquet table"):
-            brought(hub.url, tmp_path / "broken", "hub:me/broken")
+            taken(hub.url, tmp_path / "broken", "hub:me/broken")
 
 
 @pytest.mark.parametrize(("source", "address"), [

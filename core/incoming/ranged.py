@@ -1,0 +1,116 @@
+"""A file of the hub that is read here and there without fetching it whole. Never loads torch.
+
+What is read comes in runs of blocks, each a file of its own in a folder, so that it is there already when the same is
+read again, by another job too. The hub tells no hash of a part: its length is checked, and whoever reads it sees
+whether it makes sense.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.incoming.hub import Body, Hub, Interrupted, RemoteFile
+from core.incoming.transfer import Fetcher, Meter, Patience
+from core.library.model_record import Expected
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BLOCK = 1 << 18  # bytes
+_LONGEST_RUN = 64  # blocks that come at once, after shorter runs before them
+
+
+class NoRanges(Exception):
+    """The hub gives the file from its beginning only."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The bytes from `first` on of a file as if they were the file."""
+
+    hub: Hub
+    whole: RemoteFile
+    first: int
+
+    @property
+    def host(self) -> str:
+        return self.hub.host
+
+    @contextmanager
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[Body]:
+        begin, size = self.first + start, self.whole.expected.size
+        with self.hub.open(self.whole, begin, patience_s, self.first + file.expected.size) as body:
+            if body.start != begin:
+                raise NoRanges
+            if body.total not in (None, size):
+                raise Interrupted(f"the hub says that the file has {body.total} bytes, and its list {size}")
+            yield Body(start, None, body.blocks)
+
+
+class Ranged(io.RawIOBase):
+    """`file` for reading, with its blocks in `folder`. Reading raises what a `Fetcher` raises, and `NoRanges`."""
+
+    def __init__(self, file: RemoteFile, folder: Path, hub: Hub, meter: Meter, patience: Patience) -> None:
+        self._file, self._folder, self._hub, self._meter, self._patience = file, folder, hub, meter, patience
+        self._at = 0
+        self._runs: dict[int, tuple[int, int]] = {}  # by block: the first of its run, and how many there are
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            first, _, count = path.name.partition("-")
+            if path.stat().st_size == self._span(int(first), int(count)):
+                self._note(int(first), int(count))
+            else:
+                path.unlink()  # its job was killed
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.expected.size}[whence]
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill `buffer`; less only at the file's end."""
+        view = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(view), self._file.expected.size - self._at))
+        done = 0
+        while done < wanted:
+            first, count = self._run(self._at // BLOCK)
+            with open(self._folder / f"{first}-{count}", "rb") as reading:
+                reading.seek(self._at - first * BLOCK)
+                got = reading.readinto(view[done:wanted])
+            done, self._at = done + got, self._at + got
+        return done
+
+    def _span(self, first: int, count: int) -> int:
+        """The bytes of a run."""
+        return min(self._file.expected.size, (first + count) * BLOCK) - first * BLOCK
+
+    def _note(self, first: int, count: int) -> None:
+        self._runs.update((number, (first, count)) for number in range(first, first + count))
+
+    def _run(self, number: int) -> tuple[int, int]:
+        """The run of the block; fetched, with as many more as lie before it, where it is not there."""
+        if number not in self._runs:
+            before = self._runs.get(number - 1)
+            last = -(-self._file.expected.size // BLOCK)
+            most = min(_LONGEST_RUN, 2 * before[1] if before else 1)
+            count = next((ahead for ahead in range(1, most) if number + ahead == last or number + ahead in self._runs),
+                         most)
+            name, size = f"{number}-{count}", self._span(number, count)
+            part = RemoteFile(self._file.repository, self._file.commit, self._file.name, Expected(size))
+            window = _Window(self._hub, self._file, number * BLOCK)
+            Fetcher(window, self._meter, self._patience).fetch(part, self._folder / name)
+            self._note(number, count)
+        return self._runs[number]
