@@ -9,7 +9,7 @@ from gradio.themes.utils.colors import Color
 
 _HERE = Path(__file__).parent
 STYLE_SHEET = _HERE / "style.css"
-SCRIPTS = (_HERE / "page.js", _HERE / "review.js")
+SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js")
 FONTS = _HERE / "fonts"
 
 _PINE = Color(

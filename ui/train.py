@@ -11,10 +11,14 @@ from config.errors import UserError
 from core import jobs
 from core.job import kept
 from core.job.state import JobState
-from ui import checkpoints, needs, present, presets, runs, steps, suggest, training
+from ui import checkpoints, needs, present, presets, runs, sample_grid, steps, suggest, training
 from ui.live import View
 from ui.markup import NOTHING, Html, join, span
 from ui.page import Page
+
+_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
+shown();
+watch('value', shown);"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class _Run:
     status: gr.HTML
     curves: gr.HTML
     samples: gr.HTML
+    more: gr.Row  # holds `everything`
+    everything: gr.Checkbox  # whether the grid of samples shows all steps and sentences
 
 
 def build(page: Page) -> None:
@@ -59,8 +65,11 @@ def _lay_out_run(page: Page) -> _Run:
         sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
         not_sure = gr.Button("No, let it finish", size="md")
     notice = gr.HTML(elem_classes="notices")
-    status, curves, samples = (gr.HTML(elem_id=f"run-{part}") for part in ("status", "curves", "samples"))
-    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, curves, samples)
+    status, curves = (gr.HTML(elem_id=f"run-{part}") for part in ("status", "curves"))
+    samples = gr.HTML(elem_id="run-samples", js_on_load=_GRID)
+    with gr.Row(visible=False, elem_classes="controls") as more:
+        everything = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
+    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, curves, samples, more, everything)
 
 
 def _lay_out_new_run(page: Page) -> None:
@@ -93,10 +102,12 @@ def _follow(page: Page, run: _Run) -> None:
     live.watch("run", page.run)
     live.panel(run.notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
     for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
-                              (run.samples, samples_view)):
+    live.watch("run.everything", run.everything)
+                              (run.samples, samples_view), (run.more, _more)):
         live.panel(component, render, "train")
     for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
                           (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
+    page.on(run.everything.input, lambda: [gr.skip()], [], [run.samples])
         live.panel(button, _visible_when(shown), "train")
 
 
@@ -136,7 +147,17 @@ def curves_view(view: View) -> Html:
 
 def samples_view(view: View) -> Html:
     state = chosen(view)
-    return training.samples(state) if state is not None and state.steps else NOTHING
+    return sample_grid.grid(state, _everything(view)) if state is not None and state.steps else NOTHING
+
+
+def _everything(view: View) -> bool:
+    return view.chosen.get("run.everything") == "True"
+
+
+def _more(view: View) -> object:
+    """Offer to show all where the grid does not."""
+    state = chosen(view)
+    return gr.update(visible=state is not None and not sample_grid.shown(state).whole)
 
 
 def preflight_view(view: View) -> Html:

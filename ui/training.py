@@ -1,12 +1,11 @@
-"""A training run as numbers, curves and samples. Pure functions of its state."""
+"""A training run as numbers and curves. Pure functions of its state."""
 
 from __future__ import annotations
 
-from core.job.journal import SampleMade
 from core.job.state import JobState
-from ui import media, present
+from ui import present
 from ui.curves import Series, chart, smooth
-from ui.markup import NOTHING, Html, div, element, paragraph, span
+from ui.markup import NOTHING, Html, div, element, span
 
 _MEMORY = {"gpu": "Peak memory, GPU", "process": "Peak memory, process"}
 _COLOURS = ("var(--series-1)", "var(--series-2)", "var(--series-3)", "var(--series-4)")
@@ -65,23 +64,6 @@ def numbers(state: JobState) -> Html:
     if best is not None:
         tiles.append(("Best checkpoint", f"step {best.step}"))
     return present.facts(tiles)
-
-
-def samples(state: JobState, most: int = 24) -> Html:
-    """Sentences spoken at the checkpoints, newest first, each with a player and the judge's error."""
-    if not state.samples:
-        return present.empty("At each checkpoint it speaks some sentences; they appear here.")
-    newest = sorted(state.samples, key=lambda sample: -sample.step)[:most]
-    return div("samples", *(_sample(state, sample) for sample in newest))
-
-
-def _sample(state: JobState, sample: SampleMade) -> Html:
-    when = f"step {sample.step}, {present.language_name(sample.language)}"
-    return div(
-        "sample", div("ends", span("small", when), error_word(sample.error)),
-        paragraph(element("span", sample.text, lang=sample.language)),
-        player(media.url("runs", state.id, sample.path), when),
-    )
 
 
 def player(address: str, label: str = "") -> Html:

@@ -33,6 +33,7 @@ from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
+SPOKEN = (SENTENCE, "ውሃ እፈልጋለሁ", "ዛሬ ጠዋት ወደ ገበያ ሄጄ ነበር፤ ቡና እና ዳቦ ገዛሁ")
 _PNG = bytes.fromhex(  # one grey pixel
     "89504e470d0a1a0a0000000d4948445200000001000000010800000000"
     "3a7e9b550000000a49444154789c6368000000820081dd436af40000000049454e44ae426082"
@@ -85,13 +86,14 @@ def train(job: Job, steps: int, total: int, *, finished: bool = False) -> None:
 
 
 def checkpoint(job: Job, step: int, speech: float) -> None:
-    """A checkpoint with its evaluation and one sample."""
+    """A checkpoint with its evaluation and samples, of which the last gets worse."""
     (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True, exist_ok=True)
     error = 0.15 + 0.7 * math.exp(-step / 200)
-    sample = f"samples/step-{step:06d}-am.wav"
-    tone(job.directory / sample)
+    for number, text in enumerate(SPOKEN, start=1):
+        sample = f"samples/step-{step:06d}/{number:02d}-am.wav"
+        tone(job.directory / sample)
+        append(job, SampleMade(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
     append(job, Evaluated(step, speech + 0.1, {"am": error, "en": 0.06, "fr": 0.08}),
-           SampleMade(step, "am", SENTENCE, sample, error),
            CheckpointSaved(step, f"checkpoints/step-{step:06d}", True))
 
 

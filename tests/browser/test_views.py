@@ -82,6 +82,25 @@ def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, o
     wait_until(lambda: line.get_attribute("points") != before, 20, page)
 
 
+def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=train")
+    cells = page.locator("#run-samples .takes-row").last.locator(".hear")
+    expect(cells).to_have_count(2)
+    expect(cells.nth(1)).to_contain_text(re.compile(r"\d+%\s*↑\d+"))
+    cells.nth(1).click()
+    page.evaluate("document.querySelector('#grid-sound').loop = true")
+    scenes.checkpoint(scene.training, 220, 1.9)
+    expect(cells).to_have_count(3)
+    wait_until(lambda: page.evaluate("(s => !s.paused && s.currentTime > 0)(document.querySelector('#grid-sound'))"),
+               20, page)
+    expect(cells.nth(1)).to_have_attribute("aria-pressed", "true")
+    cells.nth(1).focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
+    expect(cells.nth(1)).to_have_attribute("aria-pressed", "false")
+
+
 def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=doctor")
     expect(page.locator("#diagnosis .verdict")).to_contain_text("must be heard")
@@ -252,4 +271,4 @@ def test_an_app_that_was_restarted_shows_the_same(tmp_path: Path, open_page: Vis
         with served(tmp_path) as app:
             page = open_page(app.url + "?tab=train")
             expect(page.locator("#run-status")).to_contain_text(made[-1].id)
-            expect(page.locator("#run-samples audio")).to_have_count(1)
+            expect(page.locator("#run-samples .hear")).to_have_count(len(scenes.SPOKEN))

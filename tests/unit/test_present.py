@@ -207,8 +207,8 @@ def test_a_run_is_shown_with_its_numbers_curves_and_samples() -> None:
     )
     assert "50 of 100" in training.numbers(state)
     assert "polyline" in training.curves(state)
-    samples = training.samples(state)
-    assert 'src="media/runs/train-1/samples/50.ogg"' in samples
+    samples = train.samples_view(View("train", {"run": ""}, (state,)))
+    assert 'data-sound="media/runs/train-1/samples/50.ogg"' in samples
     assert "30% misheard" in samples
 
 
