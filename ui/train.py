@@ -100,14 +100,14 @@ def _follow(page: Page, run: _Run) -> None:
     """Let every part show how the run that is looked at stands."""
     live = page.live
     live.watch("run", page.run)
+    live.watch("run.everything", run.everything)
     live.panel(run.notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
     for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
-    live.watch("run.everything", run.everything)
                               (run.samples, samples_view), (run.more, _more)):
         live.panel(component, render, "train")
+    page.on(run.everything.input, lambda: [gr.skip()], [], [run.samples])
     for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
                           (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
-    page.on(run.everything.input, lambda: [gr.skip()], [], [run.samples])
         live.panel(button, _visible_when(shown), "train")
 
 
