@@ -1,13 +1,15 @@
 """Write a finetuned model for others: weights under the published names, front-end, certificate, card and samples.
 
-The export is whole or not there. The certificate is computed afresh, and the written files
-are loaded again and held against the checkpoint, before the export takes its name.
+The export is whole or not there. Its certificate is of the very files that are exported: one
+that rests on the same is taken, and else it is computed. The written files are loaded again and
+held against the checkpoint before the export takes its name.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,31 +21,34 @@ from safetensors import SafetensorError
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
+from core.job.counting import OneCount
 from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, Tell, check_stop, stage, telling
-from core.library import exports, model_card, records
+from core.job.reporter import Reporter, check_stop, stage, telling
+from core.library import exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
 from core.library.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_record
 from core.library.model_card import CardFacts
-from core.library.records import CheckpointRecord
-from core.proof import certificate, certify
+from core.library.records import CheckpointRecord, hash_file
+from core.proof import certificate, certify, rests_on
 from core.proof.certificate import Certificate, Check
 from core.speech import evaluate, originals
 from core.speech.speak import Speaker, joined
 from core.training import replay
-from core.voice_model.loading import VoiceModel, load
+from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from models.base import ExportFile
 
-_STOPPED = "Stopped on request: nothing was exported, and nothing of it is left. Resume begins the export again."
+_STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. Resume goes on, with the "
+            "certificate where that was made.")
+_WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
 README, EXAMPLE, SAMPLES, TRAINING = "README.md", "load_example.py", "samples", "training.yaml"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
-    (CERTIFICATE, "checks and errors, computed when the export was made"),
+    (CERTIFICATE, "checks and errors, computed from the files that were exported"),
     (RECORD, "where the model comes from"),
     (TRAINING, "the options it was trained with"),
     (EXAMPLE, "loads this export and speaks"),
@@ -62,31 +67,66 @@ class Sample:
 
 def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write `exports/NAME`; a failed check of the certificate that no override names raises `UserError`."""
-    ref = _checked(options, workspace)
     target = resolve_inside(workspace.exports, options.export)
+    if _made_before(target, reporter.directory):
+        record, proof = exports_record.read_record(target), certificate.read(target / CERTIFICATE)
+        return _result(target, record, proof, _overridden(proof, options))
+    ref = _checked(options, workspace)
+    folder, device = resolve(workspace, ref).folder, compute.prepare("cpu")  # bit equality is claimed for it
     with stage(reporter, "certificate"):
-        device = compute.prepare("cpu")  # the reference: bit equality is claimed for it
-        proof = certify.certify(workspace, ref, device, telling(reporter, _STOPPED))
+        proof, model, tell = _certified(workspace, folder, device, reporter)
         _block(proof, options.override)
     check_stop(reporter, _STOPPED)
-    model = load(workspace, ref, device)
     record = _record(workspace, ref, model, options.export, proof)
-    overridden = tuple(name for name in proof.failed() if name in options.override)
+    overridden = _overridden(proof, options)
     for name in overridden:
         reporter.emit(Warned(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
     languages = ", ".join(record.languages)
     reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
     with stage(reporter, "write"), _disk_explained(target), written_aside(target) as aside:
-        files = _write_model(aside, model, record, resolve(workspace, ref).folder)
+        files = _write_model(aside, model, record, folder)
         check_stop(reporter, _STOPPED)
-        tell = telling(reporter, _STOPPED)
         proof = _with_reload(aside, model, proof, tell)
         certificate.write(aside / CERTIFICATE, proof)
         samples = _speak(aside, workspace, model, tell)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
         exports.check(aside)
+        (reporter.directory / _WRITTEN).write_text(hash_file(aside / SUMS), encoding="utf-8")
     return _result(target, record, proof, overridden)
+
+
+def _made_before(target: Path, job: Path) -> bool:
+    """Whether this job, before it was cut off, has made just the export that is there."""
+    note = job / _WRITTEN
+    if not note.is_file() or not (target / SUMS).is_file():
+        return False
+    exports_record.check(target)
+    return hash_file(target / SUMS) == note.read_text(encoding="utf-8")
+
+
+def _certified(workspace: Workspace, folder: Path, device: torch.device,
+               reporter: Reporter) -> tuple[Certificate, VoiceModel, OneCount]:
+    """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
+    wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
+    kept = rests_on.find(workspace, folder.parent.parent, wanted)
+    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES)
+    model = work.finetuned if work else load_checkpoint(workspace, folder, device)
+    size = work.size if work else 0
+    still = len(_probes(model)) + len(_texts(workspace, model))
+    count = OneCount(telling(reporter, _STOPPED), size + still, certify.COUNTED)
+    if kept:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.created))
+        reporter.emit(Plan((f"The certificate of {made} rests on the same files: it is taken as it is.",)))
+        return kept, model, count
+    assert work is not None
+    proof = work.make(count.part(size))
+    rests_on.keep(workspace, proof)
+    return proof, model, count
+
+
+def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
+    return tuple(name for name in proof.failed() if name in options.override)
 
 
 def _checked(options: ExportOptions, workspace: Workspace) -> str:
@@ -147,15 +187,15 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, tell: Tell) -> Certificate:
+def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: OneCount) -> Certificate:
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
     again = exports.assemble(folder, model.device)
-    clips = replay.load(model, model.family.voices(model.base_folder)).probing
-    probes = replay.probes(clips, model.model.prompt_length)
+    probes = _probes(model)
+    tell = count.part(len(probes))
     equal = 0
-    for done, item in enumerate(probes):
-        tell(Progress(done, len(probes), "probes", "of the written files compared"))
+    for done, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
+        tell(Progress(done, len(probes), "probes", "of the written files compared"))
     tensors, reread = _all_tensors(model), _all_tensors(again)
     kept = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
@@ -165,6 +205,11 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, tell: Tell
     wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
     check = Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
     return replace(proof, checks=(*proof.checks, check))
+
+
+def _probes(model: VoiceModel) -> list[replay.ProbeSample]:
+    clips = replay.load(model, model.family.voices(model.base_folder)).probing
+    return replay.probes(clips, model.model.prompt_length)
 
 
 def _all_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
@@ -180,16 +225,21 @@ def same_logits(one: VoiceModel, other: VoiceModel, item: replay.ProbeSample) ->
     return torch.equal(first.text_logits, second.text_logits) and torch.equal(first.speech_logits, second.speech_logits)
 
 
-def _speak(folder: Path, workspace: Workspace, model: VoiceModel, tell: Tell) -> list[Sample]:
-    """A held-out sentence of each language by the exported model, new languages first, spoken together."""
+def _texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
+    """A held-out sentence of each language, new languages first."""
+    languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
+    return [(language, evaluate.chosen(sentences, 1)[0].text) for language in languages
+            if (sentences := originals.recordings(workspace, model, language))]
+
+
+def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: OneCount) -> list[Sample]:
+    """A sentence of each language by the exported model, spoken together."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)
     speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
-    languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    texts = [(language, evaluate.chosen(sentences, 1)[0].text) for language in languages
-             if (sentences := originals.recordings(workspace, model, language))]
-    made = []
-    for (language, text), segments in zip(texts, speaker.say_each(texts, SamplingOptions(), tell), strict=True):
+    texts, made = _texts(workspace, model), []
+    heard = speaker.say_each(texts, SamplingOptions(), count.part(len(texts)))
+    for (language, text), segments in zip(texts, heard, strict=True):
         path = f"{SAMPLES}/{language}.wav"
         audio.save(folder / path, joined(list(segments)), speaker.sample_rate)
         made.append(Sample(path, language, text))

@@ -5,4 +5,4 @@ import sys
 from scripts.command import main
 
 if __name__ == "__main__":
-    sys.exit(main("export"))
+    sys.exit(main("export", resumable=True))

@@ -57,6 +57,7 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[Check, ...]
     errors: tuple[LanguageError, ...]
+    content: str = ""  # a hash of all it rests on, see `core.proof.rests_on`
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 
 from config.errors import UserError
+from core.job.counting import OneCount
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import records
-from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
+from core.proof import rests_on
 from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
 from core.speech.evaluate import Studio
@@ -34,52 +35,96 @@ from data import manifest
 from data.manifest import HELD_OUT
 
 SENTENCES = 40  # spoken and judged in each language
+COUNTED = "sentences"
+
+
+Material = Mapping[str, tuple[VoiceModel, list[Sentence]]]
+"""By language: the model to compare with, and what both speak."""
 
 
 @dataclass(frozen=True)
-class _Case:
-    """The two models side by side."""
+class Work:
+    """All that a certificate needs, loaded and counted: the two models side by side, and what is asked of them."""
 
     base: VoiceModel
     finetuned: VoiceModel
     record: CheckpointRecord
     probes: list[ProbeSample]
-    tell: Tell
+    studio: Studio
+    material: Material
+    missing: Mapping[str, list[str]]  # languages that cannot be judged, by reason
+    content: str = ""
+
+    @property
+    def size(self) -> int:
+        """Sentences to speak, twice, recordings to judge and probes to compare."""
+        return 2 * self.spoken + self.recorded + len(self.probes)
+
+    @property
+    def spoken(self) -> int:
+        return sum(len(sentences) for _, sentences in self.material.values())
+
+    @property
+    def recorded(self) -> int:
+        return sum(one.original is not None for _, sentences in self.material.values() for one in sentences)
+
+    def make(self, tell: Tell = to_nobody) -> Certificate:
+        """The certificate; `tell` hears one count over every sentence and probe, and may end it."""
+        count = OneCount(tell, self.size, COUNTED)
+        errors, judged = _errors(self, count)
+        checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
+                  judged)
+        record, base = self.record, self.base
+        return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope,
+                           record.origin.model, record.extension, base.base_hash,
+                           self.finetuned.front_end.fingerprint, time.time(), checks, tuple(errors), self.content)
 
 
-def certify(workspace: Workspace, ref: str, device: torch.device | None = None,
-            tell: Tell = to_nobody) -> Certificate:
-    """The certificate of `run:ID` or `run:ID@STEP`, computed now."""
-    return certify_folder(workspace, resolve(workspace, ref).folder, device or torch.device("cpu"), tell=tell)
+def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES) -> Work:
+    """The work of a certificate of the checkpoint in `folder`, loaded from its files."""
+    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    finetuned = load_checkpoint(workspace, folder, device)
+    base = load_base(workspace, record.origin.model, device)
+    content = rests_on.content(workspace, folder, device.type, sentences)
+    return replace(_work(workspace, base, finetuned, record, sentences), content=content)
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device,
                    sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
-    """The certificate of the checkpoint in `folder`; `tell` hears each sentence and probe, and may end it."""
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
-    finetuned = load_checkpoint(workspace, folder, device)
-    base = load_base(workspace, record.origin.model, device)
-    return certify_model(workspace, base, finetuned, record, sentences, tell)
+    """The certificate of the checkpoint in `folder`, computed now."""
+    return prepare(workspace, folder, device, sentences).make(tell)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
                   sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
     """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
+    return _work(workspace, base, finetuned, record, sentences).make(tell)
+
+
+def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
+          sentences: int) -> Work:
     studio = Studio.of(base, remember=True)
     clips = replay.load(base, studio.voices).probing
-    case = _Case(base, finetuned, record, replay.probes(clips, base.model.prompt_length), tell)
-    errors, judged = _errors(workspace, case, studio, sentences)
-    checks = (*_tensor_checks(case), _logits(case), _tokens(case), _front_end(case), judged)
-    return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope, record.origin.model,
-                       record.extension, base.base_hash, finetuned.front_end.fingerprint, time.time(), checks,
-                       tuple(errors))
+    work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
+    material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}
+    missing: dict[str, list[str]] = {}
+    for language in finetuned.front_end.languages:
+        try:
+            before, found = _material(workspace, work, language)
+            if not studio.judges(language):
+                raise UserError("no judge knows it")
+        except UserError as error:
+            missing.setdefault(error.message, []).append(language)
+            continue
+        material[language] = before, evaluate.chosen(found, sentences)
+    return replace(work, material=material, missing=missing)
 
 
 def _verdict(good: bool) -> Result:
     return "passed" if good else "failed"
 
 
-def _tensor_checks(case: _Case) -> list[Check]:
+def _tensor_checks(case: Work) -> list[Check]:
     before, after = case.base.model.module.state_dict(), base_tensors(case.finetuned.model.module)
     tables = [f"{name}.weight" for name in case.base.model.text_tables]
     wanted = hash_tensors({name: before[name] for name in tables})
@@ -115,14 +160,14 @@ def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _logits(case: _Case) -> Check:
+def _logits(case: Work, tell: Tell) -> Check:
     """Bit equality of every base-language logit, or the drift."""
     if not case.probes:
         return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(case.probes):
-        case.tell(Progress(done, len(case.probes), "probes", "compared"))
+        tell(Progress(done, len(case.probes), "probes", "compared"))
         with case.base.speaking(item.language):
             before = case.base.model.probe(item.sample)
         with case.finetuned.speaking(item.language):
@@ -133,6 +178,7 @@ def _logits(case: _Case) -> Check:
         largest = max(largest, *((one - other).abs().max().item() for one, other in pairs))
         divergence += _divergence(before.speech_logits, after.speech_logits)
     count = len(case.probes)
+    tell(Progress(count, count, "probes", "compared"))
     languages = ", ".join(sorted({item.language for item in case.probes}))
     seen = f"{equal} of {count} samples ({languages}) equal to the bit"
     if unprobed := set(case.base.front_end.base_languages) - {item.language for item in case.probes}:
@@ -149,7 +195,7 @@ def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:
                     reduction="batchmean").item()
 
 
-def _tokens(case: _Case) -> Check:
+def _tokens(case: Work) -> Check:
     """Base sentences have the ids they had."""
     texts = [(language, sentence.text) for language in case.base.front_end.base_languages
              for sentence in evaluate.held_out(case.base, language)]
@@ -161,47 +207,35 @@ def _tokens(case: _Case) -> Check:
                  "Sentences of the base languages are encoded as before.")
 
 
-def _front_end(case: _Case) -> Check:
+def _front_end(case: Work) -> Check:
     wanted, seen = case.record.origin.fingerprint, case.finetuned.front_end.fingerprint
     return Check("front_end", _verdict(wanted == seen), wanted, seen, "The tokenizer is the one of the new rows.")
 
 
-def _errors(workspace: Workspace, case: _Case, studio: Studio, count: int) -> tuple[list[LanguageError], Check]:
+def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
     """The judged error of every language, and which of them could not be measured, and why."""
-    material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}
-    missing: dict[str, list[str]] = {}  # languages by reason
-    for language in case.finetuned.front_end.languages:
-        try:
-            before, sentences = _material(workspace, case, language)
-            if not studio.judges(language):
-                raise UserError("no judge knows it")
-        except UserError as error:
-            missing.setdefault(error.message, []).append(language)
-            continue
-        material[language] = before, evaluate.chosen(sentences, count)
-    found = [one for before, languages in _together(case, material)
-             for one in _measured(studio, before, case, {code: material[code][1] for code in languages})]
-    found.sort(key=lambda one: list(material).index(one.language))
+    found = [one for before, languages in _together(case)
+             for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
+    found.sort(key=lambda one: list(case.material).index(one.language))
     shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None),
-                       *(f"{', '.join(codes)}: {reason}" for reason, codes in missing.items())])
+                       *(f"{', '.join(codes)}: {reason}" for reason, codes in case.missing.items())])
     check = Check("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
     return found, check
 
 
-def _together(case: _Case, material: Mapping[str, tuple[VoiceModel, list[Sentence]]]
-              ) -> list[tuple[VoiceModel, list[str]]]:
+def _together(case: Work) -> list[tuple[VoiceModel, list[str]]]:
     """Languages whose sentences are spoken in the same batches, with the model that they are compared with.
 
     Those of the base share theirs and a new one stands alone, because the base cannot read it: before and after are
     computed in batches of the same shape, so that what did not change is equal to the bit, and heard but once.
     """
-    own = [code for code in material if not case.finetuned.front_end.is_new(code)]
+    own = [code for code in case.material if not case.finetuned.front_end.is_new(code)]
     return [*([(case.base, own)] if own else []),
-            *((material[code][0], [code]) for code in material if code not in own)]
+            *((case.material[code][0], [code]) for code in case.material if code not in own)]
 
 
-def _material(workspace: Workspace, case: _Case, language: str) -> tuple[VoiceModel, list[Sentence]]:
+def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceModel, list[Sentence]]:
     """What to compare with, and held-out sentences; `UserError` when one of them is not there any more.
 
     Sentences that chose the checkpoint are left out, unless no other is held out.
@@ -225,16 +259,17 @@ def _some(sentences: list[Sentence]) -> list[Sentence]:
     return sentences
 
 
-def _measured(studio: Studio, before: VoiceModel, case: _Case,
-              sentences: Mapping[str, Sequence[Sentence]]) -> list[LanguageError]:
+def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[Sentence]],
+              count: OneCount) -> list[LanguageError]:
     """The errors of some languages, spoken together: before, after, and on the original recordings."""
-    after = case.finetuned
-    spoken = [evaluate.judged_each(studio, model, sentences, after.family.sampling, case.tell)
+    after, size = case.finetuned, sum(map(len, sentences.values()))
+    spoken = [evaluate.judged_each(case.studio, model, sentences, after.family.sampling, count.part(size))
               for model in (before, after)]
     found = []
     for language, some in sentences.items():
+        recorded = count.part(sum(one.original is not None for one in some))
         scores = [*(each[language][0] for each in spoken),
-                  evaluate.judged_originals(studio, language, some, case.tell)]
+                  evaluate.judged_originals(case.studio, language, some, recorded)]
         errors = [score.error if score.sentences else None for score in scores]
         found.append(LanguageError(language, after.front_end.is_new(language), scores[1].sentences, *errors))
     return found

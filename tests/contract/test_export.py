@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
 from core.library import exports
-from core.proof import certificate, certify
+from core.proof import certificate, certify, rests_on
 from core.speech.speak import Speaker, joined
 from core.training import replay
 from core.voice_model.loading import VoiceModel, load
@@ -159,7 +160,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     failed = replace(proof, checks=tuple(
         replace(check, verdict="failed", seen="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
-    monkeypatch.setattr(certify, "certify", lambda *_arguments: failed)
+    monkeypatch.setattr(rests_on, "find", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
     with pytest.raises(UserError, match=message) as caught:
@@ -185,23 +186,88 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
         raise OSError(28, "No space left on device")
 
     proof = certificate.read(exported / "certificate.json")
-    monkeypatch.setattr(certify, "certify", lambda *_arguments: proof)
+    monkeypatch.setattr(rests_on, "find", lambda *_arguments: proof)
     monkeypatch.setattr(exports, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device"):
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert [path.name for path in world.exports.iterdir()] == ["first"]
 
 
-@pytest.mark.parametrize("unit", ["English sentences", "languages"])
-def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, unit: str) -> None:
-    class Impatient(Listener):
-        def stop_requested(self) -> bool:
-            return any(event.unit == unit for event in self.of("progress"))
+class Impatient(Listener):
+    """Asks for a stop when it has heard `text` in a count."""
 
+    def __init__(self, directory: Path, text: str) -> None:
+        super().__init__(directory)
+        self.text = text
+
+    def stop_requested(self) -> bool:
+        return any(self.text in event.note for event in self.of("progress"))
+
+
+@pytest.mark.parametrize("text", ["English sentences", "pieces"])
+def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
+    if text == "English sentences":
+        monkeypatch.setattr(rests_on, "find", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
-        export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world, Impatient(world.runs / "export-stopped"))
+        export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
+                   Impatient(world.runs / "export-stopped", text))
     assert sorted(path.name for path in world.exports.iterdir()) == before
+
+
+def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exported: Path, monkeypatch) -> None:
+    """What a stopped export had of it is there for its resume, and for another export of the same."""
+    monkeypatch.setattr(certify, "prepare", None)
+    listener = Listener(world.runs / "export-second")
+    export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
+    assert "rests on the same files" in listener.of("plan")[0].lines[0]
+    first, second = (certificate.read(world.exports / name / "certificate.json") for name in ("first", "second"))
+    assert first == second
+    shutil.rmtree(world.exports / "second")
+
+
+def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: Path) -> None:
+    folder = world.runs / RUN / "checkpoints" / "step-000008"
+    wanted = rests_on.content(world, folder, "cpu", certify.SENTENCES)
+    made = certificate.read(exported / "certificate.json")
+    assert made.content == wanted
+    found = rests_on.find(world, world.runs / RUN, wanted)
+    assert found is not None
+    assert found.created == made.created
+    assert rests_on.find(world, world.runs / RUN, "0" * 64) is None
+    certificate.write(world.runs / RUN / certificate.FILE, replace(made, content=""))  # as older ones are
+    assert rests_on.find(world, world.runs / RUN, wanted) == found
+    (world.runs / RUN / certificate.FILE).unlink()
+
+
+def test_an_export_has_one_count(world: Workspace, exported: Path, monkeypatch) -> None:
+    monkeypatch.setattr(certify, "SENTENCES", 2)
+    listener = Listener(world.runs / "export-counted")
+    export.run(ExportOptions(run=f"run:{RUN}", export="counted"), world, listener)
+    told = listener.of("progress")
+    assert len({(event.total, event.unit) for event in told}) == 1
+    counts = [event.done for event in told]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, told[0].total)
+    shutil.rmtree(world.exports / "counted")
+
+
+def test_an_export_that_was_whole_when_its_job_was_killed_is_done_on_resume(world: Workspace, exported: Path) -> None:
+    options = ExportOptions(run=f"run:{RUN}", export="killed")
+    result = export.run(options, world, Listener(world.runs / "export-killed"))
+    before = (world.exports / "killed" / "SHA256SUMS.json").stat()
+    assert export.run(options, world, Listener(world.runs / "export-killed")) == result
+    assert (world.exports / "killed" / "SHA256SUMS.json").stat() == before
+    with pytest.raises(UserError, match="There is already an export named 'killed'"):
+        export.run(options, world, Listener(world.runs / "export-killed-2"))
+    shutil.rmtree(world.exports / "killed")
+
+
+def test_the_script_can_go_on(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["export", "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("scripts.export", run_name="__main__")
+    assert "--resume ID" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "x" * 65])

@@ -16,7 +16,7 @@ from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.library import records
 from core.library.records import CheckpointRecord
-from core.proof import certificate, certify
+from core.proof import certificate, certify, rests_on
 from core.proof.certificate import Certificate, Check
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -122,24 +122,42 @@ def test_reading_a_certificate_needs_no_torch() -> None:
 
 
 class Impatient(Listener):
-    """Asks for a stop when it has heard `text` in the unit of a count."""
+    """Asks for a stop when it has heard `text` in a count."""
 
     def __init__(self, directory: Path, text: str) -> None:
         super().__init__(directory)
         self.text = text
 
     def stop_requested(self) -> bool:
-        return any(self.text in event.unit for event in self.of("progress"))
+        return any(self.text in f"{event.unit} {event.note}" for event in self.of("progress"))
 
 
-def test_each_sentence_and_probe_is_told(world: Workspace) -> None:
+def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
     told: list[Progress] = []
     certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, tell=told.append)
-    counts = [(one.done, one.total) for one in told if one.unit == "sentences" and "spoken" in one.note]
-    assert counts == 2 * [(done, 4) for done in range(5)]  # both base languages together, before and after
-    assert [one.done for one in told if one.unit == "probes"] == [0, 1, 2, 3]
-    assert {one.unit for one in told} == {"sentences", "English sentences", "French sentences", "Amharic sentences",
-                                          "probes"}
+    total = 3 * 3 * 2 + 4  # three languages spoken before and after and heard as recorded, and the probes
+    assert {(one.total, one.unit) for one in told} == {(total, "sentences")}
+    counts = [one.done for one in told]
+    assert counts == sorted(counts)
+    assert set(counts) == set(range(total + 1))
+    assert [text for text in ("Amharic", "English", "probes") if not any(text in one.note for one in told)] == []
+
+
+def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
+    folder = checkpoint.folder_of(world.runs / "gated", 8)
+    content = rests_on.content(world, folder, "cpu", 2)
+    assert certified(world).content == content
+    assert rests_on.content(world, folder, "cpu", 3) != content
+    assert rests_on.content(world, folder, "cuda", 2) != content
+    assert rests_on.content(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    for changed in (world.model("tiny") / "judge.safetensors", world.dataset("demo-am") / "dataset.yaml",
+                    folder / records.CHECKPOINT):
+        before = changed.read_bytes()
+        changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')
+                            + b" ")
+        assert rests_on.content(world, folder, "cpu", 2) != content
+        changed.write_bytes(before)
+    assert rests_on.content(world, folder, "cpu", 2) == content
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])

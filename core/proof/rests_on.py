@@ -1,0 +1,59 @@
+"""What a certificate rests on, as one hash: where it is the same, the same certificate would be computed again.
+
+The tensors of base and checkpoint are in it by the hashes that loading them checks. What is
+here alone: every other file of the base's folder, the held-out clips, and the first rows of
+the new language, which the errors are compared with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from config.errors import UserError
+from core.library import records
+from core.library.records import CheckpointRecord, ExtensionRecord
+from core.proof import certificate
+from core.proof.certificate import Certificate
+from core.workspace import Workspace
+from data import manifest
+
+_VERSION = 1  # of what `core.proof.certify` computes; another one makes every certificate be made again
+_FOLDER = "certificates"  # in the workspace's cache
+
+
+def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
+    """The hash for the checkpoint in `folder`, measured on a kind of `device` by so many sentences a language."""
+    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    dataset = rows = ""
+    with suppress(UserError):
+        dataset = manifest.load_card(workspace.dataset(record.dataset)).fingerprint
+    with suppress(UserError):
+        rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
+    base = records.hash_files(workspace.model(record.origin.model))
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base]
+    return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def find(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
+    """A certificate that rests on just that: the run's own, or one that an export made."""
+    for path in (run / certificate.FILE, _path(workspace, wanted)):
+        with suppress(UserError):
+            found = certificate.read(path)
+            if found.content == wanted:
+                return found
+    return None
+
+
+def keep(workspace: Workspace, made: Certificate) -> None:
+    """For the next export of the same, or this one when it goes on."""
+    path = _path(workspace, made.content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    certificate.write(path, made)
+
+
+def _path(workspace: Workspace, wanted: str) -> Path:
+    return workspace.cache / _FOLDER / f"{wanted}.json"
