@@ -16,6 +16,8 @@ from config.languages import NAMES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ELSEWHERE = ("http://", "https://", "hub:", "segments:")
+AS_IS = "as-is"
+"""The source of a dataset that is there, and is to stay as it stands."""
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}")  # of BCP 47, without its rarer parts
 
 
@@ -60,7 +62,7 @@ def _source(value: str) -> str:
         raise ValueError("it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`")
     if value.startswith("hf://datasets/"):
         value = "hub:" + value.removeprefix("hf://datasets/")
-    if value == "demo" or value.lower().startswith(_ELSEWHERE):
+    if value in ("demo", AS_IS) or value.lower().startswith(_ELSEWHERE):
         return value
     return str(Path(value).expanduser().absolute())
 
@@ -192,7 +194,7 @@ class AlignOptions(ClipOptions):
 class PrepareOptions(Options):
     """Import a dataset, check it, split it, and cache its features."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, `hub:OWNER/NAME`, or `segments:NAME` for long recordings that were cut and transcribed; `demo` ships with the app.")
+    source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, `hub:OWNER/NAME`, or `segments:NAME` for long recordings that were cut and transcribed; `demo` ships with the app; `as-is` takes the dataset of this name as it stands, to make its features for another model.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")

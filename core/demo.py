@@ -25,18 +25,19 @@ class ChainOptions:
 
     model: str = "tiny"
     there: bool = False  # the model needs no first step that gets it
-    source: str = "demo"  # `demo`, or a folder or table of text and audio
+    source: str = "demo"  # `demo`, `as-is`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
     rules: str = "am"  # that write numbers out, so that digits can be typed later, if they are not learnt
     merges: int = 0
     train: TrainOptions = field(default_factory=lambda: preset("train", TrainOptions))  # names are set by the chain
     name: str | None = None  # of the training run
+    named: str = ""  # see `extended`
 
     @property
     def extended(self) -> str:
         """Name of both the merged tokenizer and the extended model."""
-        return f"{self.model}-{self.language}"
+        return self.named or f"{self.model}-{self.language}"
 
 
 def preset(verb: str, kind: type[Chosen]) -> Chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import gradio as gr
 from gradio.blocks import Block
@@ -12,6 +12,7 @@ from config.schema import Options
 from core import jobs
 from core.job import asked
 from core.job.directory import NO_DEVICE, Job
+from core.job.gpus import Seen
 from core.workspace import Workspace
 from ui import present
 from ui.live import QUIET, Live, guarded
@@ -35,6 +36,7 @@ class Page:
     tab: gr.State
     run: gr.Dropdown  # the training that Train shows; also set by Start
     pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
+    gpus: Seen = field(default_factory=Seen)  # of this machine
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
            inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:

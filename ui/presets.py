@@ -13,7 +13,6 @@ from typing import get_args
 import gradio as gr
 
 from config.schema import TrainOptions
-from core.job import gpus
 from core.library import offers, presets
 from core.library.presets import Chosen
 from ui import present, suggest
@@ -24,7 +23,6 @@ from ui.page import Page
 
 _DECIDING = ("train.dataset", "train.extension", "train.device", "preset", "memory")
 _FIELDS = presets.settled_fields()
-_SEEN = gpus.Seen()
 _DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _FIELDS}
 
 
@@ -83,7 +81,7 @@ def _choose(page: Page, view: View) -> Chosen:
     dataset = view.chosen["train.dataset"]
     family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
     speech = offers.speech_of(page.workspace, dataset)
-    found = _SEEN() if view.chosen["train.device"] != "cpu" else ()
+    found = page.gpus() if view.chosen["train.device"] != "cpu" else ()
     made = presets.choose(family.name, speech, found, view.chosen["preset"], view.chosen["memory"])
     if view.chosen["train.device"] == "cpu":
         told = tuple(reason.replace("No GPU was found on this machine", "It is to run on the processor")

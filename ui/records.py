@@ -95,11 +95,6 @@ def dataset(workspace: Workspace, name: str) -> Dataset:
                    str(about.get("licence") or ""))
 
 
-def dataset_source(workspace: Workspace, name: str) -> str:
-    """Where the dataset came from, so that it can be prepared again."""
-    return str(read_yaml(workspace.datasets / name / "dataset.yaml").get("source", ""))
-
-
 def dataset_report(folder: Path) -> DatasetReport | None:
     """The report of a dataset's check; None when there is none."""
     values = read_json(folder / "report.json")

@@ -95,8 +95,8 @@ def _follow(page: Page, widgets: _Widgets) -> None:
     live.panel(widgets.model, lambda view: gr.update(choices=teach.models(workspace)), "start")
     live.panel(widgets.language, lambda view: teach.language_choices(workspace), "start")
     live.panel(widgets.dataset, lambda view: teach.dataset_choices(workspace, view), "start")
-    live.panel(widgets.length, lambda view: teach.length_choices(workspace, view, _training(chain_of(view.jobs))),
-               "start")
+    live.panel(widgets.length, lambda view: teach.length_choices(
+        workspace, view, _training(chain_of(view.jobs)), page.gpus()), "start")
     live.panel(widgets.teach, _teach_button, "start")
     live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view)), "start")
     live.panel(widgets.curve, _curve, "start")
@@ -184,9 +184,10 @@ def _teach_button(view: View) -> object:
 
 def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> Sequence[object]:
     """Queue the chain, and a comparison to listen to at its end; start all of it."""
-    if any(state.alive for state in chain_of(page.live.board.states())):
+    states = page.live.board.states()
+    if any(state.alive for state in chain_of(states)):
         raise UserError("It is learning already.", "Wait for it, or stop it first.")
-    options = teach.chain_options(page.workspace, model, language, dataset, length)
+    options = teach.chain_options(page.workspace, model, language, dataset, length, states, page.gpus())
     made = demo.chain(page.workspace, options)
     training = made[-1]
     pair = teach.pair(page.workspace, options, training.id)

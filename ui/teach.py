@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
 
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import CompareOptions, TokenizerOptions, TrainOptions
+from config.schema import AS_IS, CompareOptions, Options, TokenizerOptions, TrainOptions
 from core import demo
+from core.job.gpus import Gpu
 from core.job.state import JobState
-from core.library import offers
+from core.library import offers, presets
 from core.library.catalog import FAMILIES, Family, family, family_of
 from core.text import text_rules
 from core.workspace import Workspace
@@ -55,7 +58,9 @@ def family_of_model(workspace: Workspace, name: str) -> Family:
 
 def language_choices(workspace: Workspace) -> object:
     """Amharic, for which recordings ship, and each language that recordings were prepared for."""
-    codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language}
+    spoken = [set(offers.known(workspace, model)) for model in workspace.list_models()]
+    everywhere = set.intersection(*spoken) if spoken else set()  # recordings in these are there to be rehearsed
+    codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
     return gr.update(choices=[(present.language_name(code), code) for code in sorted(codes)])
 
 
@@ -72,16 +77,17 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
     return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
 
 
-def length_choices(workspace: Workspace, view: View, newest: JobState | None) -> object:
-    """How long it may take: minutes where they were measured, steps where they hang on the machine.
+def length_choices(workspace: Workspace, view: View, newest: JobState | None, gpus: Sequence[Gpu] = ()) -> object:
+    """How long it may take: minutes where they were measured, steps where they hang on the data and the machine.
 
     The choice is that of the `newest` training, told once to each page that is opened, so that a reload keeps it.
     """
     one = _family_or_first(workspace, view.chosen["start_model"])
-    choices = [(_length(one, length), length) for length in (FULL, QUICK)]
+    dataset = view.chosen.get("start_dataset", "")
+    choices = [(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)]
     if newest is None:
         return gr.update(choices=choices)
-    quick = newest.job.settings.get("steps") == training(one, QUICK).steps
+    quick = newest.job.settings.get("steps") == _quick(one).steps
     return gr.update(choices=choices, value=QUICK if quick else FULL)
 
 
@@ -99,32 +105,67 @@ def _family_or_first(workspace: Workspace, name: str) -> Family:
         return FAMILIES[0]
 
 
-def _length(one: Family, length: str) -> str:
-    if one.preset == "demo":
-        return "Until it speaks (5 min)" if length == FULL else "A quick try (too short to speak well)"
-    steps = training(one, length).steps
-    if length == FULL:
-        return f"The whole preset ({steps:,} steps; wants a GPU)"
-    return f"A quick try ({steps} steps, too few to speak well)"
+def _length(workspace: Workspace, one: Family, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
+    short = one.preset == "demo"
+    if length == QUICK:
+        return "A quick try (too short to speak well)" if short else (
+            f"A quick try ({_quick(one).steps} steps, too few to speak well)")
+    preset = chosen_preset(workspace, one, dataset, gpus)
+    if short and preset.name == "demo":
+        return "Until it speaks (5 min)"
+    return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', wants a GPU'}"
 
 
-def training(one: Family, length: str) -> TrainOptions:
-    """The preset's training of a family, or its quick try."""
-    found = offers.preset(one.name, "train", TrainOptions)
-    return found.model_copy(update=dict(_QUICK[one.preset])) if length == QUICK else found
+def chosen_preset(workspace: Workspace, one: Family, dataset: str, gpus: Sequence[Gpu]) -> presets.Chosen:
+    """The preset for what the dataset has and the GPUs hold, as the Train tab chooses it."""
+    speech = presets.Speech() if dataset in ("", DEMO) else offers.speech_of(workspace, dataset)
+    return presets.choose(one.name, speech, gpus)
 
 
-def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str) -> demo.ChainOptions:
+def _quick(one: Family) -> TrainOptions:
+    """The quick try of a family."""
+    return offers.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
+
+
+def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
+                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo.ChainOptions:
     """The chain for what was picked."""
     if not dataset:
         raise UserError(f"There are no recordings in {present.language_name(language)} yet.",
                         "Prepare some on the Data tab, then they can be chosen here.")
     one = family_of_model(workspace, model)
-    picked = {} if dataset == DEMO else {"dataset": dataset, "source": records.dataset_source(workspace, dataset)}
-    return demo.ChainOptions(
+    picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
+    train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
+    made = demo.ChainOptions(
         model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
         rules=language if text_rules.ships(language) else "",
-        merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=training(one, length), **picked)
+        merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+    return replace(made, named=_free_name(workspace, made, states))
+
+
+def _free_name(workspace: Workspace, options: demo.ChainOptions, states: Sequence[JobState]) -> str:
+    """A name for tokenizer and extension that nothing else has: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
+    first = options.extended
+    names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
+    for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
+        if not _taken(workspace, replace(options, named=name), states):
+            return "" if name == first else name
+    raise AssertionError("there is always another number")
+
+
+def _taken(workspace: Workspace, options: demo.ChainOptions, states: Sequence[JobState]) -> bool:
+    """Whether a tokenizer or an extension of this name is there that no job is known to have made by these options."""
+    folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
+    wanted = [(verb, settings) for verb, settings in demo.steps(options)
+              if verb in folders and (folders[verb] / options.extended).exists()]
+    return any(not any(state.verb == verb and state.status == "finished" and _says(state, settings)
+                       for state in states) for verb, settings in wanted)
+
+
+def _says(state: JobState, settings: Options) -> bool:
+    """Whether a job was given these options; what a job of an earlier version does not name was the default."""
+    defaults = type(settings)().model_dump()
+    return {**defaults, **state.job.settings} == settings.model_dump()
 
 
 def pair(workspace: Workspace, options: demo.ChainOptions, run: str) -> CompareOptions:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError
-from config.schema import PrepareOptions
+from config.schema import AS_IS, PrepareOptions
 from core.dataset.merging import Joined, join
 from core.incoming import sources
 from core.job.journal import Plan, Progress, Warned
@@ -57,7 +57,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
     reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
     joined = _joined(options, reading, workspace)
-    if (there := _reviewed(options, workspace)) is not None:
+    if (there := _as_it_stands(options, workspace)) is not None:
         return there
     with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
         target = resolve_inside(workspace.datasets, options.dataset)
@@ -67,16 +67,32 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     return dataset, state, checked.report
 
 
-def _reviewed(options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str, Report] | None:
-    """A dataset of this name that a person made of the same source by reviewing: it is not what the source gives."""
+def _as_it_stands(options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str, Report] | None:
+    """The dataset of this name, when that was asked for or a person made it of the same source by reviewing.
+
+    A reviewed one is not what its source gives.
+    """
+    if options.source == AS_IS:
+        _check_as_is(options, workspace)
     target = resolve_inside(workspace.datasets, options.dataset)
     if options.add_to or not target.exists():
         return None
     there = manifest.load(target)
-    if not there.card.reviewed or there.card.source != options.source:
+    if options.source != AS_IS and not (there.card.reviewed and there.card.source == options.source):
         return None
     _check_audio(there)
     return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+
+
+def _check_as_is(options: PrepareOptions, workspace: Workspace) -> None:
+    """There must be such a dataset, in the language, and nothing to add to another."""
+    if options.add_to:
+        raise UserError(f"A dataset as it stands is not added to {options.add_to!r}.",
+                        "Give the place that its recordings came from as the source.")
+    card = manifest.load(workspace.dataset(options.dataset)).card
+    if card.language != options.language:
+        raise UserError(f"The dataset {options.dataset!r} is in {card.language!r}, not {options.language!r}.",
+                        f"Give {card.language} as its language.")
 
 
 def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> Joined | None:

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from config.errors import UserError
+from config.schema import AS_IS
 from core.incoming.unpack import is_archive
 from core.segments.folder import PREFIX
 from core.workspace import Workspace
@@ -62,7 +63,7 @@ def _without_place(words: str, source: str) -> str:
 
 
 def _look(source: str, language: str) -> tuple[str, ...]:
-    if not source.strip() or source == "demo":
+    if source.strip() in ("", "demo", AS_IS):
         return ()
     if source.startswith(PREFIX):
         return (f"{source.removeprefix(PREFIX)} was cut from long recordings; it can be prepared once it has texts.",)

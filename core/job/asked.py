@@ -9,6 +9,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import (
+    AS_IS,
     AlignOptions,
     CompareOptions,
     DoctorOptions,
@@ -145,6 +146,8 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
     match options:
         case PrepareOptions():
             yield _Need("download", options.model, workspace.model)
+            if options.source == AS_IS:
+                yield _Need("prepare", options.dataset, workspace.dataset)
             if options.source.startswith(PREFIX):
                 name = options.source.removeprefix(PREFIX)
                 yield _Need("transcribe", name, lambda name: folder.find(workspace, name))
@@ -199,7 +202,7 @@ def _check_source(source: str) -> None:
     elsewhere = source.lower().startswith(("http://", "https://", "hub:", PREFIX))
     if not source:
         raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
-    if source != "demo" and not elsewhere and not Path(source).exists():
+    if source not in ("demo", AS_IS) and not elsewhere and not Path(source).exists():
         raise UserError(f"There is no source {source}.",
                         "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
 

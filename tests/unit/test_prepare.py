@@ -10,7 +10,7 @@ import torch
 from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, write_clip, write_dataset
 
 from config.errors import UserError
-from config.schema import PrepareOptions
+from config.schema import AS_IS, PrepareOptions
 from core import prepare
 from core.incoming import sources
 from core.job.journal import Progress
@@ -92,6 +92,34 @@ def test_again_computes_nothing(tmp_path: Path, workspace: Workspace, extractor:
     result = prepare.run(options(source), workspace, Recorder())
     assert result["state"] == "already there"
     assert extractor.calls == 6
+
+
+def test_a_dataset_as_it_stands_needs_no_source_and_no_options_of_its_making(
+        tmp_path: Path, workspace: Workspace, extractor: SmallExtractor) -> None:
+    source = write_dataset(tmp_path / "in")
+    more = write_dataset(tmp_path / "more", tuple(text + " ቡና" for text in AMHARIC[:2]))
+    for at in range(2):
+        write_clip(more / f"clip{at}.wav", pitch=700 + 10 * at)
+    prepare.run(options(source).model_copy(update={"held_out": 0.4, "seed": 5}), workspace, Recorder())
+    prepare.run(options(more, "both").model_copy(update={"add_to": "d"}), workspace, Recorder())
+    shutil.rmtree(source)
+    before = {name: manifest.load(workspace.dataset(name)).card for name in ("d", "both")}
+    for name, card in before.items():
+        as_is = PrepareOptions(source=AS_IS, dataset=name, language="am")
+        result = prepare.run(as_is, workspace, Recorder())
+        assert (result["state"], result["features"]) == ("already there", card.train_clips + card.held_out_clips)
+        assert manifest.load(workspace.dataset(name)).card == card
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"dataset": "none"}, "There is no dataset"), ({"language": "ti"}, "is in 'am', not 'ti'"),
+    ({"dataset": "new", "add_to": "d"}, "is not added to 'd'")])
+def test_a_dataset_as_it_stands_must_be_there(tmp_path: Path, workspace: Workspace, extractor: SmallExtractor,
+                                              changed: dict[str, str], message: str) -> None:
+    prepare.run(options(write_dataset(tmp_path / "in")), workspace, Recorder())
+    asked = PrepareOptions(source=AS_IS, dataset="d", language="am").model_copy(update=changed)
+    with pytest.raises(UserError, match=message):
+        prepare.run(asked, workspace, Recorder())
 
 
 def test_features_follow_the_content_of_the_audio(

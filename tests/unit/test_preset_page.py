@@ -21,9 +21,8 @@ CARD = Gpu(0, "GPU-1", "Some card", 24 * 1024, 24_000, 0)
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
-    monkeypatch.setattr(presets, "_SEEN", lambda: (CARD,))
-    return cast(Page, SimpleNamespace(workspace=world(tmp_path / "workspace")))
+def page(tmp_path: Path) -> Page:
+    return cast(Page, SimpleNamespace(workspace=world(tmp_path / "workspace"), gpus=lambda: (CARD,)))
 
 
 def shows(**changed: str) -> View:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import yaml
 
 from config.errors import UserError
-from config.schema import CompareOptions, TrainOptions
+from config.schema import AS_IS, CompareOptions
 from core import demo
 from core.job.state import JobState
-from core.library import offers
+from core.library import presets
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser import scenes
@@ -41,7 +42,7 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
-    assert asked.train == offers.preset("chatterbox", "train", TrainOptions)
+    assert asked.train == presets.choose("chatterbox", presets.Speech(), (), "demo").options
     steps = dict(demo.steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
@@ -82,3 +83,39 @@ def test_datasets_of_another_language_are_not_offered(workspace: Workspace) -> N
         view = View("start", {"start_language": language, "start_dataset": ""}, ())
         update = teach.dataset_choices(workspace, view)
         assert [label for label, _ in update["choices"]] == offered  # type: ignore[index]
+
+
+def write_speech(workspace: Workspace, name: str, hours: float) -> None:
+    """As much of a dataset as choosing it reads."""
+    (workspace.datasets / name).mkdir(parents=True)
+    about = {"language": "am", "clips": int(hours * 600), "duration_s": hours * 3600.0, "source": "A + B"}
+    (workspace.datasets / name / "dataset.yaml").write_text(yaml.safe_dump(about))
+
+
+def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(workspace: Workspace) -> None:
+    for name, hours, preset in (("few", 0.5, "demo"), ("some", 3.0, "small-data"), ("many", 60.0, "large")):
+        write_speech(workspace, name, hours)
+        asked = teach.chain_options(workspace, "chatterbox", "am", name, teach.FULL)
+        assert dict(demo.steps(asked))["prepare"].model_dump()["source"] == AS_IS
+        wanted = presets.choose("chatterbox", presets.Speech(int(hours * 600), hours * 3600.0), (), preset)
+        assert asked.train == wanted.options
+        view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
+        labels = [label for label, _ in teach.length_choices(workspace, view, None)["choices"]]  # type: ignore[index]
+        assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.steps:,} steps")
+
+
+def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.5)
+
+    def name(dataset: str, states: tuple[JobState, ...]) -> str:
+        return teach.chain_options(workspace, "tiny", "am", dataset, teach.FULL, states).extended
+
+    assert (name(teach.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
+    chain = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL))
+    (workspace.tokenizers / "tiny-am").mkdir(parents=True)
+    states = tuple(JobState(job, status="finished") for job in chain)
+    assert name(teach.DEMO, states) == "tiny-am"  # the same again
+    assert name("mine", states) == "tiny-mine"
+    assert name(teach.DEMO, tuple(JobState(job, status="failed") for job in chain)) == "tiny-amharic-demo"
+    (workspace.extensions / "tiny-mine").mkdir(parents=True)
+    assert name("mine", states) == "tiny-mine-2"
