@@ -26,8 +26,9 @@ from typing import Any
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import jobs
-from core.job import free_gpu, kept, pages
+from core.job import kept, pages
 from core.job.directory import Job, load_directory
+from core.job.free_gpu import FreeGpu
 from core.job.journal import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
 from core.job.locks import FileLock
 from core.job.queueing import NotBegun, wait_for_turn
@@ -123,11 +124,16 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
 def _work(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None,
           by_resident: Sequence[str] | None) -> Event | Result:
     """Wait for the job's turn, then do its work here, or have it done by who has the models loaded already."""
-    device = wait_for_turn(job, reporter)
+    free = FreeGpu(job, reporter)
+
+    def ready() -> str:
+        if by_resident:
+            return ""
+        resident.dismiss(job.workspace, job.device)
+        return free.obstacle()
+
+    device = wait_for_turn(job, reporter, ready)
     try:
-        if device and not by_resident:
-            resident.dismiss(job.workspace, job.device)
-            free_gpu.wait(job, reporter)
         attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
         reporter.emit(Started(os.getpid(), attempt))
         if by_resident:

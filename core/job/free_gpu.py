@@ -1,54 +1,58 @@
 """A job that waits until a GPU has room, or nobody's work, beside other programs of the machine. Never loads torch.
 
-The worker asks at the job's turn, so that jobs of this workspace keep their order. The GPUs that were found free are
-then the only ones that the work sees: else it would take the first one, whichever had room.
+The worker asks at the job's turn, so that jobs of this workspace keep their order, and stands aside while there is no
+such GPU (`core.job.queueing`). The GPUs that were found free are then the only ones that the work sees: else it would
+take the first one, whichever had room.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from config.schema import TrainOptions
 from core.job import gpus
 from core.job.directory import Job
 from core.job.gpus import Gpu, Probe
-from core.job.journal import Waiting, Warned
-from core.job.reporter import Reporter, StopRequested
+from core.job.journal import Warned
+from core.job.reporter import Reporter
 
 IDLE_LOAD, IDLE_USED_MIB = 5, 600  # percent, and what a driver or a screen takes
-_PAUSE_S = 5.0
-_CHECK_S = 0.2
 
 
-def wait(job: Job, reporter: Reporter, probe: Probe = gpus.look, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Return when as many GPUs as the training has processes are free as its options ask.
+class FreeGpu:
+    """What stands between a job and the GPUs that its options ask for."""
 
-    On a processor, or where the driver does not answer, that is said and nothing is waited for. Raises `StopRequested`.
-    """
-    options = job.options()
-    if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
-        return
-    if job.device != "cuda":
-        reporter.emit(Warned("To wait for a GPU does not apply: this job runs on the processor."))
-        return
-    said = ""
-    while True:
-        seen = probe()
+    def __init__(self, job: Job, reporter: Reporter, probe: Probe = gpus.look) -> None:
+        self._job, self._reporter, self._probe = job, reporter, probe
+        self._said = ""
+
+    def obstacle(self) -> str:
+        """Why the job does not begin now. Empty when as many GPUs as it has processes are free: it sees these alone.
+
+        On a processor, or where the driver does not answer, that is said and nothing is waited for. Numbers that alone
+        changed since the last time are left as they were, so that nobody is told anew.
+        """
+        options = self._job.options()
+        if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
+            return ""
+        if self._job.device != "cuda":
+            self._reporter.emit(Warned("To wait for a GPU does not apply: this job runs on the processor."))
+            return ""
+        seen = self._probe()
         if not seen:
-            reporter.emit(Warned("It cannot wait for a free GPU: nvidia-smi does not answer here. It starts now."))
-            return
+            self._reporter.emit(Warned("It cannot wait for a free GPU: nvidia-smi does not answer here. "
+                                       "It starts now."))
+            return ""
         free = [gpu for gpu in seen if fits(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
         if len(free) >= min(options.processes, len(seen)):
             _take(sorted(free, key=lambda gpu: -gpu.free_mib))
-            return
+            return ""
         reason = why(seen, options)
-        if _without_numbers(reason) != said:  # the numbers change each time
-            said = _without_numbers(reason)
-            reporter.emit(Waiting(reason))
-        _rest(reporter, sleep)
+        if _without_numbers(reason) != _without_numbers(self._said):
+            self._said = reason
+        return self._said
 
 
 def fits(gpu: Gpu, free_gib: float, idle: bool) -> bool:
@@ -78,10 +82,3 @@ def _take(free: Sequence[Gpu]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
     sys.stdout.write("Free GPUs: " + ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
                      + "\n")
-
-
-def _rest(reporter: Reporter, sleep: Callable[[float], None]) -> None:
-    for _ in range(round(_PAUSE_S / _CHECK_S)):
-        if reporter.stop_requested():
-            raise StopRequested("Stopped while it waited for a GPU.")
-        sleep(_CHECK_S)

@@ -1,8 +1,9 @@
 """A place in the queue of a device, kept by the waiting workers themselves. Never loads torch.
 
 There is no scheduler: each waiting worker holds a locked ticket file whose name sorts by the
-job's place (`core.job.places`), and the first in line takes the device's lock. A worker that dies
-loses its ticket and its device with its locks, so the queue outlives every restart.
+job's place (`core.job.places`), and the first in line takes the device's lock. A job that is not
+ready for the device lets others pass meanwhile. A worker that dies loses its ticket and its
+device with its locks, so the queue outlives every restart.
 """
 
 from __future__ import annotations
@@ -23,22 +24,27 @@ from core.job.reader import JobReader
 from core.job.reporter import Reporter, StopRequested
 
 _POLL_S = 0.2
+_AGAIN_S = 5.0  # from one look at whether a job is ready to the next
+_LOOKS_IN_LINE = 2  # what ended just now may not have given all back: the first look costs no place
+_ASIDE = "~"  # before the name of a ticket that sorts behind all others: who has it lets them pass
 
 
 class NotBegun(UserError):
     """A job whose turn cannot come: one before it did not make what it needs."""
 
 
-def wait_for_turn(job: Job, reporter: Reporter) -> FileLock | None:
+def wait_for_turn(job: Job, reporter: Reporter, ready: Callable[[], str] = lambda: "") -> FileLock | None:
     """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
 
+    `ready` says why the job cannot begin although the device is its own, as when another program is at work on it; it
+    is asked while the lock is held. Until it says nothing the job lets those behind it pass, and keeps its place.
     Raises `NotBegun` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
     """
     readers = {name: _reader(job, name) for name in job.after}
     _poll(reporter, lambda: _first_unfinished(readers))
     if job.device == NO_DEVICE:
         return None
-    return _device_lock(job, reporter)
+    return _device_lock(job, reporter, ready)
 
 
 def _poll(reporter: Reporter, obstacle: Callable[[], str]) -> None:
@@ -84,35 +90,71 @@ def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
 _PAST: Mapping[str, str] = {"stopped": "was stopped", "failed": "failed", "crashed": "crashed"}
 
 
-def _device_lock(job: Job, reporter: Reporter) -> FileLock:
-    queue = job.workspace.devices / job.device
-    lock_path = job.workspace.devices / f"{job.device}.lock"
-    queue.mkdir(exist_ok=True)
-    ticket_path, ticket = _draw_ticket(job, queue)
-    taken: list[FileLock] = []
-
-    def obstacle() -> str:
-        nonlocal ticket_path
-        ticket_path = ticket_path.rename(queue / _ticket_name(job))
-        if earlier := _earlier(queue, ticket_path.name):
-            return f"Waiting for {job.device}: {earlier} is before it in the queue."
-        if lock := FileLock.take(lock_path, patience_s=0.0):
-            taken.append(lock)
-            return ""
-        return f"Waiting for {job.device}: {locks.content(lock_path) or 'another job'} is using it."
-
+def _device_lock(job: Job, reporter: Reporter, ready: Callable[[], str]) -> FileLock:
+    turn = _Turn(job, ready)
     try:
-        _poll(reporter, obstacle)
+        _poll(reporter, turn.obstacle)
     finally:
-        ticket_path.unlink(missing_ok=True)
-        ticket.close()
-    taken[0].write(job.id)
-    return taken[0]
+        turn.leave()
+    assert turn.lock is not None
+    turn.lock.write(job.id)
+    return turn.lock
+
+
+class _Turn:
+    """A job in the queue of its device, from its ticket to the device's lock."""
+
+    def __init__(self, job: Job, ready: Callable[[], str]) -> None:
+        self._job, self._ready = job, ready
+        self._queue, self._lock_path = job.workspace.devices / job.device, job.workspace.devices / f"{job.device}.lock"
+        self._queue.mkdir(exist_ok=True)
+        self._ticket_path, self._ticket = _draw_ticket(job, self._queue)
+        self._unready = 0  # looks in a row at which the device was free, and the job not ready for it
+        self._reason, self._next_look = "", 0.0
+        self.lock: FileLock | None = None
+
+    def obstacle(self) -> str:
+        """Why it has to wait still; empty when it has the lock."""
+        name, device = _ticket_name(self._job), self._job.device
+        aside = _ASIDE if self._unready >= _LOOKS_IN_LINE else ""
+        self._ticket_path = self._ticket_path.rename(self._queue / f"{aside}{name}")
+        if earlier := _earlier(self._queue, name):
+            return self._in_line(f"Waiting for {device}: {earlier} is before it in the queue.")
+        if self._unready and time.monotonic() < self._next_look and not locks.is_held(self._lock_path):
+            return self._reason
+        lock = FileLock.take(self._lock_path, patience_s=0.0)
+        if lock is None:
+            holder = locks.content(self._lock_path) or "another job"
+            return self._in_line(f"Waiting for {device}: {holder} is using it.")
+        try:
+            self._reason = self._ready()
+        except BaseException:
+            lock.close()
+            raise
+        if not self._reason:
+            self.lock = lock
+            return ""
+        lock.close()
+        self._unready += 1
+        self._next_look = time.monotonic() + _AGAIN_S
+        return self._reason
+
+    def _in_line(self, reason: str) -> str:
+        self._unready = 0
+        return reason
+
+    def leave(self) -> None:
+        """Give the ticket back."""
+        self._ticket_path.unlink(missing_ok=True)
+        self._ticket.close()
 
 
 def _draw_ticket(job: Job, queue: Path) -> tuple[Path, FileLock]:
     """A ticket that is locked before others can see it; else they would take its owner for dead."""
     name = _ticket_name(job)
+    for left in queue.glob(f"{_ASIDE}*"):
+        if not locks.is_held(left):
+            left.unlink(missing_ok=True)
     aside = queue / f".{name}"
     ticket = FileLock.take(aside)
     assert ticket is not None, "the job's own lock keeps others from drawing its ticket"

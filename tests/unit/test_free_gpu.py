@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from config.schema import TrainOptions
-from core.job import free_gpu
+from core.job import free_gpu, queueing
 from core.job.directory import Job, create
+from core.job.free_gpu import FreeGpu
 from core.job.gpus import Gpu
-from core.job.journal import Event, Waiting, Warned
+from core.job.journal import Event, Warned
+from core.job.locks import FileLock, is_held
+from core.job.queueing import wait_for_turn
 from core.job.reporter import Reporter, StopRequested
 from core.workspace import Workspace
 
@@ -55,12 +59,11 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -> None:
     one = job(workspace, wait_for_gpu_gib=20)
-    told = Told(one)
     looks = in_turn((gpu(0, 3.0), gpu(1, 10.0)), (gpu(0, 4.0), gpu(1, 11.5)), (gpu(0, 3.0), gpu(1, 21.0)))
-    free_gpu.wait(one, told, looks, lambda _s: None)
-    [said] = told.events  # once, though the numbers changed
-    assert isinstance(said, Waiting)
-    assert "20 GiB of free memory: GPU 0 has 3.0 of 24.0 GiB free" in said.reason
+    wish = FreeGpu(one, Told(one), looks)
+    first, second, third = wish.obstacle(), wish.obstacle(), wish.obstacle()
+    assert "20 GiB of free memory: GPU 0 has 3.0 of 24.0 GiB free" in first
+    assert (second, third) == (first, "")  # said once, though the numbers changed
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
@@ -73,21 +76,94 @@ def test_an_idle_gpu_has_no_load_and_nobody_elses_memory(seen: Gpu, good: bool) 
 def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> None:
     one = job(workspace, wait_for_gpu_gib=20, processes=2)
     looks = in_turn((gpu(0, 23), gpu(1, 1)), (gpu(0, 22), gpu(1, 23)))
-    free_gpu.wait(one, told := Told(one), looks, lambda _s: None)
-    assert "2 GPUs" in str(told.events[0])
+    wish = FreeGpu(one, Told(one), looks)
+    assert "2 GPUs" in wish.obstacle()
+    assert wish.obstacle() == ""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-0"
 
 
-def test_a_stop_ends_the_wait(workspace: Workspace) -> None:
+def test_a_stop_ends_the_wait_and_gives_the_device_back(workspace: Workspace) -> None:
     one = job(workspace, wait_for_idle_gpu=True)
+    told = Told(one, patience=3)
     with pytest.raises(StopRequested):
-        free_gpu.wait(one, Told(one, patience=3), lambda: (gpu(0, 2.0),), lambda _s: None)
+        wait_for_turn(one, told, FreeGpu(one, told, lambda: (gpu(0, 2.0),)).obstacle)
+    assert not is_held(workspace.devices / "cuda.lock")
+    assert os.listdir(workspace.devices / "cuda") == []
+
+
+class Queued:
+    """Jobs of one device in threads of their own; each writes down when it has the device, and gives it back."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.queue, self.lock = workspace.devices / "cuda", workspace.devices / "cuda.lock"
+        self.had, self.threads = list[str](), list[threading.Thread]()
+
+    def add(self, one: Job, ready: Callable[[], str] = lambda: "") -> None:
+        def wait() -> None:
+            lock = wait_for_turn(one, Told(one), ready)
+            assert lock is not None
+            self.had.append(one.id)
+            lock.close()
+
+        self.threads.append(threading.Thread(target=wait, daemon=True))
+        self.threads[-1].start()
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        tick = threading.Event()
+        for _ in range(1000):
+            if reached():
+                return
+            tick.wait(0.02)
+        raise AssertionError((self.had, os.listdir(self.queue)))
+
+    def in_line(self) -> int:
+        """Tickets that hold others up."""
+        return sum(name[0].isdigit() for name in os.listdir(self.queue))
+
+
+@pytest.fixture
+def queued(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Queued:
+    monkeypatch.setattr(queueing, "_AGAIN_S", 0.0)
+    return Queued(workspace)
+
+
+def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(workspace: Workspace, queued: Queued) -> None:
+    waiting, second, third = (job(workspace) for _ in range(3))
+    busy = ["A game is at work."]
+    queued.add(waiting, lambda: busy[0])
+    queued.until(lambda: queued.queue.is_dir() and os.listdir(queued.queue) != [])
+    queued.add(second)
+    queued.until(lambda: queued.had == [second.id])
+    holder = FileLock.take(queued.lock, patience_s=20.0)  # which is asked for now and then
+    assert holder is not None
+    busy[0] = ""
+    queued.add(third)
+    queued.until(lambda: queued.in_line() == 2)
+    holder.close()
+    queued.until(lambda: len(queued.had) == 3)
+    assert queued.had == [second.id, waiting.id, third.id]
+    assert os.listdir(queued.queue) == []
+
+
+def test_what_is_not_ready_at_one_look_keeps_its_turn(workspace: Workspace, queued: Queued) -> None:
+    """A GPU may show the load of what ended a moment ago."""
+    first, second = job(workspace), job(workspace)
+    looks = iter(["It has 7% load.", ""])
+    holder = FileLock.take(queued.lock)
+    assert holder is not None
+    queued.add(first, lambda: next(looks))
+    queued.add(second)
+    queued.until(lambda: queued.in_line() == 2)
+    holder.close()
+    queued.until(lambda: len(queued.had) == 2)
+    assert queued.had == [first.id, second.id]
 
 
 @pytest.mark.parametrize(("device", "words"), [("cpu", "does not apply"), ("cuda", "nvidia-smi does not answer")])
 def test_where_it_cannot_wait_it_says_so_and_begins(workspace: Workspace, device: str, words: str) -> None:
     one = job(workspace, device, wait_for_gpu_gib=20)
-    free_gpu.wait(one, told := Told(one), lambda: (), lambda _s: None)
+    told = Told(one)
+    assert FreeGpu(one, told, lambda: ()).obstacle() == ""
     [said] = told.events
     assert isinstance(said, Warned)
     assert words in said.message
@@ -99,5 +175,6 @@ def test_who_did_not_ask_does_not_wait(workspace: Workspace) -> None:
         raise AssertionError("nobody asked")
 
     one = job(workspace)
-    free_gpu.wait(one, told := Told(one), look, lambda _s: None)
+    told = Told(one)
+    assert FreeGpu(one, told, look).obstacle() == ""
     assert told.events == []
