@@ -8,8 +8,10 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import ExportOptions
+from core.job.journal import Result
 from core.proof.certificate import Certificate, Check, LanguageError, read
 from ui import present, pushing, records, steps, suggest
+from ui.facts import fact
 from ui.form import parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -157,4 +159,22 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
 
 def _last_export(view: View) -> Html:
     state = view.newest("export")
-    return join((present.job_card(state), present.result_facts(state.result))) if state else NOTHING
+    return join((present.job_card(state), exported_view(state.result))) if state else NOTHING
+
+
+_VERDICTS = ("passed", "failed", "measured", "skipped")
+_TWICE = ("export", "ref", "run", "scope", "overridden")  # told by the path, or by the certificate above
+
+
+def exported_view(result: Result | None) -> Html:
+    """Where the export lies, its size and its errors; its checks counted, and those that did not pass by name."""
+    if not result:
+        return NOTHING
+    checks = {name: str(value) for name, value in result.items() if value in _VERDICTS}
+    failed = [name.replace("_", " ") for name, verdict in checks.items() if verdict == "failed"]
+    tiles = [fact(name, value) for name, value in result.items() if name not in checks and name not in _TWICE]
+    said = f"{', '.join(failed)} failed; exported all the same" if failed else "none failed"
+    return join((paragraph("It is in ", element("code", str(result.get("path", ""))), ", and on Listen as ",
+                           element("code", str(result.get("ref", ""))), ".", class_="small"),
+                 present.facts([(name, value) for name, value in tiles if name != "Path"]
+                               + [(f"Of {len(checks)} checks", said)])))

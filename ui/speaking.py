@@ -182,7 +182,7 @@ def readiness(workspace: Workspace, view: View) -> Html:
     before, after = chosen(workspace, view)
     model = after or before
     if model is None:
-        return NOTHING
+        return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
     code = view.chosen["language"]
     try:
         lacks = offers.unready(offers.family_of_voice(workspace, model), code, code in offers.taught(workspace, model))

@@ -48,6 +48,7 @@ def build_theme() -> gr.themes.Base:
         block_info_text_size="*text_sm",
         block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400",
         input_background_fill="*neutral_50", input_background_fill_dark="*neutral_950",
+        input_placeholder_color="*neutral_500", input_placeholder_color_dark="*neutral_400",
         input_border_width="1px", input_border_color="#949085", input_border_color_dark="#72756f",
         input_border_color_focus="*primary_500", input_border_color_focus_dark="*primary_400",
         input_shadow="none", input_shadow_focus="0 0 0 3px color-mix(in srgb, var(--primary-400) 25%, transparent)",

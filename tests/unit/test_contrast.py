@@ -56,6 +56,11 @@ def test_text_stands_out_from_every_ground(scheme: str, ground: str, text: str) 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_what_stands_in_an_empty_field_can_be_read(scheme: str) -> None:
+    assert contrast(of_theme("input_placeholder_color", scheme), of_theme("input_background_fill", scheme)) >= TEXT
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("tone", ["good", "bad", "wait", "busy"])
 def test_a_badge_stands_out_from_its_own_ground(scheme: str, tone: str) -> None:
     assert contrast(of_sheet(tone, scheme), of_sheet(f"{tone}-soft", scheme)) >= TEXT

@@ -320,6 +320,17 @@ def test_while_it_is_heard_blind_no_address_says_which_side_it_is_of(workspace: 
     assert "000-base.wav" in listening.comparison(state, {}, listening.Blind(True, frozenset({0})))
 
 
+def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> None:
+    result = {"export": "mine", "path": "exports/mine", "ref": "export:mine", "run": "first", "step": 800, "files": 12,
+              "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
+    shown = certificate.exported_view(result)
+    for part in ("exports/mine", "export:mine", "800", "Misheard, Amharic", "16.2%", "Of 2 checks",
+                 "prefix rows failed; exported all the same"):
+        assert part in shown
+    assert shown.count("exports/mine") == 1
+    assert "none failed" in certificate.exported_view({**result, "prefix_rows": "passed"})
+
+
 def test_a_result_is_shown_as_it_was_reported() -> None:
     shown = present.result_facts(Finished({"new_rows": 81, "old_rows_equal": True, "error": None}).result)
     for part in ("New rows", "81", "yes", "not measured"):
