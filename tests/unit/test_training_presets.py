@@ -67,7 +67,7 @@ def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memo
     assert ("Not yet measured" in chosen.words) != chosen.measured
 
 
-@pytest.mark.parametrize("name", ["small-data", "standard", "large"])
+@pytest.mark.parametrize("name", NAMES)
 def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
     options = presets.choose("chatterbox", speech(10), [gpu(24)], name).options
     assert (options.adapter_rank, options.adapter_rank_mlp, options.adapter_scale) == (32, 16, 2.0)
