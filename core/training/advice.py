@@ -6,7 +6,7 @@ Nothing here stops a run. What was left out of the data is told by `core.trainin
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from config.schema import TrainOptions
@@ -21,6 +21,11 @@ OFTEN = 100  # times that each clip is heard in a run
 FAR = 5.0  # times more or less than the preset's rate
 FEW_HELD_OUT = 3
 _MOMENTS = 3  # a checkpoint holds each value, and AdamW's two moments of it
+PROTECTION = tuple(name for name, field in TrainOptions.model_fields.items()
+                   if (field.json_schema_extra or {}).get("group") == "Base protection")  # type: ignore[union-attr]
+_OF_LAYERS = ("layer_rate", "layer_decay")
+_OF_BASE = {"adapters": (*_OF_LAYERS, "head_rate", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
+"""What does nothing where `full_changes` narrows what is trained of the base."""
 _RATES = {"row_rate": "rows", "adapter_rate": "adapters"}
 
 
@@ -31,11 +36,33 @@ def warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -
 
 
 def unused(options: TrainOptions) -> Iterator[str]:
-    """Options that were set and do nothing in the scope."""
+    """Options that were set and do nothing in the scope, or beside others."""
     if options.adapter != "lora" and not scopes.has_adapters(options):
         what = f"that changes {options.full_changes!r} " if options.scope == "full" else ""
         yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
                "none are trained. Choose scope `gated`, or `full` with `--full-changes adapters`.")
+    if options.scope != "full":
+        if named := _set(options, PROTECTION):
+            yield (f"Scope {options.scope!r} changes nothing of the base, so what protects it does nothing: {named}. "
+                   "It is for scope `full`.")
+        return
+    if named := _set(options, _OF_BASE.get(options.full_changes, ())):
+        yield f"Scope 'full' that changes {options.full_changes!r} trains nothing that these are for: {named}."
+    if options.replay == 0 and options.distillation > 0:
+        yield (f"Distillation {options.distillation:g} does nothing, because it works on replayed clips and replay "
+               "is 0.")
+    if options.ewc == 0 and (named := _set(options, ("fisher_clips",))):
+        yield f"Nothing is pulled by importance (ewc is 0), so this does nothing: {named}."
+    if options.replay_datasets.strip() and options.replay_texts.strip():
+        yield (f"The texts to replay, {options.replay_texts}, are not spoken: the datasets to replay, "
+               f"{options.replay_datasets}, are rehearsed in their place.")
+
+
+def _set(options: TrainOptions, names: Iterable[str]) -> str:
+    """Those of `names` whose value is not the schema's, with their values."""
+    fields = TrainOptions.model_fields
+    return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
+                     if getattr(options, name) != fields[name].default)
 
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:

@@ -172,3 +172,29 @@ def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], 
     said = list(advice.unused(TrainOptions.model_validate(changes)))
     assert bool(said) is told
     assert not said or str(changes["adapter"]) in said[0]
+
+
+@pytest.mark.parametrize("scope", ["gated", "rows"])
+def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) -> None:
+    odd = {"full_changes": "heads", "layer_rate": 1e-4, "head_rate": 1e-3, "layer_decay": 0.5, "distillation": 1.0,
+           "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
+           "replay_datasets": "mine", "replay_texts": "/texts.txt"}
+    assert set(odd) == set(advice.PROTECTION)
+    (said,) = advice.unused(TrainOptions.model_validate({"scope": scope, **odd}))
+    assert [name for name in odd if f"({name} " not in said] == []
+    assert said.startswith(f"Scope {scope!r} changes nothing of the base, so what protects it does nothing: ")
+    assert list(advice.unused(TrainOptions.model_validate({"scope": scope}))) == []
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"full_changes": "adapters", "l2_sp": 0.1}, "Pull to the base (l2_sp 0.1)"),
+    ({"full_changes": "heads", "layer_decay": 0.5}, "Layer decay (layer_decay 0.5)"),
+    ({"replay": 0.0, "distillation": 1.0}, "Distillation 1 does nothing"),
+    ({"fisher_clips": 5}, "Clips for importance (fisher_clips 5)"),
+    ({"replay_datasets": "mine", "replay_texts": "/t"}, "The texts to replay, /t, are not spoken"),
+    ({"full_changes": "heads", "head_rate": 1e-3, "l2_sp": 0.1}, ""),
+    ({"layer_rate": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
+def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:
+    said = " ".join(advice.unused(TrainOptions.model_validate({"scope": "full", **changes})))
+    assert named in said
+    assert bool(said) is bool(named)
