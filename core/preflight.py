@@ -1,7 +1,8 @@
 """Will the training work: its true loop on eight clips in about a minute, before hours are spent on it.
 
 Features are made anew from the recordings, two steps are taken at the full rate, the result
-is saved, read back and spoken with. A part that fails is named, with what to do about it.
+is saved, read back and spoken with. A part that fails is named, with what to do about it, and
+what cannot be tried in a minute is named in the result (`untried`).
 Nothing that the training needs is changed, and only what was spoken is kept.
 """
 
@@ -19,11 +20,12 @@ import torch
 
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
-from core import train
+from core import compute, train
 from core.job.journal import Result, SampleMade, Warned
 from core.job.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
-from core.training import advice, checkpoint
+from core.training import advice, checkpoint, rehearsal, sharding
+from core.training.company import check_devices, number_of_processes
 from core.training.milestones import Milestones
 from core.training.plan import duration
 from core.voice_model.loading import VoiceModel, load_checkpoint
@@ -32,6 +34,7 @@ from data import audio, manifest
 from models.base import Extractor
 
 CLIPS, STEPS = 8, 2
+_FISHER = 2  # clips for the estimate of importance
 _SPOKEN = "spoken.wav"
 _ALIKE = 0.9  # share of the codes that come out the same, on another device too
 _SILENT = 1e-4  # peak of full scale
@@ -41,13 +44,19 @@ _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, Asse
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Try every part of the training that `options` describe; what it took, and what the training will."""
     began = time.monotonic()
+    left_out = untried(options)
     with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
+        sharding.check(options, number_of_processes(options.processes))
+        check_devices(options.processes, compute.prepare(options.device))
         milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
     trainer = milestones.trainer
     said = advice.warnings(trainer, reporter.directory, options)
     for message in said:
         reporter.emit(Warned(message))
     check_stop(reporter)
+    if options.compile == "on":
+        with _part(reporter, "compile", "Train with compile off: torch finds no compiler that works here."):
+            _compile(trainer.voice.device)
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
             alike = _prepare(workspace, options, milestones)
@@ -62,22 +71,52 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             spoken_s = _speak(milestones, voice, reporter)
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
+        for path in reporter.directory.glob(f"{rehearsal.SPOKEN}.*"):
+            if path.name != _SPOKEN:
+                path.unlink()
     expected = found.seconds_a_step * options.steps
     return {
         "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": len(said),
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
         "memory_bytes": found.needed, "training": f"about {duration(expected)} for {options.steps} steps",
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(time.monotonic() - began, 1), "not_tried": " ".join(left_out),
     }
 
 
 def trial(options: TrainOptions) -> TrainOptions:
-    """The training itself, but two steps long and at its full rate from the first one on."""
+    """The training itself, but two steps long and at its full rate from the first one on; see `untried`."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "validate_every": 0,
              "patience": 0, "judged_sentences": min(1, options.judged_sentences), "keep_last": 1, "compile": "off",
-             "processes": 1, "sharding": "none"}
+             "processes": 1, "sharding": "none", "fisher_clips": min(_FISHER, options.fisher_clips)}
     return TrainOptions(**{**values, **short})
+
+
+def untried(options: TrainOptions) -> list[str]:
+    """What of the training the trial leaves out, each with the reason, in a sentence."""
+    found = []
+    if options.compile == "on":
+        found.append("The model's layers are not compiled, which takes minutes: a small function is, to see whether "
+                     "this machine can.")
+    if options.processes > 1:
+        parts = ", and to hold a part of the model each," if options.sharding != "none" else ""
+        found.append(f"The {options.processes} processes are not started: to meet{parts} takes all of them and their "
+                     "devices; the trial is one process with the whole model.")
+    if options.tracker != "none":
+        found.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
+    if options.scope == "full" and not options.replay_datasets.strip():
+        found.append(f"Where the base speaks the clips to rehearse, it speaks {CLIPS // 2} sentences; the training "
+                     "speaks all of them before its first step, for which the log tells the time.")
+    if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
+        found.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
+                     f"{options.fisher_clips}.")
+    return found
+
+
+def _compile(device: torch.device) -> None:
+    """Let torch compile a small function with its backward pass: the same compiler, in seconds."""
+    compiled = torch.compile(lambda given: torch.nn.functional.silu(given) * given)
+    compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
 def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones) -> float:

@@ -20,7 +20,7 @@ _TITLES: Mapping[str, str] = {
     "bytes": "Size", "bytes_fetched": "Fetched", "minutes": "Length", "level_db": "Level", "error": "Misheard",
     "ready": "Ready to train", "features_alike": "Codes as in the cache", "checkpoint": "Size of a checkpoint",
     "spoken_s": "Spoken", "memory_bytes": "Memory", "training": "The training will take", "too_long": "Clips too long",
-    "error_on_originals": "Misheard in recordings", "heard": "Heard", "cut": "Cut off",
+    "error_on_originals": "Misheard in recordings", "heard": "Heard", "cut": "Cut off", "not_tried": "Not tried",
 }
 _WHEN = {"before": "before", "after": "after", "original": "in recordings"}
 _SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")

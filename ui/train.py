@@ -165,7 +165,10 @@ def preflight_view(view: View) -> Html:
     state, run = view.newest("preflight"), view.newest("train")
     if state is None or (run is not None and run.job.created > state.job.created):
         return NOTHING
-    return join((present.job_card(state), present.result_facts(state.result)))
+    result = dict(state.result or {})
+    left_out = str(result.pop("not_tried", ""))
+    return join((present.job_card(state), present.result_facts(result),
+                 present.notice(f"Not tried: {left_out}") if left_out else NOTHING))
 
 
 def log_view(view: View) -> Html:

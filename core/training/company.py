@@ -175,13 +175,18 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def _start_others(processes: int, device: torch.device,
-                  workspace: Workspace) -> list[tuple[subprocess.Popen[bytes], int]]:
-    """Ranks 1 and up on this machine; each with the port at which they meet."""
+def check_devices(processes: int, device: torch.device) -> None:
+    """Each process of this machine needs a device of its own."""
     if device.type == "cuda" and torch.cuda.device_count() < processes:
         there = torch.cuda.device_count()
         raise UserError(f"{processes} processes were asked for, and there are {there} CUDA devices.",
                         "Ask for one process a device, or for the CPU.")
+
+
+def _start_others(processes: int, device: torch.device,
+                  workspace: Workspace) -> list[tuple[subprocess.Popen[bytes], int]]:
+    """Ranks 1 and up on this machine; each with the port at which they meet."""
+    check_devices(processes, device)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

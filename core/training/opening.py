@@ -50,7 +50,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         reporter.emit(Warned(note))
     studio = Studio.of(voice)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
-                                lambda message: reporter.emit(Warned(message)), telling(reporter))
+                                lambda message: reporter.emit(Warned(message)), telling(reporter),
+                                None if most_clips is None else most_clips // 2)
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
                       lambda message: reporter.emit(Warned(message)), company)
     trainer.probing = replayed.probing

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +41,11 @@ _BATCH = 16  # sentences spoken together
 
 
 def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-           tell: Callable[[str], None], watch: Tell = to_nobody) -> Replay:
-    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks."""
+           tell: Callable[[str], None], watch: Tell = to_nobody, most: int | None = None) -> Replay:
+    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks.
+
+    `most`: so many sentences are spoken at most, for a trial, and kept however they end.
+    """
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
@@ -50,7 +53,7 @@ def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voice
     elif not options.replay_texts.strip() and voice.family.replay(voice.base_folder):
         found = replay.load(voice, voices)
     elif voices:
-        found = replay.parted(_spoken(options, voice, voices, run, tell, watch))
+        found = replay.parted(_spoken(options, voice, voices, run, tell, watch, most))
     else:
         tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
         return Replay((), ())
@@ -132,14 +135,14 @@ def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]
 
 
 def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-            tell: Callable[[str], None], watch: Tell) -> list[Utterance]:
+            tell: Callable[[str], None], watch: Tell, most: int | None) -> list[Utterance]:
     """What the base spoke for this run, spoken now if it was not yet."""
     texts, codes = run / f"{SPOKEN}.json", run / f"{SPOKEN}.safetensors"
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
                             "Put it back, or start a new run.")
-        said = _speak(options, voice, voices, tell, watch)
+        said = _speak(options, voice, voices, tell, watch, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(said)})
         texts.write_text(json.dumps([part[:3] for part in said], ensure_ascii=False), encoding="utf-8")
@@ -154,16 +157,14 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
 
 
 def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
-           tell: Callable[[str], None], watch: Tell) -> list[tuple[str, str, str, np.ndarray]]:
+           tell: Callable[[str], None], watch: Tell, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
     sampling = replace(voice.family.sampling, seed=options.seed)
     wanted = sentences(options, voice)
-    names = list(voices)
-    readable: list[tuple[str, str, str, np.ndarray]] = []
-    for index, (language, text) in enumerate(wanted):
-        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
-        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
-            readable.append((language, text, name, voice.front_end.encode(text, language)))
+    readable = _readable(wanted, voice, list(voices))
+    if most is not None:  # of one language and one voice, or none of so few would have company
+        first = next(iter(voices))
+        readable = [(*part[:2], first, part[3]) for part in readable if part[0] == readable[0][0]][:most]
     said: list[tuple[str, str, str, np.ndarray]] = []
     with voice.adapters.switched(False) if voice.adapters else nullcontext():
         prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
@@ -173,9 +174,21 @@ def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice]
             speakers = [prepared[name] for _, _, name, _ in part]
             spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
             said += [(language, text, name, one.codes) for (language, text, name, _), one in
-                     zip(part, spoken, strict=True) if one.ending == "stop" and len(one.codes)]
+                     zip(part, spoken, strict=True) if len(one.codes) and (one.ending == "stop" or most is not None)]
+    if most is not None:
+        return said
     left_out = len(wanted) - len(said)
     tell(f"The base model spoke {len(said)} of {len(wanted)} sentences to rehearse and to measure its languages by"
          + (f"; {left_out} could not be read, or did not come to an end." if left_out else "."))
     return said
 
+
+def _readable(wanted: Sequence[tuple[str, str]], voice: VoiceModel,
+              names: Sequence[str]) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and ids of the sentences that the base can read here."""
+    found: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            found.append((language, text, name, voice.front_end.encode(text, language)))
+    return found

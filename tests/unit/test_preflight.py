@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -12,10 +13,13 @@ from config.errors import UserError
 from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
-from core.training import advice, training_data
+from core.training import advice, anchors, training_data
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data import manifest
+from models.base import Generated
+from models.language_model import LanguageModel
+from models.tiny.family import Tiny
 from tests.worlds import Listener, train_options, write_dataset
 
 CPU = torch.device("cpu")
@@ -43,6 +47,59 @@ def test_every_part_is_tried_and_only_the_sound_is_kept(world: Workspace, change
     assert (listener.directory / spoken.path).stat().st_size > 1000
     assert not (listener.directory / "checkpoints").exists()
     assert sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*")) == before
+
+
+@pytest.fixture
+def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A base that comes with no clips and speaks what it is asked to; the numbers of texts it was asked for."""
+    asked: list[int] = []
+
+    def generate(self: object, ids: list[np.ndarray], voices: object, sampling: object) -> list[Generated]:
+        asked.append(len(ids))
+        return [Generated(np.arange(8) % 27, "limit") for _ in ids]
+
+    monkeypatch.setattr(Tiny, "replay", lambda self, folder: [])
+    monkeypatch.setattr(LanguageModel, "generate", generate)
+    return asked
+
+
+def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
+        world: Workspace, base_that_speaks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed: list[int] = []
+    monkeypatch.setattr(anchors.Anchors, "estimate", lambda self, samples: weighed.append(len(samples)))
+    monkeypatch.setattr(anchors.Anchors, "pull", lambda self, l2_sp, ewc: None)
+    listener, result = tried(world, scope="full", ewc=0.1, judged_sentences=0)
+    assert base_that_speaks[0] == 4
+    assert weighed == [2]
+    assert "it speaks 4 sentences; the training speaks all of them" in str(result["not_tried"])
+    assert "estimated on 2 clips, not on 32" in str(result["not_tried"])
+    assert sorted(path.name for path in listener.directory.glob("spoken*")) == ["spoken.wav"]
+
+
+def test_what_cannot_be_tried_in_a_minute_is_named_with_the_reason(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(world)[1]["not_tried"] == ""
+    seen: list[str] = []
+    monkeypatch.setattr(preflight, "_compile", lambda device: seen.append(device.type))
+    said = str(tried(world, compile="on", processes=3)[1]["not_tried"])
+    assert seen == ["cpu"]
+    assert "layers are not compiled, which takes minutes" in said
+    assert "The 3 processes are not started: to meet takes all of them" in said
+
+
+def test_a_machine_that_cannot_compile_is_found(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nothing(function: object) -> object:
+        raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    with pytest.raises(UserError, match="failed at 'compile': RuntimeError: Failed to find C compiler") as caught:
+        tried(world, compile="on")
+    assert "compile off" in caught.value.hint
+
+
+def test_a_run_that_cannot_be_sharded_fails_before_anything_is_loaded(world: Workspace) -> None:
+    with pytest.raises(UserError, match="failed at 'open': This run cannot be sharded"):
+        tried(world, sharding="full")
 
 
 def test_a_recording_that_is_gone_fails_in_plain_words(world: Workspace) -> None:
