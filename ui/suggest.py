@@ -12,6 +12,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import VERBS
+from core.dataset import languages
 from core.library import offers
 from core.library.catalog import FAMILIES, Family
 from core.workspace import Workspace
@@ -59,13 +60,31 @@ def fitting_tokenizers(workspace: Workspace, model: str) -> list[str]:
 
 
 def fitting_datasets(workspace: Workspace, extension: str) -> list[str]:
-    """All datasets, those in a language of `extension` first."""
+    """The datasets that can be learnt from, those in a language of `extension` first."""
     try:
         spoken = offers.languages_of_extension(workspace, extension)
     except UserError:
         spoken = ()
+    known = _known(workspace, extension)
     found = sorted(records.datasets(workspace), key=lambda one: (one.language not in spoken, one.name))
-    return [one.name for one in found]
+    return [one.name for one in found if one.language not in known]
+
+
+def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
+    """Nothing, each dataset in a language that the base of `extension` speaks, all of them, and those `chosen`."""
+    known = _known(workspace, extension)
+    names = [one.name for one in records.datasets(workspace) if one.language in known]
+    several = [", ".join(names)] if len(names) > 1 else []
+    picked = languages.names(chosen)
+    return list(dict.fromkeys(["", *names, *several, *([chosen] if picked and set(picked) <= set(names) else [])]))
+
+
+def _known(workspace: Workspace, extension: str) -> tuple[str, ...]:
+    """The languages of the base of `extension`."""
+    try:
+        return offers.known(workspace, offers.model_of_extension(workspace, extension))
+    except UserError:
+        return ()
 
 
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:

@@ -76,7 +76,9 @@ def _lay_out_new_run(page: Page) -> None:
     """The preset, the form and the trial. The fold is opened while there is no run, and never closed by a refresh."""
     with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as fold:
         choices = {"extension": lambda view: page.workspace.list_extensions(),
-                   "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"])}
+                   "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"]),
+                   "replay_datasets": lambda view: suggest.replayable_datasets(
+                       page.workspace, view.chosen["train.extension"], view.chosen["train.replay_datasets"])}
         needs.build(page, "train", "train", choices)
         choice = presets.lay_out()
         form = steps.step_form(

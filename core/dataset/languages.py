@@ -17,16 +17,21 @@ def check_target(dataset: str, language: str, new: Collection[str], base: Collec
     """Refuse to teach a language that the base speaks, or one that the extension does not bring."""
     if language in new:
         return
-    if language in base:
-        raise UserError(
-            f"The dataset {dataset!r} is in {named(language)}, which the base model already speaks: nothing of it may "
-            "change.",
-            "Train on a dataset in the new language. Scope `full` can rehearse this one beside it: --replay-datasets "
-            f"{dataset}.")
+    check_new(dataset, language, base)
     raise UserError(
         f"The dataset {dataset!r} is in {named(language)}; the extended model learns "
         f"{', '.join(map(named, new)) or 'nothing'} and speaks {', '.join(base)}.",
         "Train a tokenizer on this dataset and extend the model with it.")
+
+
+def check_new(dataset: str, language: str, base: Collection[str]) -> None:
+    """Refuse what would make a new language of one that the base speaks."""
+    if language in base:
+        raise UserError(
+            f"The dataset {dataset!r} is in {named(language)}, which the base model already speaks: nothing of it may "
+            "change.",
+            "Choose a dataset in the new language. While that is learnt, scope `full` can rehearse this one beside it: "
+            f"--replay-datasets {dataset}.")
 
 
 def check_rehearsed(dataset: str, language: str, base: Collection[str]) -> None:

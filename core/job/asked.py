@@ -32,7 +32,6 @@ from core.incoming.recognisers import BUILT_IN
 from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.library import catalog, offers, records
-from core.library.catalog import VoiceModel
 from core.library.records import ExtensionRecord
 from core.segments import folder
 from core.segments.folder import PREFIX
@@ -71,6 +70,9 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
         _check_languages(workspace, options)
+    if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
+        languages.check_new(options.dataset, _language_of(workspace, options.dataset),
+                            offers.known(workspace, options.model))
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -101,8 +103,7 @@ def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
     try:
         record = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
-        model = record.origin.model
-        base = offers.languages(workspace, VoiceModel("", "base", model, workspace.model(model)))
+        base = offers.known(workspace, record.origin.model)
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):

@@ -95,6 +95,14 @@ def languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
         return _published_languages(workspace, voice)
 
 
+def known(workspace: Workspace, model: str) -> tuple[str, ...]:
+    """Codes of the languages that a base model of the workspace came with; none where its record cannot be read."""
+    try:
+        return languages(workspace, VoiceModel("", "base", model, workspace.model(model)))
+    except UserError:
+        return ()
+
+
 def taught(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
     """Codes of the languages that a model was taught here."""
     if voice.kind == "base":

@@ -1,0 +1,45 @@
+"""Recordings in a language of the base are offered where they can be rehearsed, and not where they would be learnt."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.errors import UserError
+from config.schema import TokenizerOptions, TrainOptions
+from core.job import asked
+from core.library import offers
+from core.workspace import Workspace
+from data import manifest
+from ui import form, suggest, teach
+
+
+@pytest.fixture
+def with_english(world: Workspace) -> Workspace:
+    there = manifest.load(world.dataset("demo-am"))
+    for name, language in (("english", "en"), ("french", "fr")):
+        (world.datasets / name).mkdir()
+        clips = [type(clip)(**{**vars(clip), "language": language, "text": "le cat"}) for clip in there.clips]
+        manifest.save(world.datasets / name, manifest.make_card(name, language, "tones", clips), clips)
+    return world
+
+
+def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
+    assert offers.known(with_english, "tiny") == ("en", "fr")
+    assert suggest.fitting_datasets(with_english, "tiny-am") == ["demo-am"]
+    assert suggest.replayable_datasets(with_english, "tiny-am", "") == ["", "english", "french", "english, french"]
+    assert suggest.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"
+    assert "demo-am" not in suggest.replayable_datasets(with_english, "tiny-am", "demo-am")
+    assert suggest.replayable_datasets(with_english, "none", "") == [""]
+    choices = teach.language_choices(with_english)
+    assert isinstance(choices, dict)
+    assert [code for _, code in choices["choices"]] == ["am"]
+
+
+def test_an_empty_choice_is_none() -> None:
+    assert form.parse(TrainOptions, {"replay_datasets": None}).replay_datasets == ""
+
+
+def test_no_tokenizer_is_made_of_them(with_english: Workspace) -> None:
+    with pytest.raises(UserError, match="'english' is in English .en., which the base model already speaks") as caught:
+        asked.check(with_english, "tokenizer", TokenizerOptions(dataset="english", tokenizer="new"))
+    assert "--replay-datasets english" in caught.value.hint
