@@ -196,7 +196,7 @@ class PrepareOptions(Options):
 
     source: Annotated[str, AfterValidator(_source)] = Field("demo", title="Source", description="Path or URL of a folder, file or archive, `hub:OWNER/NAME`, or `segments:NAME` for long recordings that were cut and transcribed; `demo` ships with the app; `as-is` takes the dataset of this name as it stands, to make its features for another model.")
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
-    language: LanguageCode = Field("am", title="Language", description="Code of the new language, such as `am`.")
+    language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken, such as `am`. Recordings in a language that the model speaks already are not trained on; a training in scope `full` can rehearse them.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")
     most_clips: int = Field(0, ge=0, title="Most clips", description="Take no more than so many clips of the source, the first ones; 0 takes all.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out before a text is checked: those that the tokenizer will be made with. The dataset keeps its texts as they were written.")
