@@ -23,7 +23,7 @@ from core.proof import certificate
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
-from scripts.experiments import measured, plan, process, report
+from scripts.experiments import engine, measured, plan, process, report
 from scripts.experiments.measured import Measured
 from scripts.experiments.plan import Group, Trial
 from scripts.experiments.process import NOTHING, Used
@@ -38,11 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workspace = Workspace.open(given.workspace)
         chosen = given.only.split(",") if given.only else None
         groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
-        _prepare(workspace)
+        if groups:
+            _prepare(workspace)
         for seed in range(given.seeds):  # a whole round of all trials first, so that what is cut off is comparable
             for group in groups:
                 for trial in group.trials:
                     _try(workspace, trial, seed)
+        if engine.NAME in (chosen or [engine.NAME] * (given.steps is None)):
+            engine.measure(workspace)
         _write(Path(given.out or workspace.path / "experiments.md"), workspace, groups, given.seeds)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
@@ -54,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.experiments", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--only", metavar="GROUP,...", help="groups of scripts/experiments/plan.yaml (default: all)")
+    parser.add_argument("--only", metavar="GROUP,...", help=f"groups of {plan.PLAN.name}, or {engine.NAME} (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each trial (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="steps of every training, to try the experiments themselves")
     parser.add_argument("--out", metavar="FILE", help="where the tables go (default: experiments.md in the workspace)")
@@ -130,6 +133,7 @@ def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int
         return [one for folder in folders if (one := measured.read(folder))]
 
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
+    sections.append(engine.section(workspace))
     path.write_text(report.page(machine.describe(torch.device("cpu")), sections), encoding="utf-8")
     print(f"Written: {path}")
 

@@ -38,7 +38,7 @@ def section(group: Group, found: Found) -> str:
     """A heading, the length of the trainings, and a table."""
     rows = _heard(group, found) if group.measure == "heard" else _losses(group, found)
     options = group.trials[0].training(0)
-    return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{_table(rows)}\n"
+    return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
 
 
 def _heard(group: Group, found: Found) -> list[Sequence[str]]:
@@ -70,6 +70,7 @@ def _losses(group: Group, found: Found) -> list[Sequence[str]]:
     return rows
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first row is the head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

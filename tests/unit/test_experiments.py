@@ -13,7 +13,10 @@ from core import demo
 from core.job.directory import create
 from core.workspace import Workspace
 from scripts.benchmark import machine
-from scripts.experiments import measured, plan, process, report
+from scripts.benchmark import table as benchmark_table
+from scripts.benchmark.rows import Found, Row
+from scripts.benchmark.timing import Spread
+from scripts.experiments import engine, measured, plan, process, report
 from scripts.experiments.measured import Measured
 
 ONE = Measured("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
@@ -82,3 +85,20 @@ def test_the_page_says_where_and_how_it_was_measured() -> None:
     assert shown.startswith("# What was tried\n")
     assert " cores, " in shown
     assert "400 steps of 16 clips." in shown
+
+
+def test_the_engines_options_are_told_from_the_benchmarks_file(tmp_path: Path) -> None:
+    workspace = Workspace.open(tmp_path / "workspace")
+    assert "Not measured" in engine.section(workspace)
+    here = machine.describe(torch.device("cpu"))
+    rows = (Row("options", "gated, 10 layers, none", "tokens/s", Spread.of([200.0])),
+            Row("options", "gated, 10 layers, averaging", "tokens/s", Spread.of([190.0]), Spread.of([200.0]),
+                more_is_better=True),
+            *(Row("options", f"gated, 10 layers, {name}, peak memory with the model", "GiB", Spread.of([1.5]))
+              for name in ("none", "averaging")))
+    folder = workspace.path / "experiments-engine"
+    folder.mkdir()
+    (folder / "benchmark.json").write_text(benchmark_table.as_json(here, {}, Found(rows, ())))
+    shown = engine.section(workspace)
+    assert "| gated, 10 layers, averaging | 190 (190 to 190) | 0.95 | 1.50 GiB |" in shown
+    assert str(tmp_path) not in shown
