@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.experiments", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--only", metavar="GROUP,...", help=f"groups of {plan.PLAN.name}, or {engine.NAME} (default: all)")
+    parser.add_argument("--only", metavar="GROUP,...", help=f"of {plan.PLAN.name}, or {engine.NAME} (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each trial (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="steps of every training, to try the experiments themselves")
     parser.add_argument("--out", metavar="FILE", help="where the tables go (default: experiments.md in the workspace)")
