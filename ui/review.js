@@ -1,11 +1,13 @@
 /* The review table: keys, waveforms that are played, and what is pressed or typed, told to the page as one command. */
 (() => {
-  const drafts = {};
+  const drafts = {};  /* by dataset and clip: another dataset may have clips of the same names */
   let current = "", editing = false;
   const table = () => document.querySelector("#review-table");
   const rows = () => [...document.querySelectorAll("#review-table .clip")];
   const rowOf = (node) => node && node.closest ? node.closest("#review-table .clip") : null;
   const sound = (row) => row && row.querySelector("audio");
+  const datasetOf = (node) => node.closest("[data-dataset]").dataset.dataset;
+  const keyOf = (row) => JSON.stringify([datasetOf(row), row.dataset.clip]);
 
   /* One command after another: the box holds one, and Gradio reads it a moment after it was written. */
   let turn = Promise.resolve();
@@ -25,13 +27,13 @@
 
   const choose = (row) => {
     if (!row) return;
-    current = row.dataset.clip;
+    current = keyOf(row);
     row.focus({preventScroll: true});
     row.scrollIntoView({block: "nearest"});
   };
 
   const step = (by) => {
-    const all = rows(), at = all.findIndex((row) => row.dataset.clip === current);
+    const all = rows(), at = all.findIndex((row) => keyOf(row) === current);
     choose(all[Math.min(all.length - 1, Math.max(0, at + by))]);
   };
 
@@ -45,8 +47,7 @@
   const keep = (field) => {
     const row = rowOf(field);
     if (!row || field.value === field.defaultValue) return;
-    delete drafts[row.dataset.clip];
-    tell({do: "text", clip: row.dataset.clip, text: field.value});
+    tell({do: "text", dataset: datasetOf(row), clip: row.dataset.clip, text: field.value});
   };
 
   const press = (row) => {
@@ -81,7 +82,8 @@
     const button = event.target.closest && event.target.closest("#review-table [data-do], #review-found [data-do]");
     if (button) {
       const row = rowOf(button);
-      tell({do: button.dataset.do, ...(row ? {clip: row.dataset.clip} : {kind: button.dataset.kind})});
+      const about = row ? {clip: row.dataset.clip} : {kind: button.dataset.kind};
+      tell({do: button.dataset.do, dataset: datasetOf(button), ...about});
       return;
     }
     const wave = event.target.closest && event.target.closest("#review-table .wave");
@@ -94,7 +96,7 @@
 
   document.addEventListener("focusin", (event) => {
     const row = rowOf(event.target);
-    if (row) current = row.dataset.clip;
+    if (row) current = keyOf(row);
     editing = Boolean(row) && event.target.tagName === "TEXTAREA";
   });
   document.addEventListener("focusout", (event) => {
@@ -102,7 +104,7 @@
   });
   document.addEventListener("input", (event) => {
     const row = event.target.matches && event.target.matches("#review-table textarea") && rowOf(event.target);
-    if (row) drafts[row.dataset.clip] = event.target.value;
+    if (row) drafts[keyOf(row)] = event.target.value;
   });
 
   document.addEventListener("timeupdate", (event) => {
@@ -110,15 +112,24 @@
     if (mark) mark.style.left = `${100 * event.target.currentTime / (event.target.duration || 1)}%`;
   }, true);
 
-  /* The table is sent anew after each decision: what was being typed, and where one was, stays. */
+  /* The table is sent anew after each decision: what was being typed, and where one was, stays. Gradio may change its
+     nodes in place, so a field can become another clip's: it shows that one's draft or text, and none that was typed
+     before. A draft is there until the text that comes is the same. */
   new MutationObserver(() => {
-    if (!table() || (document.activeElement && document.activeElement !== document.body)) return;
+    if (!table()) return;
     for (const row of rows()) {
-      const field = row.querySelector("textarea"), draft = drafts[row.dataset.clip];
-      if (draft !== undefined && field) field.value = draft;
+      const field = row.querySelector("textarea"), key = keyOf(row);
+      if (!field) continue;
+      const kept = key in drafts && drafts[key].trim() === field.defaultValue.trim();
+      if (kept && document.activeElement !== field) delete drafts[key];
+      const wanted = key in drafts ? drafts[key] : field.defaultValue;
+      if (field.value !== wanted) field.value = wanted;
     }
-    const row = rows().find((one) => one.dataset.clip === current);
+    if (document.activeElement && document.activeElement !== document.body) return;
+    const row = rows().find((one) => keyOf(one) === current);
     if (!row) return;
     if (editing) row.querySelector("textarea").focus({preventScroll: true}); else row.focus({preventScroll: true});
-  }).observe(document.documentElement, {childList: true, subtree: true});
+  }).observe(document.documentElement, {
+    childList: true, subtree: true, characterData: true, attributes: true, attributeFilter: ["data-dataset", "data-clip"],
+  });
 })();

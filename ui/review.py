@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -97,7 +97,7 @@ def _found(page: Page, view: View) -> Html:
     if not name:
         return NOTHING
     index = review.index_of(page.workspace, name)
-    return review_table.found(index.kinds(), review.decisions(page.workspace, name), index.plots().level_lufs)
+    return review_table.found(name, index.kinds(), review.decisions(page.workspace, name), index.plots().level_lufs)
 
 
 def _shown(page: Page, view: View) -> tuple[list[Judged], int, int]:
@@ -122,10 +122,10 @@ def _table(page: Page, view: View) -> Html:
     index, made = review.index_of(page.workspace, name), review.decisions(page.workspace, name)
     facts = present.facts([
         ("With findings", f"{index.faulty():,} of {index.count():,}"),
-        ("Excluded now", sum(not one.included for one in made.values())),
+        ("Excluded now", made.excluded.total()),
         ("Excluded before", len(review.excluded(page.workspace.dataset(name)))),
-        ("Texts written anew", sum(one.text is not None for one in made.values())),
-        ("To be mended", sum(bool(one.fixes) and one.included for one in made.values())),
+        ("Texts written anew", made.texts),
+        ("To be mended", made.to_mend),
     ])
     pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
@@ -139,7 +139,7 @@ def obey(page: Page, chosen: object, asked: object) -> Sequence[object]:
     except (ValueError, AttributeError) as error:
         raise UserError(f"The table asked for something that is not understood: {error}.",
                         "Reload the page.") from error
-    name, kind, clip = _dataset(page, str(chosen or "")), told.get("kind", ""), told.get("clip", "")
+    name, kind, clip = _named(page, told, str(chosen or "")), told.get("kind", ""), told.get("clip", "")
     stay = [gr.skip(), gr.skip()]
     match told.get("do"):
         case "show":
@@ -160,16 +160,27 @@ def obey(page: Page, chosen: object, asked: object) -> Sequence[object]:
     raise UserError(f"The table asked for {told.get('do')!r}, which nobody knows.", "Reload the page.")
 
 
+def _named(page: Page, told: Mapping[str, str], chosen: str) -> str:
+    """The dataset that was on the page when something was pressed, whichever is chosen by now."""
+    name = told.get("dataset") or _dataset(page, chosen)
+    if name not in page.workspace.list_datasets():
+        raise UserError(f"There is no dataset named {name!r} any more.", "Choose another one.")
+    return name
+
+
 def _noted(what: str) -> Html:
     return present.notice(f"{what}, in the next version.", "good")
 
 
 def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, text: str | None = None) -> Html:
     known = review.is_in(page.workspace, name, clip)
-    there = review.decisions(page.workspace, name).get(clip, Decision(clip, included=known))
-    if included is not None:
-        there = replace(there, included=included, reason="" if included else "by hand")
-    review.decide(page.workspace, name, [replace(there, text=text.strip()) if text is not None else there])
+
+    def decided(there: Decision) -> Decision:
+        if text is not None:
+            return replace(there, text=text.strip())
+        return replace(there, included=bool(included), reason="" if included else "by hand")
+
+    review.change(page.workspace, name, [clip], decided, lambda one: Decision(one, included=known))
     return _noted(f"{clip} " + ("has another text" if text is not None else "is in again" if included else "is out"))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from core import review
 from core.dataset.clip_index import Judged, Kind
-from core.review import Decision
+from core.review import Decision, Decisions
 from ui import media, present
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.training import player
@@ -76,18 +76,18 @@ def measures(one: Judged) -> str:
     return " · ".join(parts)
 
 
-def found(kinds: Sequence[Kind], made: Mapping[str, Decision], level_lufs: float | None) -> Html:
+def found(dataset: str, kinds: Sequence[Kind], made: Decisions, level_lufs: float | None) -> Html:
     """Each kind of finding with how many clips have it, and what can be done about all of them at once."""
     if not kinds:
         return present.notice("Nothing to complain about.", "good")
     lines = [_kind(one, made, level_lufs) for one in kinds]
-    return present.table_of(("", "Finding", "Clips", "For all of them at once"), lines)
+    return div("kinds", present.table_of(("", "Finding", "Clips", "For all of them at once"), lines),
+               data_dataset=dataset)
 
 
-def _kind(one: Kind, made: Mapping[str, Decision], level_lufs: float | None) -> tuple[object, ...]:
+def _kind(one: Kind, made: Decisions, level_lufs: float | None) -> tuple[object, ...]:
     fix = review.FIXES.get(one.kind, "")
-    out = sum(each.reason == one.kind and not each.included for each in made.values())
-    mended = sum(fix in each.fixes for each in made.values()) if fix else 0
+    out, mended = made.excluded[one.kind], made.mended[fix] if fix else 0
     clips = f"{one.count:,} clip{'s' if one.count != 1 else ''}"
     does = review.what_fix_does(one.kind, one.count, level_lufs)
     buttons = [_button("Show", "show", one.kind)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,19 @@ def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
     for nonsense in ("{", "[1]", '{"do": "dance"}'):
         with pytest.raises(UserError, match="The table asked for"):
             page_review.obey(page, "d", nonsense)
+
+
+def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> None:
+    other = page.workspace.datasets / "other"
+    shutil.copytree(page.workspace.datasets / "d", other)
+    page_review.obey(page, "other", json.dumps({"do": "exclude", "clip": "c3", "dataset": "d"}))
+    assert set(review.decisions(page.workspace, "d")) == {"c3"}
+    assert review.decisions(page.workspace, "other") == {}
+    assert 'data-dataset="d"' in page_review._found(page, view())
+    assert 'data-dataset="other"' in page_review._table(page, view(dataset="other"))
+    for name in ("gone", "../d"):
+        with pytest.raises(UserError, match="There is no dataset named"):
+            page_review.obey(page, "d", json.dumps({"do": "exclude", "clip": "c3", "dataset": name}))
 
 
 def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> None:
