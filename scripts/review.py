@@ -18,11 +18,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from core import review
-from core.dataset.clip_index import Judged
+from core.dataset.clip_index import Judged, Speakers
 from core.review import Decision
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.command import main as run_verb
+
+_SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,11 +72,22 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     print(f"{index.faulty()} of {index.count()} clips have findings.")
     for kind in index.kinds():
         print(f"    {kind.level:8} {kind.kind}: {kind.count}")
+    speakers = index.speakers(_SPEAKERS)
+    _tell_speakers(speakers)
     made = review.decisions(workspace, given.dataset)
     for one in shown:
         _tell(one, made.get(one.clip.id))
     return {"decided": decided, "clips": index.count(), "with_findings": index.faulty(),
-            "kinds": [asdict(kind) for kind in index.kinds()], "worst": [asdict(one) for one in shown]}
+            "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
+            "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
+
+
+def _tell_speakers(found: Speakers) -> None:
+    print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
+    for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
+        print(f"    {one.seconds / 3600:8.2f} h  {one.clips:>6}  {one.name}")
+    if (more := found.count - _SPEAKERS_SHOWN) > 0:
+        print(f"    and {more} more")
 
 
 def _decide(workspace: Workspace, given: argparse.Namespace) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.dataset.clip_index import Histogram, Plots
+from core.dataset.clip_index import LEARNABLE, Histogram, Plots
 from ui.curves import ticks
-from ui.markup import NOTHING, Html, div, element, join, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 
 _WIDTH, _HEIGHT = 300.0, 100.0
 
@@ -15,11 +15,15 @@ def plots(found: Plots) -> Html:
     """How the clips of a dataset are spread."""
     if not found.histograms:
         return NOTHING
-    return div("charts", *map(histogram, found.histograms), letters(found.characters))
+    return div("charts", *map(histogram, found.histograms), letters(found.characters), rarest(found.rarest))
 
 
 def histogram(one: Histogram) -> Html:
     """How many clips there are of each size, with the median."""
+    drawn = sum(one.counts)
+    if not drawn:
+        return div("chart", div("chart-head", element("h4", one.title)),
+                   paragraph(f"None of {one.among:,} clips.", class_="small"))
     step = (one.high - one.low) / len(one.counts)
     titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: {count:,} clips"
               for at, count in enumerate(one.counts)]
@@ -28,7 +32,8 @@ def histogram(one: Histogram) -> Html:
                      class_="median")
     labels = [span("x-label", _short(value), style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
               for value in ticks(one.low, one.high)]
-    head = div("legend", span("key", f"median {_short(one.median)} {one.unit}"))
+    of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
+    head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
     return div("chart", div("chart-head", element("h4", one.title), head),
                div("plot low", _drawing(one.title, one.counts, titles, median), _most(one.counts)),
                div("x-labels", *labels, aria_hidden="true"))
@@ -48,6 +53,18 @@ def letters(found: Sequence[tuple[str, int]]) -> Html:
                div("x-labels letters", *names, aria_hidden="true"))
 
 
+def rarest(found: Sequence[tuple[str, int]]) -> Html:
+    """The rarest characters with their counts, so that none has to be guessed from the height of a bar."""
+    if not found:
+        return NOTHING
+    few = sum(count < LEARNABLE for _, count in found)
+    about = f"{few} of these {len(found)} are seen fewer than {LEARNABLE} times: too few to learn from"
+    marks = [span("badge wait" if count < LEARNABLE else "badge", f"{name} {count:,}",
+                  title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
+    return div("chart wide", div("chart-head", element("h4", "Rarest characters"), div("legend", span("key", about))),
+               div("rare", *marks))
+
+
 def _drawing(title: str, counts: Sequence[int], titles: Sequence[str], over: Html = NOTHING) -> Html:
     most, width = max(counts), _WIDTH / len(counts)
     bars = join(element("rect", element("title", said), x=f"{at * width + width * 0.06:.2f}",
@@ -63,4 +80,6 @@ def _most(counts: Sequence[int]) -> Html:
 
 
 def _short(value: float) -> str:
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
     return f"{value:.1f}" if abs(value) < 10 and value != round(value) else f"{value:.0f}"

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import gradio as gr
 
+from config.errors import UserError
 from core.incoming import looking
 from core.job.state import JobState
+from core.review import index_of
 from core.text import text_rules
-from ui import long_audio, needs, present, records, review, steps
+from ui import long_audio, needs, present, records, review, steps, voices
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -72,8 +74,19 @@ def recognised(source: str, language: str) -> Html:
 
 def report(page: Page, state: JobState) -> Html:
     """What the check of a dataset counted and found."""
-    found = records.dataset_report(page.workspace.datasets / str(state.job.settings.get("dataset", "")))
-    return report_view(found) if found is not None else present.result_facts(state.result)
+    name = str(state.job.settings.get("dataset", ""))
+    found = records.dataset_report(page.workspace.datasets / name)
+    if found is None:
+        return present.result_facts(state.result)
+    return join((report_view(found), _speakers(page, name)))
+
+
+def _speakers(page: Page, name: str) -> Html:
+    """Who speaks in the dataset; nothing before its clips are measured."""
+    try:
+        return voices.speakers(index_of(page.workspace, name).speakers(voices.SHOWN))
+    except UserError:
+        return NOTHING
 
 
 def report_view(report: records.DatasetReport) -> Html:

@@ -15,7 +15,7 @@ from config.schema import ReviseOptions
 from core import review
 from core.dataset.clip_index import Judged
 from core.review import Decision
-from ui import bars, present, review_table, steps
+from ui import bars, present, review_table, steps, voices
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -89,7 +89,10 @@ def _kinds(page: Page, view: View) -> object:
 
 def _spread(page: Page, view: View) -> Html:
     name = _dataset(page, view.chosen["review.dataset"])
-    return bars.plots(review.index_of(page.workspace, name).plots()) if name else NOTHING
+    if not name:
+        return NOTHING
+    index = review.index_of(page.workspace, name)
+    return join((bars.plots(index.plots()), voices.speakers(index.speakers(voices.SHOWN))))
 
 
 def _found(page: Page, view: View) -> Html:

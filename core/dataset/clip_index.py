@@ -16,8 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config.errors import UserError
+from core.dataset import speaker_table
+from core.dataset.speaker_table import Speakers as Speakers
 from core.workspace import Workspace
 from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
+from data.clip_plots import LEARNABLE as LEARNABLE
 from data.clip_plots import Histogram as Histogram
 from data.clip_survey import Survey
 from data.kept import Rows, in_parts
@@ -94,6 +97,7 @@ class Plots:
 
     histograms: tuple[Histogram, ...]
     characters: tuple[tuple[str, int], ...]  # the most frequent first
+    rarest: tuple[tuple[str, int], ...] = ()  # of the others, and those that are too rare to be learnt
 
     @property
     def level_lufs(self) -> float | None:
@@ -120,8 +124,9 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
             database.executescript(_TABLES)
             counts, faulty = _judge_into(database, dataset, rows, survey)
             database.executemany("INSERT INTO summary VALUES (?, ?, ?)", counts)
+            speaker_table.write(database)
             plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
-                     "characters": survey.spread.characters()}
+                     "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
             database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
         aside.replace(target)
     finally:
@@ -249,7 +254,14 @@ class ClipIndex:
         """How the clips are spread; empty in an index that was made before this was counted."""
         found = json.loads(self.about().get("plots", "{}"))
         made = (Histogram(**{**one, "counts": tuple(one["counts"])}) for one in found.get("histograms", ()))
-        return Plots(tuple(made), tuple((str(name), int(count)) for name, count in found.get("characters", ())))
+        characters, rarest = (tuple((str(name), int(count)) for name, count in found.get(which, ()))
+                              for which in ("characters", "rarest"))
+        return Plots(tuple(made), characters, rarest)
+
+    def speakers(self, most: int) -> Speakers:
+        """Who speaks, and how much; by name at most so many with several clips, and with one."""
+        with self._database() as database:
+            return speaker_table.read(database, most)
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
