@@ -71,7 +71,7 @@ class Transcripts:
     def load(self) -> dict[str, Heard]:
         found = {}
         if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
                     values = json.loads(line)
                     found[str(values["id"])] = Heard(str(values["text"]), float(values["score"]))

@@ -5,6 +5,7 @@ Files of another version are shown as far as they can be read; a missing value i
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,12 +114,12 @@ def dataset_report(folder: Path) -> DatasetReport | None:
 def held_out_texts(workspace: Workspace, name: str, most: int = 6) -> list[str]:
     """Sentences that a dataset keeps from training, the shorter first."""
     try:
-        lines = (workspace.datasets / name / "manifest.jsonl").read_text(encoding="utf-8-sig").splitlines()
-        clips = [json.loads(line) for line in lines if line.strip()]
+        with open(workspace.datasets / name / "manifest.jsonl", encoding="utf-8-sig") as file:
+            clips = (json.loads(line) for line in file if line.strip())
+            texts = (str(clip.get("text", "")) for clip in clips if clip.get("split") == "held_out")
+            return heapq.nsmallest(most, filter(None, texts), key=len)
     except (OSError, ValueError):
         return []
-    texts = [str(clip.get("text", "")) for clip in clips if clip.get("split") == "held_out"]
-    return sorted((text for text in texts if text), key=len)[:most]
 
 
 def _lines(value: object) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from core.workspace import Workspace
 
 PREFIX = "segments:"
 CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
+_HALVES = re.compile("[\ud800-\udfff]")
 _AGAIN = "Cut or align the recordings again under another name."
 
 
@@ -111,7 +113,7 @@ def with_texts(pieces: Iterable[Piece], told: Iterable[Piece]) -> tuple[Piece, .
 def read_pieces(path: Path) -> tuple[Piece, ...]:
     """The clips of a table that `write_pieces` wrote."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold what Python takes for other line ends
         return tuple(Piece(**{_OWN.get(name, name): value for name, value in json.loads(line).items()})
                      for line in lines if line)
     except (OSError, ValueError, TypeError) as error:
@@ -122,7 +124,12 @@ def write_pieces(path: Path, pieces: Iterable[Piece]) -> None:
     """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
     lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
              + "\n" for piece in pieces)
-    _replace(path, "".join(lines))
+    _replace(path, "".join(map(_escaped, lines)))
+
+
+def _escaped(line: str) -> str:
+    """JSON that UTF-8 can hold: a file name that is none becomes half surrogate pairs, which are spelled out."""
+    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def write_card(folder: Path, card: Card) -> None:
