@@ -33,6 +33,7 @@ class ClipLimits:
     pace_error_times: float = 2.5  # so far, nobody reads: the text is another one
     least_clips: int = 10  # for a median to mean something
     rare_occurrences: int = 3
+    rare_share: float = 0.1  # of the clips that may have rare characters: beyond, the dataset is small, and no clip odd
     longest_text: int = 0  # characters that the model can hold; 0: nobody said
     sketch_bits: int = 24  # of 256; the nearest of 617 unrelated clips of the demo differ in 58
     sketch_duration: float = 0.1  # share by which copies may differ in length: their silent ends

@@ -52,6 +52,7 @@ class Survey:
     def __init__(self, limits: ClipLimits = LIMITS) -> None:
         self.spread = Spread()
         self._limits = limits
+        self._clips = 0
         self._open = ExitStack()
         self._copies = self._open.enter_context(_Copies(limits))
         self._texts, self._speakers, self._sounds = (self._open.enter_context(Kept()) for _ in range(3))
@@ -64,6 +65,7 @@ class Survey:
         self._open.close()
 
     def add(self, clip: Spoken) -> None:
+        self._clips += 1
         self.spread.add(clip)
         self._texts.put(_said(clip), clip.id)
         if self._speakers.put(clip.speaker, "one") == "one":
@@ -93,9 +95,12 @@ class Survey:
 
     @cached_property
     def _rare_characters(self) -> frozenset[str]:
-        """Those whose rows can hardly be learnt."""
-        counts = self.spread.counts
-        return frozenset(one for one, count in counts.items() if count < self._limits.rare_occurrences)
+        """Those whose rows can hardly be learnt; none where they stand in so many clips that no clip stands out.
+
+        In small data nearly every clip holds one, which is told of the dataset as a whole (`data.validation`).
+        """
+        rare = {one: count for one, count in self.spread.counts.items() if count < self._limits.rare_occurrences}
+        return frozenset(rare) if sum(rare.values()) <= self._limits.rare_share * self._clips else frozenset()
 
     def _level(self, clip: Spoken) -> list[ClipFinding]:
         level, usual = clip.measures.level_lufs if clip.measures else None, self._usual_level

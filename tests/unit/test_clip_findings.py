@@ -121,6 +121,18 @@ def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
         [], ["the text of odd, by the same speaker"], [], []]
 
 
+def test_rare_characters_are_a_clips_fault_only_where_few_clips_have_them() -> None:
+    usual = clips(count=30)
+    found = judge([*usual[:29], odd(text=TEXT[:-1] + "ö")])
+    assert found[:-1] == [()] * 29
+    assert kinds(found[-1]) == [("rare characters", WARNING)]
+    few = [replace(odd(text=TEXT[:10] + 8 * chr(0x1200 + number) + chr(0x1300 + number)), id=f"c{number}")
+           for number in range(10)]
+    assert judge(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
+    clipped = replace(few[3], measures=replace(GOOD, clipped_share=0.02))
+    assert [bool(each) for each in judge([*few[:3], clipped, *few[4:]])] == [number == 3 for number in range(10)]
+
+
 def test_the_worst_come_first() -> None:
     found = judge(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
     worst = sorted(range(33), key=lambda at: -badness(found[at]))
