@@ -21,7 +21,7 @@ from core.job.journal import Result, Step, Warned
 from core.job.reporter import Reporter, check_stop, stage, telling
 from core.library import records
 from core.proof import certificate, certify
-from core.training import advice, checkpoint, fitting, memory, plan, ranking, sharding, trackers
+from core.training import advice, checkpoint, fitting, memory, plan, ranking, scopes, sharding, trackers
 from core.training.company import Company, gathering, number_of_processes
 from core.training.fitting import Estimate
 from core.training.milestones import Milestones
@@ -125,7 +125,8 @@ def _tell(trainer: Trainer, losses: StepLosses, reporter: Reporter) -> None:
         left = min(left, max(0.0, options.max_minutes * 60 - trainer.seconds))
     reporter.emit(Step(trainer.step, options.steps, losses.speech, losses.text, trainer.learning_rate,
                        losses.gradient_norm, round(losses.tokens / trainer.step_seconds, 1), round(trainer.seconds, 3),
-                       round(left, 1), *memory.told(trainer.voice.device)))
+                       round(left, 1), *memory.told(trainer.voice.device),
+                       scopes.rates(trainer.groups, trainer.optimizer)))
 
 
 def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) -> Result:

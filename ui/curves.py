@@ -65,9 +65,10 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
 
     `y_log`: equal ratios are equal heights; what is not above zero cannot be drawn and is left out.
     """
-    drawn = [one for one in (map(_logarithmic, series) if y_log else series) if one.points]
-    legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name)
-                             for one in drawn if one.style != "faint"))
+    few = [one if one.style == "dots" else replace(one, points=thin(one.points)) for one in series]
+    drawn = [one for one in (map(_logarithmic, few) if y_log else few) if one.points]
+    named = [one for one in drawn if one.style != "faint"]
+    legend = div("legend", *(span("key", span("swatch", style=f"background:{one.colour}"), one.name) for one in named))
     caption = div("chart-head", element("h4", title), legend)
     if not drawn:
         return div("chart", caption, div("plot empty", "Nothing measured yet."))
@@ -75,7 +76,7 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
     lines = Html("".join(_line(one, box) for one in drawn))
     grid = Html("".join(_rule(y, box) for y in box.marks()))
     drawing = element("svg", grid, lines, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
-                      role="img", aria_label=title)
+                      role="img", aria_label=f"{title}; last: {', '.join(_last(one, box, y_percent) for one in named)}")
     return div("chart", caption, div("plot", drawing, _dots(drawn, box), _y_labels(box, y_percent)),
                _x_labels(box, x_name))
 
@@ -123,6 +124,12 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return found[::math.ceil(len(found) / most)]
 
 
+def _last(series: Series, box: _Box, percent: bool) -> str:
+    """For those who do not see the line."""
+    value = box.value(series.points[-1][1])
+    return f"{series.name} {value:.0%}" if percent else f"{series.name} {value:.4g}"
+
+
 def _logarithmic(series: Series) -> Series:
     return replace(series, points=[(x, math.log10(y)) for x, y in series.points if math.isfinite(y) and y > 0])
 
@@ -136,7 +143,8 @@ def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, lo
     if len(ys) > 20 and not log:  # the first losses would flatten all that follows
         high = min(high, ys[int(0.97 * (len(ys) - 1))] * 1.15)
     low = low if y_low is None else min(low, y_low)
-    margin = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
+    flat = high - low <= 1e-6 * max(abs(high), abs(low))  # what rounding leaves of a line that does not move
+    margin = (abs(high) * 0.1 or 0.5) if flat else (high - low) * 0.06
     bottom = low if y_low is not None and low == y_low else low - margin
     return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin, log)
 

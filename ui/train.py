@@ -20,6 +20,8 @@ _GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
 watch('value', shown);"""
 
+_SCALES = ("Linear", "Logarithmic")
+
 
 @dataclass(frozen=True)
 class _Run:
@@ -33,6 +35,8 @@ class _Run:
     not_sure: gr.Button
     notice: gr.HTML
     status: gr.HTML
+    drawn: gr.Row  # holds `scale`
+    scale: gr.Radio  # of the axes of the curves
     curves: gr.HTML
     samples: gr.HTML
     more: gr.Row  # holds `everything`
@@ -65,11 +69,16 @@ def _lay_out_run(page: Page) -> _Run:
         sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
         not_sure = gr.Button("No, let it finish", size="md")
     notice = gr.HTML(elem_classes="notices")
-    status, curves = (gr.HTML(elem_id=f"run-{part}") for part in ("status", "curves"))
+    status = gr.HTML(elem_id="run-status")
+    with gr.Row(visible=False, elem_classes="controls") as drawn:
+        scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Axis of losses, rates and gradients",
+                         elem_id="run-scale")
+    curves = gr.HTML(elem_id="run-curves")
     samples = gr.HTML(elem_id="run-samples", js_on_load=_GRID)
     with gr.Row(visible=False, elem_classes="controls") as more:
         everything = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
-    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, curves, samples, more, everything)
+    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, drawn, scale, curves, samples, more,
+                everything)
 
 
 def _lay_out_new_run(page: Page) -> None:
@@ -103,11 +112,14 @@ def _follow(page: Page, run: _Run) -> None:
     live = page.live
     live.watch("run", page.run)
     live.watch("run.everything", run.everything)
+    live.watch("run.scale", run.scale)
     live.panel(run.notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
     for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
-                              (run.samples, samples_view), (run.more, _more)):
+                              (run.samples, samples_view), (run.more, _more),
+                              (run.drawn, lambda view: gr.update(visible=_trains(chosen(view))))):
         live.panel(component, render, "train")
-    page.on(run.everything.input, lambda: [gr.skip()], [], [run.samples])
+    for widget in (run.everything, run.scale):
+        page.on(widget.input, lambda: [gr.skip()], [], [run.samples])
     for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
                           (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
         live.panel(button, _visible_when(shown), "train")
@@ -144,7 +156,13 @@ def status_view(view: View) -> Html:
 
 def curves_view(view: View) -> Html:
     state = chosen(view)
-    return training.curves(state) if state is not None and state.steps else NOTHING
+    logarithmic = view.chosen.get("run.scale") == _SCALES[1]
+    return training.curves(state, logarithmic) if state is not None and state.steps else NOTHING
+
+
+def _trains(state: JobState | None) -> bool:
+    """Whether there is a step to draw."""
+    return state is not None and bool(state.steps)
 
 
 def samples_view(view: View) -> Html:

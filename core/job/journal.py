@@ -95,6 +95,8 @@ class Step(Event):
     """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
 
     The memory is the peak of rank 0: `gpu`, of tensors since the step told before; `process`, resident since its start.
+    `rates` are those of the parameter groups by name, the rows' first, which is also `learning_rate`; it is empty in
+    journals of before there was such a field.
     """
 
     kind: ClassVar[str] = "step"
@@ -109,6 +111,7 @@ class Step(Event):
     seconds_left: float | None = None
     memory_bytes: int | None = None
     memory_of: str = ""
+    rates: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

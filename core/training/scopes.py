@@ -7,9 +7,10 @@ back to where they were (`core.training.anchors`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from config.schema import TrainOptions
@@ -94,6 +95,17 @@ def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list
         name = f"layer {depth} from the top" if part == "layers" else part
         made.append(Group(name, parameters, top * options.layer_decay ** max(0, depth - 1)))
     return made
+
+
+def rates(made: Sequence[Group], optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
+    now = [(group.name, float(held["lr"])) for group, held in zip(made, optimizer.param_groups, strict=True)]
+    layers = [rate for name, rate in now if name.startswith("layer")]
+    found = {name: rate for name, rate in now if not name.startswith("layer")}
+    if layers:
+        found |= {"layers": layers[0]} if min(layers) == max(layers) else {
+            "top layer": max(layers), "bottom layer": min(layers)}
+    return {name: float(f"{rate:.4g}") for name, rate in found.items()}
 
 
 def table(made: list[Group]) -> tuple[str, ...]:

@@ -82,6 +82,17 @@ def test_the_plan_is_stated_and_the_curve_moves_with_the_journal(scene: Scene, o
     wait_until(lambda: line.get_attribute("points") != before, 20, page)
 
 
+def test_the_losses_are_drawn_on_either_axis_and_the_choice_stays(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url + "?tab=train")
+    line = page.locator("#run-curves polyline").nth(1)
+    before = line.get_attribute("points")
+    page.locator("#run-scale label", has_text="Logarithmic").click()
+    wait_until(lambda: line.get_attribute("points") != before, 20, page)
+    page.wait_for_timeout(3500)
+    expect(page.locator("#run-scale input").nth(1)).to_be_checked()
+    assert line.get_attribute("points") != before
+
+
 def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=train")
     cells = page.locator("#run-samples .takes-row").last.locator(".hear")

@@ -13,7 +13,7 @@ from torch import nn
 
 from config.errors import UserError
 from core import train
-from core.training import checkpoint, opening, optimization, training_data
+from core.training import checkpoint, opening, optimization, scopes, training_data
 from core.training.averaging import Average
 from core.training.optimization import Diverged, NotFinite, StepLosses
 from core.training.scopes import Group
@@ -55,6 +55,17 @@ def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
     cosine, linear = (optimization.rate_factor(25, train_options(schedule=name, steps=100, warmup=0))
                       for name in ("cosine", "linear"))
     assert cosine > linear + 0.05
+
+
+@pytest.mark.parametrize(("decay", "layers"), [
+    (1.0, {"layers": 1e-3}), (0.5, {"top layer": 1e-3, "bottom layer": 2.5e-4})])
+def test_rates_are_told_by_group_and_of_many_layers_the_two_ends(decay: float, layers: dict[str, float]) -> None:
+    rates = {"rows": 5e-3, **{f"layer {depth} from the top": 1e-3 * decay ** (depth - 1) for depth in (1, 2, 3)}}
+    made = [Group(name, {name: nn.Parameter(torch.zeros(2))}, rate) for name, rate in rates.items()]
+    held = optimization.optimizer(made, train_options(warmup=10), torch.device("cpu"))
+    assert scopes.rates(made, held) == pytest.approx({"rows": 5e-3, **layers})
+    optimization.set_rate(held, train_options(warmup=10), 0)
+    assert scopes.rates(made, held)["rows"] == pytest.approx(5e-4)
 
 
 def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,115 @@
+"""What Train draws of a run: each loss by language, on either axis, and how the machine does; old journals too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from core.job.directory import Job
+from core.job.journal import Evaluated, Step
+from core.job.state import JobState
+from ui import curves, training
+
+RATES = {"rows": 1e-3, "adapters": 1e-4}
+
+
+def run(count: int = 20, *, languages: tuple[str, ...] = ("am",), scope: str = "gated", rates: bool = True,
+        memory: bool = True) -> JobState:
+    """A run that was validated at its 10th and its last step; each language's loss rises more than the one before's."""
+    steps = tuple(Step(step, 40, 8.0 / step, 2.0, 1e-3, 0.5 + step / 100, 900.0 + step, float(step), 9.0,
+                       3_000_000_000 if memory else None, "gpu" if memory else "", dict(RATES) if rates else {})
+                  for step in range(1, count + 1))
+    measured = tuple(Evaluated(step, 2.0, {"am": 0.3}, 0.7, 0.4, {
+        code: {"speech_loss": 2.0 + (0.01 * at * step), "text_loss": 0.7} for at, code in enumerate(languages)})
+        for step in (10, count))
+    return JobState(Job(Path("/w/runs/one"), "train", "cpu", (), 1.0, {"scope": scope}), "running", steps=steps,
+                    evaluations=measured)
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r"<h4>(.*?)</h4>", html)
+
+
+def drawn(html: str, title: str) -> str:
+    """The chart of that title."""
+    return next(part for part in html.split("<h4>") if part.startswith(f"{title}</h4>"))
+
+
+def keys(html: str, title: str) -> list[str]:
+    """What its legend names."""
+    return re.findall(r'class="swatch"[^>]*></span>([^<]*)<', drawn(html, title))
+
+
+def heights(html: str, title: str) -> list[float]:
+    """Of the points of its first line."""
+    points = drawn(html, title).partition('points="')[2].partition('"')[0]
+    return [float(point.split(",")[1]) for point in points.split()]
+
+
+def test_all_that_is_measured_of_a_step_has_a_chart() -> None:
+    assert titles(training.curves(run())) == [
+        "Speech loss", "Text loss", "Errors that the judge heard", "Learning rate", "Gradient norm", "Tokens a second",
+        "Peak memory, GPU, GB"]
+
+
+def test_the_held_out_loss_names_its_language_and_the_others_have_charts_of_their_own() -> None:
+    one, several = training.curves(run()), training.curves(run(languages=("am", "en", "fr"), scope="full"))
+    assert keys(one, "Speech loss") == ["trained on", "held out, Amharic"]
+    assert "Held-out speech loss by language" not in titles(one)
+    assert "predicted as before, to the bit" in one
+    for title in ("Held-out speech loss by language", "Held-out text loss by language"):
+        assert set(keys(several, title)) == {"Amharic", "English", "French"}
+        assert keys(several, title)[0] == "Amharic"
+    assert "to the bit" not in several
+
+
+def test_of_many_languages_those_that_rose_most_are_drawn_and_the_rest_is_counted() -> None:
+    codes = ("am", "en", "fr", "de", "es", "it", "pt", "ru", "sw")
+    html = training.curves(run(languages=codes, scope="full"))
+    assert keys(html, "Held-out speech loss by language") == [
+        "Amharic", "Swahili", "Russian", "Portuguese", "Italian", "Spanish"]
+    assert "3 more languages are measured" in html
+
+
+def test_each_parameter_group_has_its_rate_and_an_old_journal_that_of_the_rows() -> None:
+    assert keys(training.curves(run()), "Learning rate") == ["rows", "adapters"]
+    old = run(rates=False)
+    assert keys(training.curves(old), "Learning rate") == ["rows"]
+    assert training._rates(old)["rows"][0] == (1.0, pytest.approx(1e-3))
+
+
+def test_a_run_that_went_on_after_rates_were_told_by_group_draws_both_parts() -> None:
+    old, new = run(10, rates=False), run(20)
+    both = JobState(new.job, "running", steps=(*old.steps, *new.steps[10:]))
+    found = training._rates(both)
+    assert (len(found["rows"]), len(found["adapters"])) == (20, 10)
+
+
+def test_the_logarithmic_axis_is_that_of_losses_rates_and_gradients_and_not_of_the_machine() -> None:
+    linear, log = training.curves(run()), training.curves(run(), logarithmic=True)
+    for title in ("Speech loss", "Learning rate", "Gradient norm"):
+        assert heights(linear, title) != heights(log, title)
+    for title in ("Errors that the judge heard", "Tokens a second", "Peak memory, GPU, GB"):
+        assert drawn(linear, title) == drawn(log, title)
+
+
+def test_memory_that_was_not_told_has_no_chart() -> None:
+    assert not [title for title in titles(training.curves(run(memory=False))) if "memory" in title]
+
+
+def test_a_line_that_does_not_move_is_drawn_flat_in_spite_of_rounding() -> None:
+    points = [(float(step), 0.8 + (1e-16 if step % 2 else 0.0)) for step in range(30)]
+    html = curves.chart("Norm", [curves.Series("norm", points)])
+    assert len(set(heights(html, "Norm"))) == 1
+
+
+def test_a_chart_says_the_last_values_to_those_who_do_not_see_it() -> None:
+    series = [curves.Series("raw", [(1, 9.0)], style="faint"), curves.Series("speech", [(1, 10.0), (2, 1.25)])]
+    assert 'aria-label="Loss; last: speech 1.25"' in curves.chart("Loss", series)
+    assert 'aria-label="Loss; last: speech 1.25"' in curves.chart("Loss", series, y_log=True)
+
+
+def test_a_long_run_is_a_light_page() -> None:
+    assert len(training.curves(run(5000))) < 40_000
