@@ -27,9 +27,9 @@ def build(page: Page, verb: str, tab: str, choices: Mapping[str, Offered]) -> No
     """Lay out the notice and its buttons where the caller stands; both are there only while something is lacking."""
     said = gr.HTML(elem_id=f"{verb}-needs", elem_classes="notices")
     with gr.Row(elem_classes="controls"):
-        ways = {name: gr.Button(f"Open {_LABELS[_NEEDS[name][1]]}", size="md", visible=False, min_width=120,
+        ways = {name: gr.Button(f"Open {_LABELS[_NEEDS[name][1]]}", size="md", visible=False, min_width=150,
                                 elem_id=f"{verb}-needs-{name}") for name in choices if name in _NEEDS}
-        start = gr.Button("Open Start", size="md", visible=False, min_width=120, elem_id=f"{verb}-needs-start")
+        start = gr.Button("Open Start", size="md", visible=False, min_width=150, elem_id=f"{verb}-needs-start")
     page.live.panel(said, lambda view: needs_view(lacking(view, verb, choices)), tab)
     for name, button in ways.items():
         page.live.panel(button, _visible(verb, choices, name), tab)

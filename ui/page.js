@@ -36,3 +36,22 @@ document.addEventListener("click", (event) => {
     done = Math.max(done, parts.length);
   };
 })();
+
+/* Says of each fold whether it is open, which Gradio shows by an arrow alone (6.31). */
+(() => {
+  const tell = (button) => {
+    const open = String(button.classList.contains("open"));
+    if (button.getAttribute("aria-expanded") !== open) button.setAttribute("aria-expanded", open);
+  };
+  const look = (changes) => {
+    for (const change of changes) {
+      if (change.type === "attributes") { if (change.target.matches("button.label-wrap")) tell(change.target); continue; }
+      for (const added of change.addedNodes) {
+        if (added.nodeType !== Node.ELEMENT_NODE) continue;
+        if (added.matches("button.label-wrap")) tell(added);
+        added.querySelectorAll("button.label-wrap").forEach(tell);
+      }
+    }
+  };
+  new MutationObserver(look).observe(document, {childList: true, subtree: true, attributeFilter: ["class"]});
+})();

@@ -89,6 +89,14 @@ def test_a_fold_opened_before_the_page_is_up_to_date_stays_open(two: Two, open_p
     expect(page.locator("#run-train")).to_be_visible()
 
 
+def test_a_fold_says_whether_it_is_open(two: Two, open_page: Visit) -> None:
+    page = open_page(f"{two.run}?tab=train")
+    fold = page.locator("#tab-train button", has_text="Log").first
+    expect(fold).to_have_attribute("aria-expanded", "false")
+    fold.click()
+    expect(fold).to_have_attribute("aria-expanded", "true")
+
+
 def test_a_log_is_read_from_its_newest_line(two: Two, open_page: Visit) -> None:
     page = open_page(f"{two.run}?tab=train")
     page.locator("#tab-train button", has_text="Log").first.click()
