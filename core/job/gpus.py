@@ -1,19 +1,28 @@
 """The NVIDIA GPUs of this machine as their driver's own program tells of them. Never loads torch.
 
-`nvidia-smi` comes with the driver, so that nothing is installed for this; a machine without it has no GPU to use.
+`nvidia-smi` comes with the driver, so that nothing is installed for this; a machine without it has no GPU to use. What
+of them a job sees follows CUDA's rules (CUDA programming guide, environment variables; NVIDIA's guide to MIG).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
 
-_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu",
-          "--format=csv,noheader,nounits")
+_PROGRAM = "nvidia-smi"
+_QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu", "--format=csv,noheader,nounits")
+_CARD = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[^)]+)\)")
+_INSTANCE = re.compile(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
+_MIG = " MIG "  # in the name of an instance
+_IN_CUDA_ORDER = Path(__file__).with_name("cuda_order.py")
 _PATIENCE_S = 10.0
 _FRESH_S = 15.0
 Probe = Callable[[], tuple["Gpu", ...]]
@@ -21,14 +30,15 @@ Probe = Callable[[], tuple["Gpu", ...]]
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one moment."""
+    """One GPU, or an instance of one that is divided (MIG), at one moment."""
 
-    index: int
+    index: int  # of nvidia-smi, which counts by PCI bus
     uuid: str
     name: str
     total_mib: int
     free_mib: int
     load: int | None  # percent of the last moments in which it computed; None: it does not tell
+    part_of: str = ""  # UUID of the GPU that it is an instance of
 
     @property
     def total_gib(self) -> float:
@@ -38,14 +48,29 @@ class Gpu:
     def free_gib(self) -> float:
         return self.free_mib / 1024
 
+    @property
+    def card(self) -> str:
+        """UUID of the GPU as a whole."""
+        return self.part_of or self.uuid
+
 
 def look() -> tuple[Gpu, ...]:
     """The GPUs that a job started from here could use; none without a driver, or when it does not answer."""
+    said = _said(_PROGRAM, *_QUERY)
+    found = parse(said)
+    if "N/A" in said or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a divided GPU tells no load
+        listing = _said(_PROGRAM, "-L")
+        if _INSTANCE.search(listing):
+            found = with_instances(found, listing, _said(_PROGRAM, "-q", "-x"))
+    return visible(found, os.environ)
+
+
+def _said(*command: str) -> str:
+    """What a program writes; nothing when it is not there, fails or takes too long."""
     try:
-        said = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return ()
-    return visible(parse(said.stdout), os.environ)
+        return ""
 
 
 def parse(text: str) -> tuple[Gpu, ...]:
@@ -59,19 +84,87 @@ def parse(text: str) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def visible(gpus: tuple[Gpu, ...], environment: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; as with CUDA, the first name that is unknown ends it."""
+def with_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu, ...]:
+    """`gpus` with the instances of each divided one in its place.
+
+    `listing` is of `nvidia-smi -L`, which names them; `report` of `nvidia-smi -q -x`, which knows their memory.
+    """
+    memory = _instance_memory(report)
+    found = {gpu.uuid: [gpu] for gpu in gpus}
+    divided: dict[str, list[Gpu]] = {}
+    index, name, card = 0, "", ""
+    for line in listing.splitlines():
+        if whole := _CARD.match(line.strip()):
+            index, name, card = int(whole[1]), whole[2], whole[3]
+        elif (part := _INSTANCE.match(line.strip())) and (card, int(part[2])) in memory:
+            total, free = memory[card, int(part[2])]
+            divided.setdefault(card, []).append(Gpu(index, part[3], f"{name}{_MIG}{part[1]}", total, free, None, card))
+    return tuple(gpu for some in sorted({**found, **divided}.values(), key=lambda some: some[0].index) for gpu in some)
+
+
+def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """MiB in all and free of each instance, by the GPU's UUID and its number there."""
+    found = {}
+    try:
+        root = ElementTree.fromstring(report)
+    except ElementTree.ParseError:
+        return {}
+    for gpu in root.iter("gpu"):
+        for device in gpu.iter("mig_device"):
+            sizes = [device.findtext(f"fb_memory_usage/{name}", "").removesuffix(" MiB") for name in ("total", "free")]
+            number = device.findtext("index", "").strip()
+            if number.isdigit() and all(size.isdigit() for size in sizes):
+                found[gpu.findtext("uuid", "").strip(), int(number)] = int(sizes[0]), int(sizes[1])
+    return found
+
+
+def _asked_of_cuda() -> tuple[str, ...]:
+    """UUIDs of all GPUs in the order in which CUDA counts them, asked in a process of its own; none without CUDA."""
+    return tuple(_said(sys.executable, str(_IN_CUDA_ORDER)).split())
+
+
+def visible(gpus: Sequence[Gpu], environment: Mapping[str, str],
+            ask: Callable[[], Sequence[str]] = _asked_of_cuda) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; as with CUDA, the first name that is unknown ends it.
+
+    A process can use one instance of a divided GPU, and none beside whole GPUs.
+    """
     asked = environment.get("CUDA_VISIBLE_DEVICES")
-    if asked is None:
-        return gpus
     found: list[Gpu] = []
-    for word in (part.strip() for part in asked.split(",")):
-        gpu = next((one for one in gpus if word == str(one.index) or (word.startswith("GPU-")
-                                                                      and one.uuid.startswith(word))), None)
-        if gpu is None:
+    if asked is None:
+        found = sorted(gpus, key=lambda gpu: gpu.part_of != "")
+    for word in (part.strip() for part in asked.split(",")) if asked is not None else ():
+        gpu = _meant(word, gpus, environment, ask)
+        if gpu is None or gpu in found:
             break
         found.append(gpu)
-    return tuple(found)
+    return tuple(found[:1]) if found and found[0].part_of else tuple(gpu for gpu in found if not gpu.part_of)
+
+
+def _meant(word: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
+           ask: Callable[[], Sequence[str]]) -> Gpu | None:
+    """The GPU of a number, or of a UUID or its beginning; of a divided GPU its first instance. None: unknown."""
+    if word.isdigit():
+        card = _numbered(gpus, environment, ask).get(int(word))
+        return next((gpu for gpu in gpus if gpu.card == card), None)
+    if not word.startswith(("GPU-", "MIG-")):
+        return None
+    fitting = [gpu for gpu in gpus if (gpu.card if word.startswith("GPU-") else gpu.uuid).startswith(word)]
+    names = {gpu.card if word.startswith("GPU-") else gpu.uuid for gpu in fitting}
+    return fitting[0] if len(names) == 1 else None
+
+
+def _numbered(gpus: Sequence[Gpu], environment: Mapping[str, str],
+              ask: Callable[[], Sequence[str]]) -> dict[int, str]:
+    """UUIDs of GPUs by CUDA's numbers, which follow the PCI bus where that is asked for, else begin with the fastest.
+
+    Which is the fastest only CUDA knows; equal GPUs stand in the order of the bus.
+    """
+    by_bus = {gpu.index: gpu.card for gpu in gpus}
+    kinds = {gpu.name.partition(_MIG)[0] for gpu in gpus}
+    if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(kinds) < 2:
+        return by_bus
+    return dict(enumerate(ask())) or by_bus
 
 
 class Seen:
