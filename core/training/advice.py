@@ -66,7 +66,7 @@ def _set(options: TrainOptions, names: Iterable[str]) -> str:
 
 
 def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    data = trainer.data
+    data = trainer.data.cut_from or trainer.data
     if 0 < data.train_s < LITTLE_S:
         yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
                f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")

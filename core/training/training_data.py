@@ -68,6 +68,7 @@ class TrainingData:
     notes: tuple[str, ...]
     train_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
+    cut_from: TrainingData | None = None  # all of it, where this is a part for a trial
 
     @cached_property
     def content(self) -> str:
@@ -289,4 +290,4 @@ def some(data: TrainingData, most: int) -> TrainingData:
         alone = not any(other.speaker == item.speaker for other in chosen)
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
-    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2])
+    return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], cut_from=data)

@@ -76,6 +76,15 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
     assert sorted(path.name for path in listener.directory.glob("spoken*")) == ["spoken.wav"]
 
 
+def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> None:
+    said = " ".join(event.message for event in tried(world, steps=60)[0].of("warned"))
+    assert "8 s of speech in 12 clips" in said
+    assert "is heard" not in said
+    assert "held out" not in said
+    assert "Each of the 12 clips is heard 267 times" in " ".join(
+        event.message for event in tried(world)[0].of("warned"))
+
+
 def test_what_cannot_be_tried_in_a_minute_is_named_with_the_reason(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(world)[1]["not_tried"] == ""
