@@ -6,6 +6,7 @@ mean probability of the clip's letters where they were found. Subtitles are writ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ from config.errors import UserError
 from config.schema import AlignOptions
 from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, stage
+from core.job.reporter import Reporter, counted, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
 from core.segments import recogniser as recognisers
 from core.segments.cutting import Chosen, Cutter, Recording
+from core.segments.folder import Segments
 from core.segments.matching import Match, chosen_clips, match_words, subtitles
 from core.segments.recogniser import Listener
 from core.segments.said import Line, Sentence
@@ -32,6 +34,7 @@ from data.ctc_alignment import Alignment
 from data.cuts import Limits
 from data.importers import companions, is_audio
 
+_COUNTS = "work/sentences"  # of each recording, how many its text has and how many were not heard
 _SAMPLE = 20_000  # characters by which the script is known
 
 
@@ -46,11 +49,13 @@ class _Texts:
 def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of recordings and their texts; hands back the counts."""
     limits = cutting.limits_of(options)
+    if options.text:
+        said.check_text(Path(options.text))
     cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
                     _settings(options), finish_of(options), options.recogniser)
     there = cutter.there()
     if there is not None:
-        return {**cutting.report(there), "state": "already there"}
+        return {**_report(there), "state": "already there"}
     with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
@@ -61,15 +66,19 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         sample = " ".join(line.text for lines in texts.by_recording.values() for line in lines)[:_SAMPLE]
         listener = recognisers.load_listener(options.recogniser, options.revision, options.language,
                                              options.recogniser_language, sample, options.device, workspace, reporter)
-        reporter.emit(Plan((f"{len(found)} recordings, {sum(one.seconds for one in found) / 3600:.2f} hours; "
-                            f"{sum(map(len, texts.by_recording.values()))} sentences.",)))
-        matches: list[Match] = []
+        hours = sum(one.seconds for one in found) / 3600
+        count = sum(len(texts.by_recording[one.name]) for one in found)
+        reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours; {counted(count, 'sentence')}.",)))
         with stage(reporter, "align"):
-            segments = cutter.make(found, _by_text(options, limits, texts, listener, workspace, matches))
-    card = segments.card
-    return {**cutting.report(segments), "state": "written", "doubtful": card.doubtful,
-            "sentences": sum(len(match.sentences) for match in matches),
-            "not_found": sum(match.missing for match in matches),
+            segments = cutter.make(found, _by_text(options, limits, texts, listener, workspace))
+    return {**_report(segments), "state": "written"}
+
+
+def _report(segments: Segments) -> Result:
+    """What all tries together found, by what each recording left in the folder."""
+    counts = [json.loads(path.read_text(encoding="utf-8")) for path in (segments.folder / _COUNTS).glob("*.json")]
+    sums: Result = {name: sum(one[name] for one in counts) for name in ("sentences", "not_found")} if counts else {}
+    return {**cutting.report(segments), "doubtful": segments.card.doubtful, **sums,
             "mean_score": round(float(np.mean([piece.score for piece in segments.pieces()])), 4)}
 
 
@@ -106,14 +115,16 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
     return _Texts(by_recording, tuple(without))
 
 
-def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Listener, workspace: Workspace,
-             matches: list[Match]) -> cutting.Choose:
+def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Listener,
+             workspace: Workspace) -> cutting.Choose:
     written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
 
     def choose(recording: Recording, folder: Path, tell: Callable[[float], None]) -> Chosen:
         sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(written_out(word)))
         match = aligned(sentences, listener, recording.path, tell)
-        matches.append(match)
+        counts = folder / _COUNTS / f"{recording.key}.json"
+        counts.parent.mkdir(parents=True, exist_ok=True)
+        counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}), encoding="utf-8")
         aside = folder / "aligned"
         aside.mkdir(exist_ok=True)
         (aside / f"{recording.key}.srt").write_text(subtitles(match), encoding="utf-8")
@@ -132,10 +143,16 @@ def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Cal
     if not any(labels):
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
-    alignment = Alignment(labels, listener.blank)
+    alignment = Alignment(labels, listener.blank, edges=[_edges(sentence) for sentence in sentences])
     for block in recognisers.frames_of(listener, path, tell):
         alignment.push(block)
     return match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)
+
+
+def _edges(sentence: Sentence) -> tuple[int, int]:
+    """Letters of its first and of its last word."""
+    sizes = [len(word.ids) for word in sentence.words if word.ids]
+    return (sizes[0], sizes[-1]) if sizes else (0, 0)
 
 
 def _labels(sentence: Sentence, separator: int | None) -> list[int]:

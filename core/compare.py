@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
 from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, stage, telling
+from core.job.reporter import Reporter, counted, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
 from core.speech.shelf import Shelf
@@ -164,7 +164,7 @@ class Comparison:
 
     def _announce(self) -> None:
         count = len(self.texts)
-        lines = [f"{count} texts through {self.base.ref} and {self.finetuned.ref}: "
+        lines = [f"{counted(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
                  f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
                  f"{self._computed_in}{'' if self._loaded else '; loaded already'}."]
         if unused := unused_controls(self._options.sound, self.base.family):

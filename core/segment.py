@@ -8,7 +8,7 @@ from pathlib import Path
 from config.schema import ClipOptions, SegmentOptions
 from core.incoming import sources
 from core.job.journal import Plan, Result
-from core.job.reporter import Reporter, stage
+from core.job.reporter import Reporter, counted, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace
@@ -29,7 +29,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         with stage(reporter, "look"):
             found = cutting.recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600
-            reporter.emit(Plan((f"{len(found)} recordings, {hours:.2f} hours.",)))
+            reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours.",)))
         with stage(reporter, "cut"):
             segments = cutter.make(found, _by_pauses(options, limits))
     pieces = segments.pieces()

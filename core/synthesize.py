@@ -5,7 +5,7 @@ from __future__ import annotations
 from config.schema import SynthesizeOptions
 from core import compute
 from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, stage
+from core.job.reporter import Reporter, counted, stage
 from core.speech import clips, originals, spectrogram
 from core.speech.shelf import Shelf
 from core.speech.speak import unused_controls
@@ -24,7 +24,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
                                            options.precision, options.voice, options.sound)
     speaker, model = ready.speaker, ready.speaker.model
     pieces = speaker.pieces(options.text, options.language)
-    plan = (f"{len(pieces)} segments with {model.ref} in the voice {options.voice or 'of the model'}; "
+    plan = (f"{counted(len(pieces), 'segment')} with {model.ref} in the voice {options.voice or 'of the model'}; "
             f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
     reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_BLANK, _STAR = -1, -2
+_BLANK, _STAR, _GAP = -1, -2, -3  # columns behind those of the labels
 _STAY, _NEXT, _OVER, _LEAVE_OUT = 0, 1, 2, 3
 _MOVE_EVERY = 16  # frames
 _NEVER = np.float32(-1e30)
@@ -26,6 +26,7 @@ class Prices:
 
     star: float = 4.0
     left_out: float = 2.5
+    gap: float = 0.12  # for each frame without a sound inside the first or last word of a sentence
     states: int = 4096  # of the window
     held_frames: int = 3000  # that may still be changed by what follows
 
@@ -42,11 +43,17 @@ class Aligned:
 
 
 class Alignment:
-    """Aligns sentences, each a sequence of label ids, with blocks of log-probabilities (F, V)."""
+    """Aligns sentences, each a sequence of label ids, with blocks of log-probabilities (F, V).
 
-    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, prices: Prices = Prices()) -> None:
+    `edges`, for each sentence: how many labels its first and its last word have. A sound in the pause beside a sentence
+    can pass for the first or last label, which was heard less surely where it was said; the price of a gap keeps the
+    word together.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, prices: Prices = Prices(),
+                 edges: Sequence[tuple[int, int]] | None = None) -> None:
         self._prices, self._blank = prices, blank
-        self._lay_out(sentences)
+        self._lay_out(sentences, edges or [(0, 0)] * len(sentences))
         self._window = min(prices.states, len(self._labels))
         self._base = 0
         self._scores = np.full(self._window, _NEVER, np.float32)
@@ -59,14 +66,15 @@ class Alignment:
         self._frames = 0
         self._origins: dict[int, tuple[int, np.ndarray]] = {}  # of sentences left out, by frame
 
-    def _lay_out(self, sentences: Sequence[Sequence[int]]) -> None:
+    def _lay_out(self, sentences: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) -> None:
         """States: a star before each sentence and after the last, labels, and blanks between the labels of one."""
         labels, owners = [_STAR], [-1]  # of each state; the label's number in the text
         stars, costs = [0], [0.0]
         number = 0
-        for sentence in sentences:
+        for sentence, (first, last) in zip(sentences, edges, strict=True):
             for place, label in enumerate(sentence):
-                labels += [_BLANK, label] if place else [label]
+                gap = _GAP if place < first or place > len(sentence) - last else _BLANK
+                labels += [gap, label] if place else [label]
                 owners += [-1, number] if place else [number]
                 number += 1
             labels.append(_STAR)
@@ -84,7 +92,8 @@ class Alignment:
         blank = heard[:, self._blank]
         others = np.delete(heard, self._blank, axis=1).max(1)
         star = np.maximum(blank, others - np.float32(self._prices.star))
-        table = np.concatenate([heard, star[:, None], blank[:, None]], axis=1).astype(np.float32)  # `_STAR`, `_BLANK`
+        gap = blank - np.float32(self._prices.gap)
+        table = np.column_stack([heard, gap, star, blank]).astype(np.float32)  # `_GAP`, `_STAR`, `_BLANK`
         for row in table:
             if self._frames % _MOVE_EVERY == 0:
                 self._move()

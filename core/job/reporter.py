@@ -187,6 +187,11 @@ def describe_progress(event: Progress) -> str:
     return ", ".join(said)
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as `1 clip` or `1,200 clips`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def size_text(count: float) -> str:
     """Bytes for people, such as `3.21 GB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -121,3 +121,20 @@ def test_a_wrong_word_has_a_low_score_and_its_neighbours_keep_theirs() -> None:
 def test_nothing_heard_is_nothing_found() -> None:
     assert aligned([[1, 2]], np.zeros((0, 13))).begins.tolist() == [-1, -1]
     assert aligned([], np.log(np.full((5, 13), 1 / 13))).frames == 5
+
+
+def test_a_sound_in_the_pause_does_not_pass_for_the_last_letter_of_a_word() -> None:
+    """Nor for the first one: it was heard more surely than the letter itself, and more than a second away."""
+    mark, other = 5, [1, 2, 3, 4]
+    said = [0, 0, mark, 0, 1, 0, 2, 0, mark, *[0] * 60, mark, *[0] * 5, 3, 0, 4, 0]
+    table = np.full((len(said), LETTERS + 1), 0.001)
+    table[np.arange(len(said)), said] = 0.99
+    for place, near in ((8, 0), (2, 0)):
+        table[place, [mark, near]] = 0.55, 0.44
+    table[[20, 69], mark] = 0.99
+    table = np.log(np.concatenate([np.full((0, LETTERS + 1), 1.0), table]))
+    alone = aligned([[mark, 1, 2, mark], other[2:]], table)
+    assert alone.begins[3] - alone.begins[2] > 50  # what it did
+    alignment = Alignment([[mark, 1, 2, mark], other[2:]], 0, edges=[(4, 4), (2, 2)])
+    alignment.push(table)
+    assert alignment.finish().begins.tolist() == [2, 4, 6, 8, 75, 77]

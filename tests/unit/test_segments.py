@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from core import align, prepare, segment, transcribe
 from core.job.reporter import StopRequested
 from core.segments import cutting, matching
 from core.segments.folder import TABLE, Piece, Segments
-from core.segments.said import Line, spelled, words_of
+from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
 from data import audio, manifest
 from data.cuts import Limits
@@ -139,6 +140,69 @@ def test_subtitles_that_drift_are_put_back(tmp_path: Path, ready: Workspace) -> 
         assert piece.score is not None
         assert piece.score > 0.8
         assert not piece.doubt
+
+
+def test_a_pause_after_a_sentence_is_no_part_of_its_last_word(tmp_path: Path, ready: Workspace) -> None:
+    """Of these the fourth ends in an ejective that is heard again, more surely, before the next one begins."""
+    truth = write_long(tmp_path / "in/talk.wav", 60, 5, 60)
+    (tmp_path / "in/talk.txt").write_text("\n".join(text for _, _, text in truth), encoding="utf-8")
+    segments = aligned(ready, tmp_path / "in")
+    found = times(next((segments.folder / "aligned").glob("talk-*.srt")))
+    assert max(abs(end - wanted) for (_, end), (_, wanted, _) in zip(found, truth, strict=True)) < AT_MOST_S
+
+
+def test_a_resumed_alignment_counts_what_all_tries_found(tmp_path: Path, ready: Workspace,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        truth = write_long(tmp_path / "in" / f"{number}.wav", 10 * number, 3, number)
+        lines = [*(text for _, _, text in truth), "ፖሊስ ጣቢያ ፈልገው ፎቶ ጻፉ"]  # the last one is not said
+        (tmp_path / "in" / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
+    heard: list[str] = []
+    true = align.aligned
+
+    def once(sentences, listener, path, tell):
+        heard.append(path.name)
+        if len(heard) == 2:
+            raise StopRequested("Stopped.")
+        return true(sentences, listener, path, tell)
+
+    monkeypatch.setattr(align, "aligned", once)
+    options = AlignOptions(source=str(tmp_path / "in"), segments="talks", language="am", recogniser="built-in")
+    with pytest.raises(StopRequested):
+        align.run(options, ready, Recorder())
+    result = align.run(options, ready, Recorder())
+    assert heard == ["0.wav", "1.wav", "1.wav"]
+    assert (result["sentences"], result["not_found"], result["state"]) == (8, 2, "written")
+    again = align.run(options, ready, Recorder())
+    assert again == {**result, "state": "already there"}
+
+
+DICKENS = ("It was the best of times, it was the worst of times. It was the age of wisdom, it was the age of "
+           "foolishness; it was the epoch of belief, it was the epoch of incredulity.")
+
+
+@pytest.mark.parametrize(("content", "wanted"), [
+    ("Roses are red\nViolets are blue\n\nSugar is sweet", ["Roses are red", "Violets are blue", "Sugar is sweet"]),
+    ("THE HOUSE\r\nIt was old. It was cold.\r\n", ["THE HOUSE", "It was old.", "It was cold."]),
+    ("one\u2028two\rthree", ["one", "two", "three"]),
+    (textwrap.fill(DICKENS, 50) + "\n\n" + "Darkness",
+     ["It was the best of times, it was the worst of times.",
+      "It was the age of wisdom, it was the age of foolishness; it was the epoch of belief, it was the epoch of "
+      "incredulity.", "Darkness"]),
+])
+def test_a_line_ends_a_sentence_unless_an_editor_broke_it(tmp_path: Path, content: str, wanted: list[str]) -> None:
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8", newline="")
+    assert [line.text for line in lines_of(tmp_path / "a.txt", "a.wav")] == wanted
+
+
+def test_a_recording_given_for_its_text_is_refused_at_once(tmp_path: Path, ready: Workspace) -> None:
+    write_long(tmp_path / "talk.wav", 0, 1)
+    (tmp_path / "words.txt").write_bytes((tmp_path / "talk.wav").read_bytes())
+    for name, message in (("talk.wav", r"talk\.wav is a recording; the text that is said in it is wanted"),
+                          ("words.txt", r"words\.txt is a recording; the text"),
+                          ("none.txt", r"none\.txt could not be read: No such file")):
+        with pytest.raises(UserError, match=message):
+            aligned(ready, tmp_path / "talk.wav", text=str(tmp_path / name))
 
 
 def test_a_long_text_is_found_in_its_recording_and_what_does_not_belong_is_left_out(tmp_path: Path,

@@ -250,7 +250,7 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
 
 def test_synthesis_stops_between_segments(world: Workspace, listener: Listener, monkeypatch) -> None:
     monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_piece")) >= 1)
-    with pytest.raises(StopRequested, match="after 1 segments"):
+    with pytest.raises(StopRequested, match="after 1 segment;"):
         synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
 
 
