@@ -12,7 +12,8 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 
 from config.errors import UserError
@@ -68,21 +69,49 @@ class Report:
     duration_s: float
     characters: dict[str, int]  # of the normalised texts
     dropped: dict[str, int]  # punctuation that the normaliser left out
-    errors: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
+    errors: Sequence[Finding]
+    warnings: Sequence[Finding]
     form: str = ""  # what the source was read as
     notes: tuple[str, ...] = ()  # why so
 
-    def with_warnings(self, more: tuple[Finding, ...]) -> Report:
-        return replace(self, warnings=self.warnings + more)
+    def with_warnings(self, more: Iterable[Finding]) -> Report:
+        return replace(self, warnings=with_more(self.warnings, more))
 
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
+    def with_errors(self, more: Iterable[Finding]) -> Report:
+        return replace(self, errors=with_more(self.errors, more))
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, a finding a line."""
+        listed = {"errors": self.errors, "warnings": self.warnings}
+        with open(path, "w", encoding="utf-8") as file:
+            for number, field in enumerate(fields(self)):
+                file.write(("{" if number == 0 else ",") + f"\n {json.dumps(field.name)}: ")
+                if field.name in listed:
+                    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in listed[field.name])
+                    file.write("[")
+                    file.writelines(("," * bool(at)) + f"\n  {line}" for at, line in enumerate(lines))
+                    file.write("]")
+                else:
+                    file.write(json.dumps(getattr(self, field.name), ensure_ascii=False))
+            file.write("\n}\n")
 
     @classmethod
     def from_json(cls, values: dict) -> Report:
         findings = {name: tuple(Finding(**entry) for entry in values[name]) for name in ("errors", "warnings")}
         return cls(**{**values, **findings, "notes": tuple(values.get("notes", ()))})
+
+
+def findings_on_disk() -> Rows[Finding]:
+    """An empty list of findings: where every recording has one, they are as many as the rows."""
+    return Rows(lambda one: json.dumps(asdict(one)), lambda line: Finding(**json.loads(line)))
+
+
+def with_more(findings: Sequence[Finding], more: Iterable[Finding]) -> Sequence[Finding]:
+    """Both, one behind the other."""
+    made = findings_on_disk()
+    for one in chain(findings, more):
+        made.add(one)
+    return made
 
 
 def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(),
@@ -91,20 +120,19 @@ def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(
     """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done.
 
     `written_out` is what text rules make of a text before it is normalised. The rows lie in a file without a name in
-    `folder`; what is held of each is where it begins, and its findings.
+    `folder`; what is held of each is where it begins.
     """
     reading = Reading(normaliser, written_out)
-    errors: list[Finding] = []
-    warnings: list[Finding] = []
+    errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
     kept = rows_on_disk(folder)
     with Kept() as first_use:  # of a recording, by its hash: where
         for found, entry in enumerate(entries, start=1):
             if isinstance(entry, Skipped):
-                errors.append(Finding("skipped", entry.where, entry.reason))
+                errors.add(Finding("skipped", entry.where, entry.reason))
             elif checked := _check(entry, reading, limits, errors, warnings):
                 if (where := first_use.put(checked.sha256, entry.where)) is not None:
-                    errors.append(Finding("duplicate", entry.where, f"the same recording as {where}"))
+                    errors.add(Finding("duplicate", entry.where, f"the same recording as {where}"))
                 else:
                     kept.add(checked)
             progress(found)
@@ -128,39 +156,39 @@ def _from_line(line: bytes) -> CheckedRow:
     return CheckedRow(Row(**{**row, "audio": Path(row["audio"])}), **values)
 
 
-def _check(row: Row, reading: Reading, limits: Limits, errors: list[Finding],
-           warnings: list[Finding]) -> CheckedRow | None:
+def _check(row: Row, reading: Reading, limits: Limits, errors: Rows[Finding],
+           warnings: Rows[Finding]) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
-        errors.append(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
+        errors.add(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
         if not row.is_part and (whole_s := audio.duration(row.audio)) > 2 * limits.max_duration_s:
-            errors.append(Finding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
+            errors.add(Finding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
             return None  # before an hour of it is read
         content = row_bytes(row)
         waveform, sample_rate = audio.read(io.BytesIO(content), name=row.audio)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        errors.append(Finding("not audio", row.where, message))
+        errors.add(Finding("not audio", row.where, message))
         return None
     duration_s = len(waveform) / sample_rate
     peak = float(waveform.abs().max())
     if fault := _fault(duration_s, peak, limits):
         kind, what = fault
-        errors.append(Finding(kind, row.where, f"{row.id} {what}"))
+        errors.add(Finding(kind, row.where, f"{row.id} {what}"))
         return None
     clipped = float((waveform.abs() >= limits.clipped_level).float().mean())
     if clipped > limits.clipped_share:
-        warnings.append(Finding("clipping", row.where, f"{row.id}: {clipped:.1%} of the samples are at full scale"))
+        warnings.add(Finding("clipping", row.where, f"{row.id}: {clipped:.1%} of the samples are at full scale"))
     rate = len(normal) / duration_s
     if rate > limits.possible_characters_per_s:
-        errors.append(Finding("pace", row.where, f"{row.id} would be {rate:,.0f} characters a second, which nobody "
+        errors.add(Finding("pace", row.where, f"{row.id} would be {rate:,.0f} characters a second, which nobody "
                               f"says ({limits.possible_characters_per_s:g} at most): the text is of another recording"))
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
-        warnings.append(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
+        warnings.add(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
     return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
 
 
@@ -169,7 +197,7 @@ def row_bytes(row: Row) -> bytes:
     return audio.cut(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
 
 
-def _without_controls(row: Row, warnings: list[Finding]) -> Row:
+def _without_controls(row: Row, warnings: Rows[Finding]) -> Row:
     """`row` with a space for each control character, such as NUL or those that turn lines around, which nobody says."""
     found = sorted(set(row.text) - set("\t\n\r"))
     found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")
@@ -177,7 +205,7 @@ def _without_controls(row: Row, warnings: list[Finding]) -> Row:
     if not found:
         return row
     named = ", ".join(f"U+{ord(character):04X}" for character in found)
-    warnings.append(Finding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
+    warnings.add(Finding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
     text = "".join(" " if character in found else character for character in row.text)
     return replace(row, text=" ".join(text.split()))
 
@@ -228,8 +256,8 @@ def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 
-def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: Iterable[Finding],
-            warnings: Iterable[Finding], limits: Limits) -> Report:
+def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: Sequence[Finding],
+            warnings: Sequence[Finding], limits: Limits) -> Report:
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
@@ -239,12 +267,12 @@ def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: It
         duration_s += row.duration_s
     spoken = {character: count for character, count in characters.items() if character != " "}
     return Report(found, len(kept), round(duration_s, 3), dict(sorted(characters.items())), dict(sorted(lost.items())),
-                  tuple(errors), (*warnings, *_text_warnings(kept, spoken, limits)))
+                  errors, with_more(warnings, _text_warnings(kept, spoken, limits)))
 
 
 def _nothing_left(found: int, errors: Sequence[Finding]) -> str:
     reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    heard = [finding for finding in errors if finding.kind not in ("skipped", "empty text")]
+    heard = any(finding.kind not in ("skipped", "empty text") for finding in errors)
     what = "The dataset is without audio that can be used" if heard else "Nothing of the dataset can be used"
     return f"{what}: none of its {found} rows is left ({reasons}{more})."

@@ -158,7 +158,7 @@ def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, 
             if at not in out:
                 left.add(row)
         rows, splits = left, tuple(split for at, split in enumerate(splits) if at not in out)
-        report = replace(report, kept=report.kept - len(out), errors=(*report.errors, *out.values()),
+        report = replace(report.with_errors(out.values()), kept=report.kept - len(out),
                          duration_s=round(sum(row.duration_s for row in rows), 3))
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if joined is None else ())
 
@@ -234,8 +234,7 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
             _link_audio(checked.joined.dataset, folder)
         _copy_audio(checked.clips, checked.rows, folder)
         manifest.save(folder, card, checked.all_clips)
-        report = json.dumps(checked.report.to_json(), ensure_ascii=False, indent=1)
-        (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
+        checked.report.save(folder / REPORT_FILE)
     return manifest.load(target), "written"
 
 

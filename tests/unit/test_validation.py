@@ -1,5 +1,6 @@
 """Faults leave a clip out, oddities are warned of, and both are named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from config.errors import UserError
 from data.importers import Imported, Row, Skipped, import_source
 from data.manifest import HELD_OUT, TRAIN
 from data.splits import assign, overlaps
-from data.validation import CheckedRow, Report, validate
+from data.validation import CheckedRow, Finding, Report, validate
 
 
 def row(folder: Path, name: str, text: str = "ሰላም ለሁሉም", **clip: float) -> Row:
@@ -98,7 +99,11 @@ def test_combining_marks_are_letters(tmp_path: Path) -> None:
 
 def test_report_survives_json(tmp_path: Path) -> None:
     _, report = validate(Imported((row(tmp_path, "a"), Skipped("b", "gone"))), "ethiopic")
-    assert Report.from_json(report.to_json()) == report
+    report = report.with_warnings([Finding("pace", "“here”", "so\u2028so")])
+    report.save(tmp_path / "report.json")
+    written = (tmp_path / "report.json").read_text("utf-8")
+    assert Report.from_json(json.loads(written)) == report
+    assert '\n  {"kind": "pace", "where": "“here”"' in written  # a finding a line, for people to search
 
 
 def checked(text: str, split: str = "") -> CheckedRow:
