@@ -144,6 +144,12 @@ def _makes(state: JobState, name: str) -> bool:
 
 def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
     """What must be there before the work can begin, in the order in which it is best said."""
+    yield from _to_make_data(workspace, options)
+    yield from _to_make_models(workspace, options)
+    yield from _to_use_models(workspace, options)
+
+
+def _to_make_data(workspace: Workspace, options: Options) -> Iterator[_Need]:
     match options:
         case PrepareOptions():
             yield _Need("download", options.model, workspace.model)
@@ -158,6 +164,12 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("download", "tiny", workspace.model)
         case AlignOptions() if options.recogniser == BUILT_IN:
             yield _Need("download", "tiny", workspace.model)
+        case ReviseOptions():
+            yield _Need("download", options.model, workspace.model)
+
+
+def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
+    match options:
         case TokenizerOptions():
             if options.part == "report":
                 yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
@@ -166,8 +178,6 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
         case LabOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("prepare", options.dataset, workspace.dataset)
-        case ReviseOptions():
-            yield _Need("download", options.model, workspace.model)
         case ExtendOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
@@ -179,6 +189,10 @@ def _needs(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", name, workspace.dataset)
             if options.adopt_weights:
                 yield _voice_model(workspace, options.adopt_weights)
+
+
+def _to_use_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
+    match options:
         case SynthesizeOptions():
             yield _voice_model(workspace, options.voice_model)
         case CompareOptions():
