@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.job import events, journal
+from core.job import events as kinds
+from core.job import journal
 from core.job.journal import AudioMade, Evaluated, Failed, Finished, Journal, Plan, Progress, Step, Warned, read
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
     append(path, *written)
     events, offset = read(path)
     assert [dataclasses.replace(event, time=0.0) for event in events] == written
-    assert {type(event) for event in written} == set(events._KINDS.values())
+    assert {type(event) for event in written} == set(kinds._KINDS.values())
     assert offset == path.stat().st_size
     assert all(event.time > 0 for event in events)
 
