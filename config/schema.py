@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo
 
 from config.languages import NAMES
 
@@ -65,6 +65,24 @@ def _source(value: str) -> str:
     if value in ("demo", AS_IS) or value.lower().startswith(_ELSEWHERE):
         return value
     return str(Path(value).expanduser().absolute())
+
+
+def _recording(value: str) -> str:
+    """`_source` for long recordings, which no dataset is."""
+    value = value.strip()
+    if value in ("", "demo", AS_IS) or value.lower().startswith(("hub:", "hf://", "segments:")):
+        given = f"{value!r} is a dataset of clips" if value else "it is empty"
+        raise ValueError(f"{given}; give a recording, a film, a folder of them, an archive, or a URL of one of these")
+    return _source(value)
+
+
+def _longest(value: float, given: ValidationInfo) -> float:
+    """So long that any recording can be cut into clips between both bounds."""
+    shortest = given.data.get("shortest_s", 0.0)
+    if value < 2 * shortest + 1:
+        raise ValueError(f"clips of {shortest:g} to {value:g} s cannot be cut from any recording: let the longest be "
+                         f"more than twice the shortest and a second, here at least {2 * shortest + 1:g}")
+    return value
 
 
 def _recogniser(value: str) -> str:
@@ -146,7 +164,7 @@ class ClipOptions(Options):
     """How clips are cut out of long recordings, and what is done to their sound."""
 
     shortest_s: float = Field(2.0, ge=0.5, le=10.0, title="Shortest clip (seconds)", description="With its padding.")
-    longest_s: float = Field(15.0, ge=3.0, le=30.0, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said.")
+    longest_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said.")
     padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (seconds)", description="Silence that is kept before and after the speech, where there is so much.")
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Each clip is made so loud (ITU-R BS.1770), or as near as its peak allows; 0 leaves the loudness it has.")
     sample_rate: Annotated[int, AfterValidator(_rate)] = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")
@@ -157,7 +175,7 @@ class ClipOptions(Options):
 class SegmentOptions(ClipOptions):
     """Cut long recordings without text into clips at their pauses, to be transcribed."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive.")
+    source: Annotated[str, AfterValidator(_recording)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive.")
     segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken.")
     threshold: float = Field(0.5, ge=0.05, le=0.95, title="Voice threshold", description="Probability from which silero-vad's ear takes a sound for a voice; lower hears fainter voices, and more noise.")
@@ -178,7 +196,7 @@ class TranscribeOptions(Options):
 class AlignOptions(ClipOptions):
     """Find where in a long recording its text is said, sentence by sentence, and cut clips there; also for subtitles."""
 
-    source: Annotated[str, AfterValidator(_source)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive. Without a text, each with a text, subtitles or labels of the same name beside it.")
+    source: Annotated[str, AfterValidator(_recording)] = Field("", title="Long recordings", description="Path or URL of a recording, a film, a folder of them or an archive. Without a text, each with a text, subtitles or labels of the same name beside it.")
     text: Annotated[str, AfterValidator(_absolute)] = Field("", title="Text", description="File with the text of the one recording: plain text (UTF-8) or subtitles, whose times are not believed; nothing takes what lies beside each recording.")
     segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken.")

@@ -81,6 +81,7 @@ class Hub:
     endpoint: str
     token: str | None = field(default=None, repr=False)
     kind: Literal["model", "dataset"] = "model"  # of the repositories that are meant
+    otherwise: str = ""  # how who asks can be given the files without a hub, where that is not the kind's own way
 
     @classmethod
     def from_environment(cls, kind: Literal["model", "dataset"] = "model") -> Hub:
@@ -100,6 +101,11 @@ class Hub:
         """The name of the hub, without a password that its address may hold."""
         parts = urlsplit(self.endpoint)
         return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+
+    @property
+    def _by_hand(self) -> str:
+        own = {"model": "--folder PATH; on the page: Model", "dataset": "--source PATH; on the page: Source"}
+        return f"a folder with the files ({self.otherwise or own[self.kind]})"
 
     def list(self, repository: str, revision: str, patience_s: float) -> Listing:
         """Names, sizes and hashes at `revision`. Raises `Interrupted`, or `UserError` for what waiting cannot mend."""
@@ -160,7 +166,7 @@ class Hub:
         except errors.OfflineModeIsEnabled:
             raise UserError(
                 f"{repository} cannot be asked for: HF_HUB_OFFLINE is set.",
-                "Unset it, or give a folder with the files (--folder PATH; on the page: Model).",
+                f"Unset it, or give {self._by_hand}.",
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -169,7 +175,7 @@ class Hub:
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
             raise UserError(
                 f"{self.host} leads nowhere for {repository}.",
-                "Check HF_ENDPOINT, or give a folder (--folder PATH; on the page: Model).",
+                f"Check HF_ENDPOINT, or give {self._by_hand}.",
             ) from None
         except httpx2.TimeoutException:
             raise Interrupted(f"{self.host} did not answer in time") from None
@@ -201,7 +207,7 @@ class Hub:
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
             return UserError(f"{repository} has no file {name!r} at {revision[:12]}.",
-                             f"Look at what is there: {page}; or give a folder (--folder PATH; on the page: Model).")
+                             f"Look at what is there: {page}; or give {self._by_hand}.")
         if status in (401, 403, 404):
             return UserError(
                 f"{repository} is private, or there is no such repository ({self.host} answered {status}).",
@@ -209,7 +215,7 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         "Try again later, or give a folder with the files (--folder PATH; on the page: Model).")
+                         f"Try again later, or give {self._by_hand}.")
 
 
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:

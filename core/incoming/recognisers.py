@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
@@ -19,7 +20,7 @@ from core.incoming.hub import Hub, Listing, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.reporter import Reporter, stage
 from core.library.catalog import Family, Part, Variant
-from core.library.model_record import hash_file
+from core.library.model_record import hash_file, read_record
 from core.workspace import Workspace
 
 BUILT_IN = "built-in"
@@ -27,6 +28,8 @@ _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _ADAPTER = "adapter.{}.safetensors"
+_NEWEST = "main"  # what is asked for where no revision is named
+_BY_HAND = "--recogniser FOLDER; on the page: Recogniser"
 _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
 
 
@@ -35,12 +38,14 @@ def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspac
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
         return _on_this_machine(Path(name))
-    target = workspace.recognisers / folder_name(name)
+    target = folder_of(workspace, name, revision)
     if _has_all(target, adapters):
         return target
-    hub = hub or Hub.from_environment()
+    hub = replace(hub or Hub.from_environment(), otherwise=_BY_HAND)
     workspace.recognisers.mkdir(exist_ok=True)
-    listing = ask(lambda: hub.list(name, revision, patience.stall_s), reporter, patience, name)
+    record = read_record(target) if target.is_dir() else None
+    pinned = record.revision if record and record.revision else revision  # a language must fit what is there
+    listing = ask(lambda: hub.list(name, pinned, patience.stall_s), reporter, patience, name)
     if not target.is_dir():
         names = list(chosen(listing))
         variant = Variant(name, name, "", (Part(name, tuple((one,) for one in names)),), ())
@@ -52,6 +57,16 @@ def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspac
             _fetch_adapter(RemoteFile(name, listing.commit, file, listing.files[file]), target, hub, reporter, patience)
             break
     return target
+
+
+def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
+    """Where a revision of OWNER/NAME lies, or would lie: each in a folder of its own, the first plainly named."""
+    plain = workspace.recognisers / folder_name(name)
+    record = read_record(plain) if plain.is_dir() else None
+    if revision in ((record.asked, record.revision) if record else (_NEWEST,)):
+        return plain
+    digest = hashlib.sha256(revision.encode()).hexdigest()[:8]
+    return plain.with_name(f"{plain.name[:40]}-at-{re.sub(r'[^A-Za-z0-9.]+', '-', revision)[:12]}-{digest}")
 
 
 def folder_name(name: str) -> str:

@@ -70,9 +70,6 @@ Choose = Callable[[Recording, Path, Callable[[float], None]], Chosen]
 
 
 def limits_of(options: ClipOptions) -> Limits:
-    if options.longest_s < 2 * options.shortest_s + 1:
-        raise UserError(f"Clips of {options.shortest_s:g} to {options.longest_s:g} s cannot be cut from any recording.",
-                        "Let the longest be more than twice the shortest and a second.")
     return Limits(options.shortest_s, options.longest_s, options.padding_s)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,10 @@ from tiny_recognisers import ETHIOPIC, LETTERS, write_ctc, write_whisper
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import TranscribeOptions
+from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
 from core.incoming import recognisers
 from core.incoming.hub import Hub
+from core.library.model_record import read_record, write_record
 from core.segments.hub_recogniser import HubListener, HubRecogniser
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Speller, best_path, frames_of
@@ -136,6 +138,54 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     bring("en")
     assert (there / "adapter.eng.safetensors").read_bytes() == files["adapter.eng.safetensors"]
     assert workspace.list_models() == []
+
+
+def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
+    """Its transcripts are filed by revision, so what wrote them must be of that revision."""
+    folder = write_ctc(tmp_path / "ctc")
+    served.add("some/ctc", {path.name: path.read_bytes() for path in folder.iterdir()})
+    hub = Hub(served.url)
+
+    def bring(revision: str) -> Path:
+        return recognisers.bring("some/ctc", revision, (), workspace, Recorder(), hub, QUICK)
+
+    newest = bring("main")
+    record = read_record(newest)
+    assert record is not None
+    assert bring(record.revision) == newest  # the same, by its commit
+    with pytest.raises(UserError, match="has no revision 'v9/beta'"):
+        bring("v9/beta")
+    assert not recognisers.folder_of(workspace, "some/ctc", "v9/beta").exists()
+    write_record(newest, replace(record, asked="v1"))  # as it lies where another revision was asked for first
+    again = bring("main")
+    assert again != newest
+    assert read_record(again) == record
+    asked = len(served.asked)
+    assert (bring("main"), bring("v1")) == (again, newest)
+    assert len(served.asked) == asked
+
+
+@pytest.mark.parametrize("name", ["no/such", "some/gated"])
+def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError) as caught:
+        recognisers.bring(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK)
+    assert "--folder" not in caught.value.hint
+    assert "--recogniser FOLDER" in caught.value.hint
+
+
+def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"longest_s: clips of 9 to 4 s cannot be cut .* here at least 19"):
+        parse_options(SegmentOptions, {"source": "a.wav", "shortest_s": 9, "longest_s": 4})
+    with pytest.raises(UserError, match="longest_s: clips of 8 to 15 s cannot be cut"):
+        parse_options(AlignOptions, {"source": "a.wav", "shortest_s": 8})
+    for value in ("", "demo", "hub:some/set", "segments:talks"):
+        with pytest.raises(UserError) as caught:
+            parse_options(SegmentOptions, {"source": value})
+        assert "give a recording, a film, a folder of them" in caught.value.message
+        assert "OWNER/NAME" not in caught.value.message
+    assert SegmentOptions(source="https://some.where/talk.mp3").source == "https://some.where/talk.mp3"
 
 
 def test_what_is_no_recogniser_is_refused(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
