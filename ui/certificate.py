@@ -51,9 +51,9 @@ def build(page: Page) -> None:
 
 def _references(page: Page, view: View) -> list[tuple[str, str]]:
     """Runs and exports with a certificate, newest first, as label and reference."""
-    found = [(f"run {state.id}", f"run:{state.id}") for state in view.jobs
+    found = [(f"Run {present.run_name(state)}", f"run:{state.id}") for state in view.jobs
              if state.verb == "train" and records.certificate_path(page.workspace, f"run:{state.id}").is_file()]
-    found += [(f"export {name}", f"export:{name}") for name in page.workspace.list_exports()]
+    found += [(f"Export {name}", f"export:{name}") for name in page.workspace.list_exports()]
     return found
 
 

@@ -191,7 +191,7 @@ def _offer_trained(page: Page, view: View) -> object:
     found.sort(key=lambda model: model.kind != "run")
     _, after = speaking.chosen(page.workspace, view)
     nobody = ("None: the base speaks alone", speaking.ALONE) if found else ("None yet: the base speaks alone", "")
-    return gr.update(choices=[*((model.label, model.reference) for model in found), nobody],
+    return gr.update(choices=[*((speaking.label(view, model), model.reference) for model in found), nobody],
                      value=after.reference if after else nobody[1])
 
 

@@ -17,6 +17,7 @@ from ui.words import duration as duration
 from ui.words import now_line as now_line
 from ui.words import percent as percent
 from ui.words import progress_words as progress_words
+from ui.words import run_name as run_name
 from ui.words import short_id as short_id
 from ui.words import size as size
 from ui.words import stop_words as stop_words

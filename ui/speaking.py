@@ -105,6 +105,12 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
     return before, after
 
 
+def label(view: View, model: VoiceModel) -> str:
+    """A voice in a list of choices; one that was trained here by what learned from what."""
+    state = view.job(model.name) if model.kind == "run" else None
+    return f"{present.run_name(state)}, step {model.step}" if state else model.label
+
+
 def _base_of(workspace: Workspace, voice: VoiceModel | None) -> str:
     """The reference of the base that a trained voice was made from; empty where its files do not say."""
     try:

@@ -143,7 +143,7 @@ def error_word(error: float | None) -> Html:
 
 def run_title(state: JobState) -> str:
     """A run as it stands in a list of choices."""
-    return f"{state.id} ({present.STATUS_WORDS[state.status]})"
+    return f"{present.run_name(state)}, {present.STATUS_WORDS[state.status]}"
 
 
 def plan_view(state: JobState) -> Html:

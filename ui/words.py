@@ -26,7 +26,8 @@ STATUS_WORDS: Mapping[str, str] = {
 }
 STAGE_WORDS: Mapping[str, str] = {
     "align": "Finding the text in the recordings", "certificate": "Making the certificate", "check": "Checking",
-    "check what is here": "Checking what is here already", "compare": "Comparing", "copied": "Copying the files",
+    "check what is here": "Checking what is here already", "compare": "Comparing", "compile": "Compiling the model",
+    "copied": "Copying the files",
     "copy": "Copying the files", "cut": "Cutting at the pauses", "download": "Downloading",
     "download the language": "Downloading the language", "features": "Turning sound into codes",
     "fit": "Fitting the new rows", "import": "Reading the recordings", "judge": "Listening to what was spoken",
@@ -94,6 +95,13 @@ def named(text: str) -> str:
 def short_id(name: str) -> str:
     """A job's id where its verb and its time are told beside it: what tells it from others; a person's name whole."""
     return name.rpartition("-")[2] if _ID.fullmatch(name) else name
+
+
+def run_name(state: JobState) -> str:
+    """A training by the name that a person gave it, what learned from what, when, and else by four digits."""
+    settings = state.job.settings
+    what = f"{settings.get('extension', '')} on {settings.get('dataset', '')}, {clock(state.job.created)}"
+    return f"{what} ({short_id(state.id)})" if _ID.fullmatch(state.id) else f"{state.id}: {what}"
 
 
 def device_title(device: str) -> str:

@@ -49,6 +49,13 @@ def test_beside_its_verb_and_time_a_job_is_told_apart_by_four_digits_and_a_named
     assert words.short_id("first-try") == "first-try"
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("train-20261121-145347-1f80", "tiny-am on mine, {clock} (1f80)"), ("first", "first: tiny-am on mine, {clock}")])
+def test_a_run_is_offered_by_what_learned_from_what(name: str, said: str) -> None:
+    made = Job(Path("/w/runs") / name, "train", "cpu", (), 1.0, {"extension": "tiny-am", "dataset": "mine"})
+    assert words.run_name(JobState(made, "finished")) == said.format(clock=words.clock(1.0))
+
+
 @pytest.mark.parametrize(("device", "said"), [
     ("cpu", "Waiting for the processor: “Examine a model” is using it."),
     ("cuda", "Waiting for the GPU: “Examine a model” is using it."),
