@@ -6,7 +6,7 @@ run measures a checkpoint that was saved and not yet measured.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.job.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
-from core.job.reporter import Reporter, StopRequested
+from core.job.reporter import Reporter, StopRequested, Tell, telling
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
 from core.speech.evaluate import Spoken, Studio
@@ -24,10 +24,12 @@ from core.training.patience import Patience
 from core.training.trainer import Trainer
 from core.training.training_data import Sentence
 from core.training.validation import Measured
+from core.voice_model.loading import VoiceModel
 from data import audio
 from models.base import Sample
 
 SAMPLES = "samples"
+_BASE_LANGUAGES = 2  # that are heard in `full`, a sentence of each
 _JUDGED, _LOSS = "judged error", "held-out speech loss"
 
 
@@ -101,6 +103,8 @@ class Milestones:
         step, known = self.trainer.step, ranking.read(self.run).values
         if step == 0 and self.options.scope == "full":  # what the base languages are held against later
             self.reporter.emit(_evaluated(step, self.trainer.data.language, self._measured(), None))
+            with self._own_randomness(), self._before() as voice:
+                self._speak_base(voice, telling(self.reporter))
         elif step in known:
             self.patience = self.patience.after(step, known[step])
         elif step and due:
@@ -146,6 +150,7 @@ class Milestones:
         step, language = self.trainer.step, self.trainer.data.language
         measured = self._measured()
         error = self._speak(language)
+        self._speak_base(self.trainer.voice, self._tell)
         self.reporter.emit(_evaluated(step, language, measured, error))
         value = error if error is not None and self.measure == _JUDGED else measured[language].speech_loss
         self.patience = self.patience.after(step, value)
@@ -171,10 +176,15 @@ class Milestones:
         trainer = self.trainer
         languages = {language: some for language, some in self._samples.items()
                      if not trainer.voice.front_end.is_new(language)}
-        with self._own_randomness(), trainer.as_base() as base:
+        with self._own_randomness(), self._before() as base:
             size = trainer.setting.size(self.options.batch_size)
             found = validation.measure(base, languages, size, trainer.precision)
         return {language: one.speech_loss for language, one in found.items()}
+
+    def _before(self) -> AbstractContextManager[VoiceModel]:
+        """Context in which the model is what the base was before any training; its voice."""
+        adopted = bool(self.options.adopt_weights)
+        return self.trainer.as_base() if adopted else nullcontext(self.trainer.voice)
 
     def _rank(self, value: float) -> None:
         """Put the present step, which is saved, among the others; those no longer needed are deleted."""
@@ -198,6 +208,22 @@ class Milestones:
         if score.sentences == 0:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset anew.")
         return score.error
+
+    def _speak_base(self, voice: VoiceModel, tell: Tell) -> None:
+        """In `full`, a held-out sentence of a few base languages, so that drift is heard; no measure of the run's.
+
+        They are at most half as many as are judged, so none in a trial. In the other scopes base speech is equal to the
+        bit: there is nothing to hear.
+        """
+        most = min(_BASE_LANGUAGES, self.options.judged_sentences // 2) if self.options.scope == "full" else 0
+        chosen: dict[str, list[Sentence]] = {}
+        for clip in self.trainer.probing:
+            if len(chosen) < most:
+                chosen.setdefault(clip.language, [Sentence(clip.text, None)])
+        sampling = replace(voice.family.sampling, seed=self.options.seed)
+        for _, said in evaluate.judged_each(self.studio, voice, chosen, sampling, tell).values():
+            for index, item in enumerate(said):
+                self._keep(index, item)
 
     def _tell(self, progress: Progress) -> None:
         """Report a spoken sentence; a stop is heard here too, because the step is saved and is measured on resume."""

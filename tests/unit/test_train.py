@@ -99,6 +99,17 @@ def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
         assert event.error is not None
 
 
+def test_in_full_a_sentence_of_two_base_languages_is_heard_before_the_first_step_and_at_each_checkpoint(
+        world: Workspace) -> None:
+    listener = started(world, scope="full", steps=4, judged_sentences=4)
+    made = listener.of("sample")
+    assert [(event.step, event.language) for event in made] == [
+        (0, "en"), (0, "fr"), *[(4, "am")] * 4, (4, "en"), (4, "fr")]
+    assert [event.text for event in made[:2]] == [event.text for event in made[-2:]]
+    assert all((listener.directory / event.path).stat().st_size > 1000 for event in made)
+    assert all(list(event.errors) in ([], ["am"]) for event in listener.of("evaluated"))
+
+
 def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) -> None:
     listener = started(world)
     made = certificate.read(listener.directory / certificate.FILE)
