@@ -97,13 +97,14 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     count = review.exclude(workspace, given.dataset, given.exclude, "by hand")
     count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
     count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
-    made = review.decisions(workspace, given.dataset)
-    again = [replace(made.get(one, Decision(one)), included=True, reason="") for one in given.include]
-    review.decide(workspace, given.dataset, again)
-    made = review.decisions(workspace, given.dataset)
-    texts = [replace(made.get(one, Decision(one, included=known[one])), text=text) for one, text in given.text]
-    review.decide(workspace, given.dataset, texts)
-    return count + len(again) + len(texts)
+
+    def first(one: str) -> Decision:
+        return Decision(one, included=known[one])
+
+    count += review.change(workspace, given.dataset, given.include,
+                           lambda one: replace(one, included=True, reason=""), first)
+    texts = dict(given.text)
+    return count + review.change(workspace, given.dataset, texts, lambda one: replace(one, text=texts[one.id]), first)
 
 
 def _tell(one: Judged, made: Decision | None) -> None:
