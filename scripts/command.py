@@ -35,9 +35,12 @@ Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
 def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False,
-         grade: Callable[[JobState], int] = lambda _state: 0) -> int:
-    """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`."""
-    parser = build_parser(verb, resumable=resumable)
+         grade: Callable[[JobState], int] = lambda _state: 0, graded: str = "") -> int:
+    """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`.
+
+    `graded` says in the help when that is not 0.
+    """
+    parser = build_parser(verb, resumable=resumable, graded=graded)
     given = parser.parse_args(arguments)
     _take_any_letter()
     resuming = resumable and given.resume is not None
@@ -109,10 +112,12 @@ def json_line(state: JobState) -> str:
     }, ensure_ascii=False, allow_nan=False)
 
 
-def build_parser(verb: str, *, resumable: bool = False) -> argparse.ArgumentParser:
+def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb]
-    parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, allow_abbrev=False)
+    codes = f"Exit code: 0 finished, 1 failed{f' or {graded}' if graded else ''}, 2 usage, 130 stopped."
+    parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, epilog=codes,
+                                     allow_abbrev=False)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")

@@ -43,7 +43,7 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     kind = after.dtype
     old, new = before.float(), after.float()
     if broken := int((~torch.isfinite(new)).sum()):
-        return Change("broken", f"{broken} of {new.numel()} values are no numbers{_beside(before, old, new)}")
+        return Change("broken", f"{broken} of {new.numel()} values are no numbers{_beside(before, after, among)}")
     if torch.equal(old, new):
         return Change("equal", "equal to the bit" + ("" if before.dtype == kind else f", stored as {named(kind)}"))
     moved, rounded = _moved_rows(before, new)
@@ -54,15 +54,21 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     return _moved(old.flatten(1), new.flatten(1), moved, among, kind)
 
 
-def _beside(before: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> str:
-    """What became of the rows that hold numbers alone, beside those that do not."""
-    whole = torch.isfinite(new).flatten(1).all(1) if new.ndim > 1 else torch.zeros(0, dtype=torch.bool)
-    if not whole.any():
+def _beside(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None) -> str:
+    """What became of the values that are numbers, in words; the others are taken for those of the base.
+
+    A matrix is told by its whole rows where these changed: a value that was put in would add to a difference's rank.
+    """
+    numbers = torch.isfinite(after)
+    if not numbers.any():
         return ""
-    if torch.equal(old[whole], new[whole]):
-        return f"; the other {int(whole.sum())} rows are as they were"
-    moved, _ = _moved_rows(before[whole], new[whole])
-    return f"; of the other {int(whole.sum())} rows {int(moved.sum())} moved"
+    rest = compare(before, torch.where(numbers, after, before.to(after.dtype)),
+                   None if among is None else among.nan_to_num(0.0, 0.0, 0.0))
+    whole = numbers.flatten(1).all(1) if after.ndim > 1 else numbers.new_zeros(0)
+    if among is None and whole.any():
+        rows = compare(before[whole], after[whole])
+        rest = rest if rows.state in ("equal", "rounded") else rows
+    return f"; all others are {rest.words}" if rest.state in ("equal", "rounded") else f"; beside these: {rest.words}"
 
 
 def named(kind: torch.dtype) -> str:

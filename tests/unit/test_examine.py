@@ -222,13 +222,13 @@ def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> No
     held[TABLES[0]][0, 0] = torch.nan
     found = doctor(held)
     old = finding(found, TABLES[0], "old rows")
-    assert "values are no numbers; of the other" in old.words
-    assert not old.words.endswith(" 0 moved")
+    assert old.words.startswith("1 of ")
+    assert "values are no numbers; beside these: shrunk to " in old.words
+    assert old.words.endswith("weight decay")
     merged = doctor(damaged.with_nan(damaged.merged_lora(healthy, 3)))
-    assert "rows" in finding(merged, PROJECTION).words
-    assert "are as they were" not in finding(merged, PROJECTION).words
+    assert "beside these: the difference has rank 3, as a merged LoRA leaves it" in finding(merged, PROJECTION).words
     alone = doctor(damaged.with_nan(healthy))
-    assert finding(alone, PROJECTION).words.endswith("rows are as they were")
+    assert "; all others are equal to the bit" in finding(alone, PROJECTION).words
     assert "Beside that" not in alone.verdict.headline
 
 
@@ -237,6 +237,14 @@ def test_a_bad_verdict_is_an_exit_code(world: Workspace, healthy: Tensors, tmp_p
         path = damaged.save(tmp_path / f"{code}.safetensors", tensors)
         words = ["model", "tiny", str(path), "--workspace", str(world.path), "--no-measure"]
         assert scripts_doctor.main(words) == code
+
+
+def test_the_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scripts_doctor.main(["model", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Exit code: 0 finished, 1 failed or a bad verdict with nothing restored" in said
+    assert "2 usage, 130 stopped." in said
 
 
 def test_broken_new_rows_are_not_kept(doctor: Doctor, healthy: Tensors) -> None:

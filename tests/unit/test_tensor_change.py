@@ -105,3 +105,19 @@ def test_rows_are_named_by_spans() -> None:
     rows[[0, 3, 4, 5, 9]] = True
     assert spans(rows) == "0, 3-5, 9"
     assert spans(torch.arange(20) % 2 == 0) == "0, 2, 4, 6 and more"
+
+
+def test_a_value_that_is_no_number_hides_neither_its_row_nor_the_others() -> None:
+    before = noise(40, 24)
+    held = before.clone()
+    held[3] = noise(24, seed=9)
+    held[3, 0] = torch.nan
+    assert compare(before, held, held).words == (
+        "1 of 960 values are no numbers; beside these: 1 of 40 rows hold something else altogether (rows 3)")
+    decayed = (0.9 * before).index_fill(0, torch.tensor([5]), torch.inf)
+    assert "24 of 960 values are no numbers; beside these: " in compare(before, decayed).words
+    assert compare(before, decayed).words.endswith("shrunk to 0.9 of what it was: weight decay")
+    vector = before[0].clone()
+    vector[0] = torch.nan
+    assert compare(before[0], vector).words == "1 of 24 values are no numbers; all others are equal to the bit"
+    assert compare(before, before * torch.nan).words == "960 of 960 values are no numbers"
