@@ -77,4 +77,4 @@ class Ties:
         lines = (f"{kind} {digest(kind, value)} {at}" for at, row in enumerate(self.rows)
                  for kind, value in marks(row, self.by_speaker, self.apart))
         for mark, same in groupby(in_order(lines), lambda line: line.rpartition(" ")[0]):
-            yield mark.partition(" ")[0], array("q", sorted(int(line.rpartition(" ")[2]) for line in same))
+            yield mark.partition(" ")[0], array("q", (int(line.rpartition(" ")[2]) for line in same))
