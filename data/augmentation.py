@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from config.errors import UserError
+from data.level import UNCLIPPED
 
 FILE = "augmentation.json"  # in a dataset's folder
 _METHOD = "1"  # of `apply`; another one makes other variants, under other keys
 _WINDOW_S = 0.064  # of the phase vocoder: longer ones smear consonants, shorter ones roughen low voices
 _QUIETEST_NOISE = 20.0  # dB below the loudest noise that is asked for
-_PEAK = 0.99  # of full scale
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> 
         noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(made))
         made = made + noise * level * 10 ** (-variant.noise_db / 20)
     peak = max(float(np.abs(made).max(initial=0.0)), 1e-12)
-    return (made * min(1.0, _PEAK / peak)).astype(np.float32)
+    return (made * min(1.0, UNCLIPPED / peak)).astype(np.float32)
 
 
 def _level(samples: np.ndarray) -> float:

@@ -1,24 +1,18 @@
 """How a clip that was cut is made ready: noise taken off where that is asked for, one rate, one loudness.
 
-Loudness is that of ITU-R BS.1770 (LUFS), as pyloudnorm measures it; noise goes by the spectral gate of noisereduce
+Loudness is that of `data.level`; noise goes by the spectral gate of noisereduce
 (Sainburg et al. 2020), by what the recording's pauses sound like.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-import pyloudnorm
 import soxr
 
+from data.level import gain_to, loudness
 from data.voice_activity import RATE
-
-HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale: louder than that a clip is not made
-_MEASURED_S = 0.4  # less cannot be measured
-_SILENT_LUFS = -70.0  # the absolute gate of BS.1770
 
 
 @dataclass(frozen=True)
@@ -40,29 +34,12 @@ def finished(samples: np.ndarray, rate: int, finish: Finish, noise: np.ndarray) 
     return (samples if finish.lufs is None else at_loudness(samples, wanted, finish.lufs)), wanted
 
 
-def loudness(samples: np.ndarray, rate: int) -> float | None:
-    """In LUFS; None for what is silent or too short to be measured."""
-    if len(samples) < _MEASURED_S * rate:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        value = float(_meter(rate).integrated_loudness(samples.astype(np.float64)))
-    return value if value > _SILENT_LUFS else None
-
-
 def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
     """The clip at this loudness, or as near as its peak allows: it is never clipped. Silence stays."""
     measured = loudness(samples, rate)
     if measured is None:
         return samples
-    gain = 10 ** ((lufs - measured) / 20)
-    peak = float(np.abs(samples).max())
-    return (samples * min(gain, max(HIGHEST_PEAK / peak, 1.0))).astype(np.float32)
-
-
-@lru_cache(maxsize=8)
-def _meter(rate: int) -> pyloudnorm.Meter:
-    return pyloudnorm.Meter(rate)
+    return (samples * gain_to(lufs, measured, float(np.abs(samples).max()))).astype(np.float32)
 
 
 def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Measures of one recording, each a pure function of its samples; the judging is done in `data.clip_findings`.
 
 A waveform is mono, (S,) float32 in [-1, 1]. Powers are mean squares; decibels are of full scale where not said
-otherwise. Needs numpy alone.
+otherwise. Needs numpy, and scipy for the loudness.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from data.level import loudness
+
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
 
-VERSION = 2  # of what is measured, and so of what is cached
+VERSION = 3  # of what is measured, and so of what is cached
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
 OUTLINE_PARTS = 120
 _FULL = 0.999  # of full scale: clipped
@@ -55,10 +57,10 @@ def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
-    loudness, snr = level_lufs(waveform, sample_rate), signal_to_noise(powers)
+    lufs, snr = loudness(waveform, sample_rate), signal_to_noise(powers)
     return Measures(
         round(len(waveform) / sample_rate, 3), sample_rate, round(peak(waveform), 4),
-        round(clipped_share(waveform), 6), None if loudness is None else round(loudness, 1),
+        round(clipped_share(waveform), 6), None if lufs is None else round(lufs, 1),
         None if snr is None else round(snr, 1), round(start_s, 3), round(end_s, 3),
         round(bandwidth(waveform, sample_rate)), sketch(waveform, sample_rate),
         outline(waveform),
@@ -94,41 +96,6 @@ def clipped_share(waveform: Samples) -> float:
             flat[begin] += 1
             flat[end] -= 1
     return float(((size >= _FULL) | (np.cumsum(flat)[:-1] > 0)).mean())
-
-
-def level_lufs(waveform: Samples, sample_rate: int) -> float | None:
-    """Integrated loudness of ITU-R BS.1770-4, one channel; None for silence. A 997 Hz sine at full scale is at -3.01.
-
-    K-weighting is done by its frequency response, so that it holds at any rate; a clip of less than 0.4 s is one block.
-    """
-    size = 1 << (len(waveform) + sample_rate // 10).bit_length()  # room for what the filter leaves behind
-    weighted = np.fft.irfft(np.fft.rfft(waveform, size) * _k_weighting(size, sample_rate), size)[:len(waveform)]
-    total = np.concatenate(([0.0], np.cumsum(weighted**2)))
-    block = min(len(waveform), round(0.4 * sample_rate))
-    starts = np.arange(0, len(waveform) - block + 1, max(1, block // 4))
-    powers = (total[starts + block] - total[starts]) / block
-    heard = powers[powers > 10 ** ((-70 + 0.691) / 10)]
-    if not len(heard):
-        return None
-    heard = heard[heard > heard.mean() / 10]
-    return float(-0.691 + 10 * np.log10(heard.mean()))
-
-
-def _k_weighting(size: int, sample_rate: int) -> NDArray[np.complex128]:
-    """Response of BS.1770's two filters at the bins of a real FFT: a high shelf of 4 dB, and a high-pass at 38 Hz.
-
-    Frequencies and qualities are those that give the standard's coefficients at 48 kHz (B. De Man 2014).
-    """
-    z = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
-    k, q = np.tan(np.pi * 1681.974450955533 / sample_rate), 0.7071752369554196
-    high = 10 ** (3.999843853973347 / 20)
-    band = high**0.4996667741545416
-    shelf = ((high + band * k / q + k * k) + 2 * (k * k - high) * z + (high - band * k / q + k * k) * z**2) \
-        / ((1 + k / q + k * k) + 2 * (k * k - 1) * z + (1 - k / q + k * k) * z**2)
-    k, q = np.tan(np.pi * 38.13547087602444 / sample_rate), 0.5003270373238773
-    a0 = 1 + k / q + k * k
-    passed = (1 - 2 * z + z**2) / (1 + 2 * (k * k - 1) / a0 * z + (1 - k / q + k * k) / a0 * z**2)
-    return shelf * passed
 
 
 def frame_powers(waveform: Samples, sample_rate: int) -> Powers:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from data.level import gain_to
 from data.measures import Measures, Samples
 
 KEPT_SILENCE_S = 0.2  # at each end
-MOST_PEAK = 0.97  # of full scale: a louder clip would be clipped
 TRIM, LEVEL = "trim", "level"
 _FADE_S = 0.005
 
@@ -19,9 +19,7 @@ def mend(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequenc
     if TRIM in fixes:
         waveform = _trimmed(waveform, sample_rate, measures)
     if LEVEL in fixes and measures.level_lufs is not None:
-        top = float(np.abs(waveform).max())
-        gain = 10 ** ((target_lufs - measures.level_lufs) / 20)
-        waveform = waveform * np.float32(min(gain, MOST_PEAK / top) if top else 1.0)
+        waveform = waveform * np.float32(gain_to(target_lufs, measures.level_lufs, float(np.abs(waveform).max())))
     return waveform.astype(np.float32)
 
 

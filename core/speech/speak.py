@@ -22,6 +22,7 @@ from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.speech import references
 from core.voice_model.loading import VoiceModel
+from data.level import UNCLIPPED
 from data.reading import pieces_of
 from data.sentences import Ending as PieceEnding
 from data.sentences import Piece, halve
@@ -30,7 +31,6 @@ from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sam
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 LARGEST_GROUP = 8  # pieces spoken together
 _FADE_S = 0.005  # at both ends of a piece, against clicks
-_LOUDEST = 0.99  # of full scale; louder would be clipped in a file
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Speaker:
                 if not ended and not len(waveform):
                     continue
                 pause_s = 0.0 if last or not ended else PAUSES_S[piece.ending]
-                waveform = waveform.float().clamp(-_LOUDEST, _LOUDEST)  # a gain would jump from piece to piece
+                waveform = waveform.float().clamp(-UNCLIPPED, UNCLIPPED)  # a gain would jump from piece to piece
                 waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
                 ending = codes.ending if isinstance(codes, Generated) else "stop"
@@ -199,7 +199,7 @@ class Speaker:
             waveform[:length] *= ramp
             waveform[-length:] *= ramp.flip(0)
         loudest = float(waveform.abs().max()) if len(waveform) else 0.0
-        waveform = waveform * min(1.0, _LOUDEST / max(loudest, 1e-9))
+        waveform = waveform * min(1.0, UNCLIPPED / max(loudest, 1e-9))
         return torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
 
 

@@ -14,7 +14,8 @@ import torch
 from config.errors import UserError
 from data import long_audio
 from data.cuts import voiced_runs
-from data.loudness import HIGHEST_PEAK, Finish, finished, loudness
+from data.level import HIGHEST_PEAK, loudness
+from data.loudness import Finish, finished
 from data.voice_activity import FRAME, RATE, VoiceActivity, VoiceNet, weights_file
 
 HELD_OUT = Path(__file__).resolve().parents[2] / "models/tiny/pack/held_out"

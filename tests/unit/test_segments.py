@@ -23,7 +23,7 @@ from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
 from data import audio, manifest
 from data.cuts import Limits
-from data.loudness import loudness
+from data.level import loudness
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = 16000
