@@ -14,6 +14,7 @@ from ui.markup import Html, div, element, escape, span
 
 Point = tuple[float, float]
 _MOST_POINTS = 240
+_MANY_DOTS = 16  # more are drawn smaller
 _HEIGHT = 100.0
 _WIDTH = 300.0
 
@@ -114,9 +115,9 @@ class _Box:
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Logarithms within [low, high] of 1, 2 and 5 times powers of ten, or of the powers alone where these are many."""
+    """Logarithms within [low, high] of round multiples of powers of ten, or of the powers alone if these are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
-    for factors in ((1, 2, 5), (1, 3), (1,)):
+    for factors in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
         found = [height for power in powers for factor in factors
                  if low <= (height := power + math.log10(factor)) <= high]
         if len(found) <= most:
@@ -167,8 +168,8 @@ def _rule(y: float, box: _Box) -> Html:
 def _dots(series: Sequence[Series], box: _Box) -> Html:
     """Markers as HTML: a circle in the stretched drawing would be an ellipse."""
     return Html("".join(
-        span("dot", style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}",
-             title=f"{one.name}: {box.value(y):.3g} at {x:g}")
+        span("dot many" if len(one.points) > _MANY_DOTS else "dot", title=f"{one.name}: {box.value(y):.3g} at {x:g}",
+             style=f"left:{box.across(x):.2%};top:{box.down(y):.2%};background:{one.colour}")
         for one in series if one.style == "dots" for x, y in one.points
     ))
 

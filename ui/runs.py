@@ -10,7 +10,7 @@ from core.job.journal import Step
 from core.job.state import JobState
 from ui import present
 from ui.curves import Point, Series, chart, smooth
-from ui.live import View
+from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
@@ -47,8 +47,13 @@ def build(page: Page) -> None:
     page.live.panel(runs, lambda view: gr.update(choices=[state.id for state in trainings(view.jobs)]), "train")
     page.live.panel(shown, lambda view: comparison(chosen(view), view.chosen["runs.scale"] == "Logarithmic",
                                                    view.chosen["runs.along"] == "Minutes"), "train")
-    for widget in (runs, scale, along):
-        page.on(widget.input, lambda: [gr.skip()], [], [shown])
+    refresh_on(page, runs, scale, along)
+
+
+def refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
+    """Show at once what follows from a choice. No output: `[gr.skip()]` for a single one is taken for its value."""
+    for widget in widgets:
+        page.live.pending.append(widget.input(lambda: None, None, None, **QUIET))
 
 
 def trainings(states: Sequence[JobState]) -> list[JobState]:

@@ -7,7 +7,7 @@ a button of one player, which `sample_grid.js` keeps outside of what is sent ane
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.job.journal import SampleMade
@@ -41,6 +41,7 @@ class Shown:
 
     lines: Sequence[Line]
     steps: Sequence[int]
+    first: int  # at which the language that is taught was spoken; in `full` the base is heard before it
     best: int | None
     all_lines: int
     all_steps: int
@@ -69,12 +70,12 @@ def lines(samples: Sequence[SampleMade]) -> list[Line]:
     return sorted(made, key=lambda line: order.index(line.language))
 
 
-def columns(steps: Sequence[int], best: int | None, most: int) -> list[int]:
-    """The first, the best and the newest of rising `steps`, and of the others as many as there is room for.
+def columns(steps: Sequence[int], marked: Collection[int | None], most: int) -> list[int]:
+    """Of rising `steps` the first, the newest and those that are `marked`, and as many others as there is room for.
 
     These are every second, fourth, ... so that they stay the same while a few more steps come.
     """
-    kept = {*steps[:1], *steps[-_NEWEST:], *(step for step in steps if step == best)}
+    kept = {*steps[:1], *steps[-_NEWEST:], *(step for step in steps if step in marked)}
     stride = 1
     while len(kept | set(steps[::stride])) > max(most, len(kept)):
         stride *= 2
@@ -86,9 +87,10 @@ def shown(state: JobState, everything: bool = False) -> Shown:
     there = lines(state.samples)
     steps = sorted({step for line in there for step in line.takes})
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
+    first = min(there[0].takes) if there else 0
     some = there if everything else _some(there)
     most = max(MOST_STEPS, _MOST_CELLS // max(1, len(there))) if everything else MOST_STEPS
-    return Shown(some, columns(steps, best, most), best, len(there), len(steps))
+    return Shown(some, columns(steps, (first, best), most), first, best, len(there), len(steps))
 
 
 def _some(there: Sequence[Line]) -> list[Line]:
@@ -117,7 +119,8 @@ def grid(state: JobState, everything: bool = False) -> Html:
 def _meaning(state: JobState, seen: Shown) -> Html:
     """How to hear and read it, what is not in it, and why."""
     judged = {line.language for line in seen.lines if line.first is not None}
-    unjudged = [language for language in dict.fromkeys(line.language for line in seen.lines) if language not in judged]
+    languages = list(dict.fromkeys(line.language for line in seen.lines))
+    unjudged = [language for language in languages if language not in judged]
     said = ["Press a cell to hear it; the arrow keys go from step to step and from sentence to sentence."]
     if judged:
         said.append("The share is what the judge misheard. ↓ is better than the sentence's first step, ↑ is worse, "
@@ -125,9 +128,12 @@ def _meaning(state: JobState, seen: Shown) -> Html:
     said += [f"No judge knows {present.language_name(language)}: listen and compare." for language in unjudged]
     if state.job.settings.get("scope") in ("rows", "gated"):
         said.append("The languages of the base are not spoken here: in this scope their speech stays equal to the bit.")
-    if not seen.whole:
-        said.append(f"Shown are {len(seen.lines)} of {seen.all_lines} sentences at {len(seen.steps)} of "
-                    f"{seen.all_steps} steps.")
+    elif len(languages) > 1:
+        said.append("The last rows are of languages of the base: hear whether they drift.")
+    some = [f"{len(part)} of {count} {name}" for part, count, name in (
+        (seen.lines, seen.all_lines, "sentences"), (seen.steps, seen.all_steps, "steps")) if len(part) < count]
+    if some:
+        said.append(f"Shown are {' and '.join(some)}.")
     return paragraph(" ".join(said), class_="small takes-note")
 
 
@@ -138,13 +144,14 @@ def _head(seen: Shown) -> Html:
 
 
 def _badges(step: int, seen: Shown) -> list[Html]:
-    names = (("badge", "first", seen.steps[0]), ("badge busy", "best", seen.best))
-    return [span(look, name) for look, name, where in names if step == where]
+    names = (("badge", "first", seen.first), ("badge busy", "best", seen.best))
+    before = [span("badge", "before")] if step == 0 else []
+    return [*before, *(span(look, name) for look, name, where in names if step == where)]
 
 
 def _place(step: int, seen: Shown) -> str:
     """Classes of a cell: the first and the best step stay in sight."""
-    return "take" + (" is-first" if step == seen.steps[0] else " is-best" if step == seen.best else "")
+    return "take" + (" is-first" if step == seen.first else " is-best" if step == seen.best else "")
 
 
 def _totals(state: JobState, seen: Shown) -> list[Html]:

@@ -118,8 +118,7 @@ def _follow(page: Page, run: _Run) -> None:
                               (run.samples, samples_view), (run.more, _more),
                               (run.drawn, lambda view: gr.update(visible=_trains(chosen(view))))):
         live.panel(component, render, "train")
-    for widget in (run.everything, run.scale):
-        page.on(widget.input, lambda: [gr.skip()], [], [run.samples])
+    runs.refresh_on(page, run.everything, run.scale)
     for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
                           (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
         live.panel(button, _visible_when(shown), "train")

@@ -71,17 +71,23 @@ def _small(state: JobState, logarithmic: bool, most: float | None) -> list[Html]
     """Rates by parameter group, and how the machine does."""
     rates = [Series(name, thin(points, _FEW_POINTS), colour)
              for (name, points), colour in zip(_rates(state).items(), _COLOURS, strict=False)]
-    measured = [("Gradient norm", _along(state, lambda step: step.gradient_norm), logarithmic),
-                ("Tokens a second", _along(state, lambda step: step.tokens_per_s), False)]
+    measured = [("Gradient norm", _means(_along(state, lambda step: step.gradient_norm)), logarithmic),
+                ("Tokens a second", _means(_along(state, lambda step: step.tokens_per_s)), False)]
     drawn = [chart("Learning rate", rates, x_most=most, y_low=0.0, y_log=logarithmic)]
-    drawn += [chart(title, [Series("measured", thin(points, _FEW_POINTS), _COLOURS[3], "faint"),
-                            Series("smoothed", thin(smooth(points), _FEW_POINTS), _COLOURS[3])],
+    drawn += [chart(title, [Series("measured", points, _COLOURS[3], "faint"),
+                            Series("smoothed", smooth(points), _COLOURS[3])],
                     x_most=most, y_log=log) for title, points, log in measured]
     memory = [(step, bytes_ / 1e9) for step, bytes_ in _along(state, lambda step: step.memory_bytes)]
     if memory:
         title = f"{_MEMORY.get(state.steps[-1].memory_of, 'Peak memory')}, GB"
         drawn.append(chart(title, [Series("peak", thin(memory, _FEW_POINTS), _COLOURS[1])], x_most=most, y_low=0.0))
     return drawn
+
+
+def _means(points: list[Point]) -> list[Point]:
+    """What a small chart can show; without the last single value, which would stand out beside means."""
+    few = thin(points, _FEW_POINTS)
+    return few[:-1] if len(few) < len(points) else few
 
 
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:

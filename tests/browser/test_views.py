@@ -90,6 +90,7 @@ def test_the_losses_are_drawn_on_either_axis_and_the_choice_stays(scene: Scene, 
     wait_until(lambda: line.get_attribute("points") != before, 20, page)
     page.wait_for_timeout(3500)
     expect(page.locator("#run-scale input").nth(1)).to_be_checked()
+    expect(page.locator("#run-samples .hear").first).to_be_visible()
     assert line.get_attribute("points") != before
 
 

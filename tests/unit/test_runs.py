@@ -105,7 +105,8 @@ def test_what_has_no_logarithm_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "values"), [
-    (0.0, 1.0, [1, 2, 5, 10]), (-1.0, 1.0, [0.1, 0.3, 1, 3, 10]), (-3.0, 0.0, [0.001, 0.01, 0.1, 1]),
+    (0.0, 1.0, [1, 2, 5, 10]), (0.16, 0.72, [1.5, 2, 3, 4, 5]), (-1.0, 1.0, [0.1, 0.3, 1, 3, 10]),
+    (-3.0, 0.0, [0.001, 0.01, 0.1, 1]),
     (-9.0, 3.0, [1e-9, 1e-6, 1e-3, 1, 1e3]), (0.35, 0.45, []),
 ])
 def test_ticks_of_a_logarithmic_axis_are_round(low: float, high: float, values: list[float]) -> None:

@@ -86,8 +86,11 @@ def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift
     assert [line.language for line in found] == ["am", "am", "en"]
     html = sample_grid.grid(state(samples, scope="full"))
     assert "equal to the bit" not in html
+    assert "The last rows are of languages of the base" in html
     assert "equal to the bit" in sample_grid.grid(state(samples, scope="rows"))
     assert row(html, "A boat.").count("<button") == 2
+    assert re.findall(r'class="badge[^>]*>(\w+)<', html) == ["before", "first"]
+    assert "take is-first" in html.split("step 100</span>")[0].rsplit("<div", 1)[1]
 
 
 def test_the_measured_error_over_all_sentences_stands_on_top() -> None:
@@ -112,7 +115,7 @@ def test_the_first_and_the_best_column_are_marked_and_stay_in_sight() -> None:
 def test_of_many_steps_the_first_the_best_and_the_newest_are_always_shown(count: int) -> None:
     steps = [100 * number for number in range(1, count + 1)]
     best = steps[count // 3]
-    shown = sample_grid.columns(steps, best, sample_grid.MOST_STEPS)
+    shown = sample_grid.columns(steps, (steps[0], best), sample_grid.MOST_STEPS)
     assert shown == sorted(set(shown))
     assert len(shown) <= max(sample_grid.MOST_STEPS, 1)
     assert {steps[0], best, *steps[-6:]} <= set(shown)
@@ -131,8 +134,10 @@ def test_what_is_not_shown_is_counted_and_can_be_shown() -> None:
     many = state(spoken(range(100, 4100, 100), [f"text {number}" for number in range(40)]))
     html = sample_grid.grid(many)
     assert not sample_grid.shown(many).whole
-    assert "Shown are 30 of 40 sentences at" in html
-    assert "of 40 steps" in html
+    assert re.search(r"Shown are 30 of 40 sentences and \d+ of 40 steps\.", html)
+    few = state(spoken(range(100, 4100, 100)))
+    assert "of 40 steps" in sample_grid.grid(few)
+    assert "sentences and" not in sample_grid.grid(few)
     assert sample_grid.shown(many, everything=True).whole
     assert sample_grid.grid(many, everything=True).count("<button") == 1600
 
