@@ -31,7 +31,7 @@ from core.training.fitting import Setting
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 
-END, STEP, STATE, GATHER = 0, 1, 2, 3
+END, STEP, STATE, GATHER, TRIAL = 0, 1, 2, 3, 4
 _PATIENCE = timedelta(days=1)  # the others wait while rank 0 measures and speaks
 _PASS = timedelta(minutes=10)  # a part of a model that another process does not send within a pass never comes
 _ROOT = Path(__file__).resolve().parents[2]

@@ -64,11 +64,11 @@ class Estimate:
 def estimate(trainer: Trainer) -> Estimate:
     """Choose the first setting, from the trainer's own on, that fits, and time it; the trainer is left with it.
 
-    Nothing is tried where the model is in parts, because a pass there is one of all processes.
+    Where the model is in parts there is one setting, and too little memory for the longest clips ends the run.
     """
     options, free = trainer.options, memory.free(trainer.voice.device)
     if trainer.sharded:
-        return Estimate(trainer.setting, None, free, 0.0)
+        return _tried_in_parts(trainer, free)
     may_recompute = options.activation_checkpointing == "auto"
     sizes: dict[bool, tuple[int, int] | None] = {}
     while True:
@@ -81,6 +81,20 @@ def estimate(trainer: Trainer) -> Estimate:
         if following is None:
             return replace(found, seconds_a_step=_time(trainer) if found.fits else 0.0)
         trainer.use(following)
+
+
+def _tried_in_parts(trainer: Trainer, free: int | None) -> Estimate:
+    """A pass of all processes over the longest clips, so that a shortage shows before the start, and then its time."""
+    longest = trainer.by_length()[-trainer.setting.size(trainer.options.batch_size):]
+    needed = None
+    try:
+        if trainer.voice.device.type == "cuda":  # whose allocator counts; tensors in parts cannot be followed otherwise
+            needed = memory.peak(trainer.voice.device, lambda: trainer.attempt(longest)) + trainer.optimizer_bytes
+        else:
+            trainer.attempt(longest)
+    except torch.OutOfMemoryError:
+        after_shortage(trainer.setting, trainer.options, trainer.step + 1, sharded=True)
+    return Estimate(trainer.setting, needed, free, _time(trainer))
 
 
 def _measure(trainer: Trainer) -> tuple[int, int] | None:
@@ -116,11 +130,16 @@ def _time(trainer: Trainer) -> float:
     return min(took) / len(middle) * trainer.options.batch_size * trainer.options.accumulation
 
 
-def after_shortage(setting: Setting, options: TrainOptions, step: int) -> tuple[Setting, str]:
+def after_shortage(setting: Setting, options: TrainOptions, step: int, *, sharded: bool) -> tuple[Setting, str]:
     """After `step` ran out of memory: passes of half the size, and once they are single clips recomputed activations.
 
-    The setting and what to say of it; `UserError` where there is no smaller one.
+    The setting and what to say of it; `UserError` where there is no smaller one, or no way to agree on it.
     """
+    if sharded:
+        raise UserError(
+            f"The memory of a device did not suffice at step {step}. A sharded run cannot make its passes smaller on "
+            "the way: all processes take each of them.",
+            "Start a run with half the batch_size and twice the accumulation, which takes the same steps.")
     smaller = setting.halved(options.batch_size)
     if smaller is None and not setting.recompute and options.activation_checkpointing == "auto":
         smaller = replace(setting, recompute=True)

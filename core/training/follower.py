@@ -61,6 +61,8 @@ def follow(beside: company.Company, workspace: Workspace, device: torch.device) 
             trainer.take_step()
         elif word == company.GATHER:
             trainer.gather()
+        elif word == company.TRIAL:
+            trainer.attempt(())
         else:
             trainer.state()
 

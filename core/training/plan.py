@@ -49,8 +49,11 @@ def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:
     free = "" if found.free is None else f" of {memory.gib(found.free)} free"
     if trainer.sharded:
         again = ", and computes activations again in the backward pass" if setting.recompute else ""
-        return (f"Each process holds its part of what is trained, its gradients and its optimizer state{again}. "
-                "Memory and time are not tried out before: a pass is one of all processes.",)
+        size = f"About {memory.gib(found.needed)}{free} in the first one; " if found.needed else ""
+        count = options.steps - trainer.step
+        return (f"Each process holds its part of what is trained, its gradients and its optimizer state{again}.",
+                f"{size}{count} steps in about {duration(found.seconds_a_step * count)}, beside the samples that are "
+                "spoken. The longest clips were tried.")
     if not found.fits:
         needed = f"about {memory.gib(found.needed)}" if found.needed is not None else "more memory than there is"
         return (f"It needs {needed}{free} even with single clips: it may end without memory.",)

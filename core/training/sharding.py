@@ -10,7 +10,7 @@ tensors: a checkpoint is the one that a single process would write.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,11 @@ def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: boo
     fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     register_fsdp_forward_method(passes, "predictions")
     return replace(voice, model=model), passes
+
+
+def own_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes that this process holds of `tensors`."""
+    return sum((value.to_local() if hasattr(value, "to_local") else value).nbytes for value in tensors)
 
 
 def whole(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:

@@ -14,13 +14,12 @@ from dataclasses import replace
 
 import torch
 
-from config.errors import UserError
 from config.schema import TrainOptions
 from core.training import anchors, checkpoint, counting, feed, fitting, optimization, scopes, sharding
 from core.training.anchors import Anchors
 from core.training.averaging import Average
 from core.training.checkpoint import TrainerState
-from core.training.company import GATHER, STATE, STEP, Company
+from core.training.company import GATHER, STATE, STEP, TRIAL, Company
 from core.training.counting import Counts
 from core.training.feed import Batch, Feed
 from core.training.fitting import Setting
@@ -146,8 +145,8 @@ class Trainer:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Memory that the optimizer will take and has not yet."""
-        return 0 if self.optimizer.state else 2 * sum(value.nbytes for value in self.trained.named.values())
+        """Memory that the optimizer will take in this process and has not yet."""
+        return 0 if self.optimizer.state else 2 * sharding.own_bytes(self.trained.named.values())
 
     def take_step(self) -> StepLosses:
         """One optimizer step; batches whose loss is no number are skipped, and `Diverged` is raised after a few."""
@@ -197,9 +196,13 @@ class Trainer:
         return self._feed.by_length()
 
     def attempt(self, draws: Sequence[Draw]) -> None:
-        """A forward and backward pass over these clips that leaves no trace."""
+        """A forward and backward pass over these clips that leaves no trace; in parts, over those that rank 0 names."""
+        if self.company and self.sharded:
+            if self.company.rank == 0:
+                self.company.tell(TRIAL, self.setting)
+            draws = self.company.agree(draws)
         samples = self._feed.trial(draws)
-        work = replace(self._work, scaler=self.precision.scaler(), company=None)
+        work = replace(self._work, scaler=self.precision.scaler(), company=self.company if self.sharded else None)
         with self._undisturbed(), self._learning(), suppress(NotFinite):
             optimization.gradients(work, [samples], range(len(samples)))
 
@@ -264,15 +267,10 @@ class Trainer:
 
     def _shrink(self) -> None:
         """After a step ran out of memory: compute the next ones in a setting that takes less."""
-        if self.sharded:
-            raise UserError(
-                f"The memory of a device did not suffice at step {self.step + 1}. A sharded run cannot make its passes "
-                "smaller on the way: all processes take each of them.",
-                "Start a run with half the batch_size and twice the accumulation, which takes the same steps.")
         self.optimizer.zero_grad(set_to_none=True)
         if self.voice.device.type == "cuda":
             torch.cuda.empty_cache()
-        smaller, said = fitting.after_shortage(self.setting, self.options, self.step + 1)
+        smaller, said = fitting.after_shortage(self.setting, self.options, self.step + 1, sharded=self.sharded)
         self.use(smaller)
         self._warn(said)
 
@@ -280,11 +278,11 @@ class Trainer:
     def _undisturbed(self) -> Iterator[None]:
         """Training mode for a while; afterwards generators and gradients are as if nothing had been."""
         randomness = self._random.state()
-        self.voice.model.module.train()
+        self._learner.model.module.train()
         try:
             yield
         finally:
-            self.voice.model.module.eval()
+            self._learner.model.module.eval()
             self.optimizer.zero_grad(set_to_none=True)
             self._random.restore(randomness)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import socket
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,7 @@ def files(world: Workspace, name: str, step: int) -> dict[str, dict[str, torch.T
 def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Workspace, case: str) -> None:
     one, _ = run(world, "one", batch_size=6, **CASES[case])
     two, _ = run(world, "two", 3, batch_size=3, processes=2, sharding="full", **CASES[case])
+    assert "The longest clips were tried." in two.of("plan")[0].lines[-1]
     for name, tensors in files(world, "one", 3).items():
         seen = files(world, "two", 3)[name]
         assert {key for key in seen if not key.startswith("rank-1/")} == set(tensors)
@@ -69,6 +73,57 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
     for mine, wanted in zip(losses([two, alone]), losses([one]), strict=True):
         assert mine == pytest.approx(wanted, rel=1e-4)
     assert result["certificate"] == "passed"
+
+
+def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
+    """A process of two: after a step the second runs out of memory, while the first waits for its part of a layer."""
+    torch.set_num_threads(1)
+    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    options = train_options(**{**FULL, "batch_size": 3, "processes": 2, "sharding": "full", "replay": 0.0})
+    trainer = trainer_of(Workspace.open(path), options, Company())
+    if rank:
+        trainer.company.hear()
+    trainer.take_step()
+    moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    held = sharding.own_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
+    whole = sum(value.nbytes for value in (*trainer.trained.named.values(), *moments) if value.ndim)
+    if rank:
+        trainer.company.hear()
+        trainer._learner.model.losses = no_memory  # what the passes call
+    try:
+        trainer.take_step()
+        fault = ""
+    except UserError as error:
+        fault = error.message
+    results.put((rank, held, whole, fault))
+    os._exit(0)  # as a process ends that others wait for
+
+
+def no_memory(*_given: object, **_named: object) -> None:
+    raise torch.OutOfMemoryError("made up")
+
+
+@pytest.mark.slow
+def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Workspace) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    processes = [context.Process(target=short_of_memory, args=(rank, world.path, port, results)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(150)
+    ended = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert ended == [0, 0]
+    (_, first, whole, waited), (_, second, _, short) = sorted(results.get() for _ in range(2))
+    assert first + second == whole
+    assert max(first, second) < 0.55 * whole
+    assert "The memory of a device did not suffice at step 2. A sharded run cannot make its passes smaller" in short
+    assert "Another process of this training ended" in waited
 
 
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
@@ -85,6 +140,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
                    for value in trainer.trained.named.values())
         assert trainer.setting.recompute  # who shards is short of memory
+        trainer.attempt(trainer.by_length()[-2:])  # which leaves no trace
         mine, wanted = (one.take_step() for one in (trainer, alone))
         assert (mine.speech, mine.text, mine.gradient_norm) == pytest.approx(
             (wanted.speech, wanted.text, wanted.gradient_norm), rel=1e-5)
