@@ -13,17 +13,24 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
+from unittest.mock import patch
 
+from config.schema import PrepareOptions
+from core.dataset import importing, measuring
 from core.dataset.clip_index import build
 from core.workspace import Workspace
-from data import manifest, splits
+from data import manifest, splits, validation
 from data.importers import Row, import_source
 from data.manifest import Clip
+from data.measures import Measures
+from data.normalise import Reading
 from data.validation import CheckedRow, rows_on_disk
 from scripts.benchmark.review import _clip, _spoken
 
 _TEXT = "ሰላም ለሁሉም ሰው እንዴት ነህ ወንድሜ " * 4
+_RECORDINGS = 1000
 
 
 def main(counts: list[int]) -> None:
@@ -93,9 +100,49 @@ def _index(count: int, folder: Path) -> Callable[[], object]:
     return work
 
 
+class _Nobody:
+    """A reporter that forgets."""
+
+    directory = Path()
+
+    def emit(self, event: object) -> None:
+        pass
+
+    def stop_requested(self) -> bool:
+        return False
+
+
+def _prepare(count: int, folder: Path) -> Callable[[], object]:
+    """Import, check, split, write, measure and index, but no sound is read, copied or measured."""
+    (folder / "in" / "clips").mkdir(parents=True)
+    for number in range(_RECORDINGS):
+        (folder / "in" / "clips" / f"r{number}.wav").write_bytes(b"RIFF")
+    with open(folder / "in" / "metadata.csv", "w", encoding="utf-8") as file:
+        file.write("id,audio,text,speaker\n")
+        for number in range(count):
+            recording = number % _RECORDINGS
+            file.write(f"u{number},clips/r{recording}.wav,{_TEXT}{number},s{recording % 70}\n")
+    workspace = Workspace.open(folder / "workspace")
+    options = PrepareOptions(source=str(folder / "in"), dataset="made", language="am")
+
+    def checked(row: Row, reading: Reading, *rest: object) -> CheckedRow:
+        return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest())
+
+    def measured(clip: Clip, *rest: object) -> Measures | None:
+        return _spoken(clip, random.Random(clip.id)).measures
+
+    def work() -> None:
+        with (patch.object(validation, "_check", checked), patch.object(importing, "_copy_audio", lambda *given: None),
+              patch.object(measuring, "_measured", measured)):
+            dataset, _, _ = importing.import_dataset(options, "words", workspace, _Nobody())
+            measuring.index(dataset, workspace, _Nobody(), Reading("ethiopic", str))
+
+    return work
+
+
 STAGES: dict[str, Callable[[int, Path], Callable[[], object]]] = {
     "import a CSV": _import, "draw splits": _assign, "write a manifest": _save, "read a manifest": _load,
-    "judge and index": _index,
+    "judge and index": _index, "prepare, without sound": _prepare,
 }
 
 
