@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
+from core.job.counting import OneCount
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
@@ -105,8 +106,11 @@ class Comparison:
     def rows(self) -> list[Row]:
         """Every text on both sides, several at a time."""
         made: dict[int, Row] = {}
+        total = sum(len(self._speakers[side].pieces(one.text, one.language))
+                    for sides in self._readings for side, one in sides.items())
+        count = OneCount(telling(self._reporter, _STOPPED), total, "pieces")
         for together in self._groups():
-            heard = {side: self._heard(side, together) for side in self._speakers}
+            heard = {side: self._heard(side, together, count) for side in self._speakers}
             for index in together:
                 made[index] = self._row(index, {side: own[index] for side, own in heard.items() if index in own})
         return [made[index] for index in sorted(made)]
@@ -118,12 +122,12 @@ class Comparison:
         return sorted(part[start:start + LARGEST_GROUP] for part in parted
                       for start in range(0, len(part), LARGEST_GROUP))
 
-    def _heard(self, side: str, together: Sequence[int]) -> dict[int, Iterator[Segment]]:
+    def _heard(self, side: str, together: Sequence[int], count: OneCount) -> dict[int, Iterator[Segment]]:
         """The texts of these numbers as a side speaks them, where it can."""
-        own = [index for index in together if side in self._readings[index]]
+        own, speaker = [index for index in together if side in self._readings[index]], self._speakers[side]
         asked = [(one.language, one.text) for one in (self._readings[index][side] for index in own)]
-        tell = telling(self._reporter, _STOPPED)
-        return dict(zip(own, self._speakers[side].say_each(asked, self._options.sampling, tell), strict=True))
+        tell = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
+        return dict(zip(own, speaker.say_each(asked, self._options.sampling, tell), strict=True))
 
     def _row(self, index: int, heard: dict[str, Iterator[Segment]]) -> Row:
         """One text on both sides; the pictures share the time scale of the longer clip."""

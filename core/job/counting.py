@@ -19,7 +19,7 @@ class OneCount:
 
         def told(progress: Progress) -> None:
             share = progress.done / progress.total if progress.total else 0.0
-            note = f"({progress.unit} {progress.note})" if progress.note else f"({progress.unit})"
+            note = progress.note if progress.unit == self._unit else f"({progress.unit} {progress.note})"
             self._tell(Progress(before + round(size * share), self._total, self._unit, note))
 
         return told

@@ -286,6 +286,9 @@ def test_what_both_models_read_alike_is_computed_in_batches_of_the_same_shape(
     assert [len(batch) for batch in batches] == [2, 2, 2, 2]
     assert base_new != finetuned_new
     assert [event.index for event in listener.of("audio")] == [0, 0, 2, 2, 1, 1, 3, 3]
+    told = listener.of("progress")
+    assert {event.total for event in told} == {8}
+    assert [event.done for event in told] == [0, 2, 2, 4, 4, 6, 6, 8]  # both sides of two groups, in one count
     rows = json.loads((listener.directory / "comparison.json").read_text(encoding="utf-8"))["rows"]
     assert [row["text"] for row in rows] == [text for _, text in texts]
     assert [row["identical"] for row in rows] == [True, False, True, False]
