@@ -120,12 +120,13 @@ def _meaning(state: JobState, seen: Shown) -> Html:
     """How to hear and read it, what is not in it, and why."""
     judged = {line.language for line in seen.lines if line.first is not None}
     languages = list(dict.fromkeys(line.language for line in seen.lines))
-    unjudged = [language for language in languages if language not in judged]
+    unjudged = [present.language_name(language) for language in languages if language not in judged]
     said = ["Press a cell to hear it; the arrow keys go from step to step and from sentence to sentence."]
     if judged:
         said.append("The share is what the judge misheard. ↓ is better than the sentence's first step, ↑ is worse, "
                     "by so many points.")
-    said += [f"No judge knows {present.language_name(language)}: listen and compare." for language in unjudged]
+    if unjudged:
+        said.append(f"No judge knows {' or '.join(unjudged)}: listen and compare.")
     if state.job.settings.get("scope") in ("rows", "gated"):
         said.append("The languages of the base are not spoken here: in this scope their speech stays equal to the bit.")
     elif len(languages) > 1:

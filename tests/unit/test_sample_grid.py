@@ -61,6 +61,8 @@ def test_where_no_judge_knows_the_language_that_stands_in_place_of_the_error() -
     assert "No judge knows Amharic" in html
     assert html.count("not judged</span>") == 4
     assert "misheard" not in html
+    both = [*spoken((100,), error=None), *spoken((100,), ("A boat.",), "en", None)]
+    assert "No judge knows Amharic or English" in sample_grid.grid(state(both))
 
 
 def test_a_sentence_that_was_not_spoken_at_a_step_has_an_empty_cell() -> None:
