@@ -97,6 +97,10 @@ def _recogniser(value: str) -> str:
     return str(Path(value).expanduser().absolute())
 
 
+def _recogniser_or_nothing(value: str) -> str:
+    return _recogniser(value) if value.strip() else ""
+
+
 LanguageCode = Annotated[str, AfterValidator(_language)]
 """A code of a language, in lower case."""
 
@@ -343,6 +347,7 @@ class TrainOptions(Options):
     adopt_weights: str = Field("", title="Begin on the weights of", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: the run begins on those rows and adapters, with a fresh optimizer; rows are told by their tokens, so the vocabulary may be another. Nothing begins on the extension as it was made.", json_schema_extra=_CHECKPOINTS)
     keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Last checkpoints that are kept, beside the best one and those that were given a name; one more than a single one is there when the last turns out to be damaged.", json_schema_extra=_CHECKPOINTS)
     judged_sentences: int = Field(20, ge=0, le=200, title="Judged sentences", description="Held-out sentences spoken and judged at each checkpoint; 0 chooses the best by speech loss.", json_schema_extra=_CHECKPOINTS)
+    judge: Annotated[str, AfterValidator(_recogniser_or_nothing)] = Field("", title="Judge", description="Who hears how well the new language can be understood: nothing is the judge that comes with the model, if it knows the language; else OWNER/NAME on the hub of a recogniser that does, such as `facebook/mms-1b-all`, a folder with one, or `built-in`. Its own errors count too: look at those on recordings beside them.", json_schema_extra=_CHECKPOINTS)
     choose_by: Literal["auto", "speech_loss", "judged_error"] = Field("auto", title="Best by", description="What makes a checkpoint the best: `speech_loss` on held-out clips, or the `judged_error` of the sentences it speaks. `auto` is the error where a judge knows the language, since loss turns up before speech stops getting better, else the loss.", json_schema_extra=_CHECKPOINTS)
     validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every", description="Steps between validations without samples; 0 validates at checkpoints alone. When the best is chosen by loss, a better step is saved at once.", json_schema_extra=_CHECKPOINTS)
     validate_apart: Literal["source", "speaker"] = Field("source", title="Validation shares no", description="Held-out clips that share this with a training clip are left out of validation: the `source` (the recording they were cut from), or the `speaker`.", json_schema_extra=_CHECKPOINTS)

@@ -21,12 +21,13 @@ from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
+from core.speech.judges import judge_of
 from core.speech.shelf import Shelf
 from core.speech.speak import LARGEST_GROUP, Segment, unused_controls
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data.romanise import romanise
-from models.base import Judge, Verdict
+from models.base import Verdict
 
 BASE, FINETUNED = "base", "finetuned"
 REPORT = "comparison.json"
@@ -96,7 +97,7 @@ class Comparison:
             self._speakers = {BASE: base.speaker, FINETUNED: finetuned.speaker}
             self._loaded, self._computed_in = 2 - base.kept - finetuned.kept, base.computed_in
             self.base, self.finetuned = base.speaker.model, finetuned.speaker.model
-            self._judge: Judge | None = self.finetuned.family.judge(self.finetuned.base_folder)
+            self._judge = judge_of(workspace, self.finetuned)
         if self.base.base_hash != self.finetuned.base_hash:
             reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
         self.texts = options.texts or _sample_texts(workspace, self.finetuned)

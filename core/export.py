@@ -33,6 +33,7 @@ from core.library.records import CheckpointRecord, hash_file
 from core.proof import certificate, certify, rests_on
 from core.proof.certificate import Certificate, Check
 from core.speech import evaluate, originals
+from core.speech.judges import judge_of
 from core.speech.speak import Speaker, joined
 from core.training import replay
 from core.voice_model.loading import VoiceModel, load_checkpoint
@@ -157,7 +158,7 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     found = records.read(resolve(workspace, ref).folder / records.CHECKPOINT, CheckpointRecord)
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     errors = {item.language: item.original for item in proof.errors if item.original is not None}
-    judge = model.family.judge(model.base_folder)
+    judge = judge_of(workspace, model)
     for language in set(model.front_end.languages) - set(errors):
         if (error := originals.judge_error(workspace, model, judge, language)) is not None:
             errors[language] = error

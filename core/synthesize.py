@@ -7,6 +7,7 @@ from core import compute
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
 from core.speech import clips, originals, spectrogram
+from core.speech.judges import judge_of
 from core.speech.shelf import Shelf
 from core.speech.speak import unused_controls
 from core.workspace import Workspace
@@ -33,7 +34,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
         clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
-        judge = model.family.judge(model.base_folder)
+        judge = judge_of(workspace, model)
         said = model.front_end.written_out(options.text, options.language)
         heard = originals.verdict(judge, clip.waveform, clip.sample_rate, said, options.language)
         own_error = originals.judge_error(workspace, model, judge, options.language)

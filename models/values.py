@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from rapidfuzz.distance import Levenshtein
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,11 @@ class Verdict:
     reference: str
     heard: str
     edits: int
+
+    @classmethod
+    def of(cls, reference: str, heard: str) -> Verdict:
+        """Counted in insertions, deletions and substitutions of signs."""
+        return cls(reference, heard, Levenshtein.distance(reference, heard))
 
     @property
     def error(self) -> float:

@@ -58,6 +58,7 @@ class CheckpointRecord:
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
+    judge: str = ""  # recogniser of one's choice that judged the new language
     judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 

@@ -25,6 +25,7 @@ from core.proof import rests_on
 from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
 from core.speech.evaluate import Studio
+from core.speech.judges import judge_of
 from core.training import replay
 from core.training.replay import ProbeSample
 from core.training.training_data import Sentence
@@ -103,7 +104,7 @@ def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel,
 
 def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
           sentences: int) -> Work:
-    studio = Studio.of(base, remember=True)
+    studio = Studio.of(base, judge_of(workspace, finetuned, record.judge), remember=True)
     clips = replay.load(base, studio.voices).probing
     work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
     material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}

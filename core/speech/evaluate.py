@@ -17,10 +17,11 @@ import torch
 from config.languages import language_name
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
+from core.speech.judges import Hearing
 from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel
 from data import audio
-from models.base import Judge, PreparedVoice, Sampling, Verdict, Vocoder, Voice
+from models.base import PreparedVoice, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
 _SPOKEN = "spoken and heard"
@@ -63,15 +64,15 @@ class Studio:
 
     vocoder: Vocoder
     voices: dict[str, Voice]
-    judge: Judge | None
+    judge: Hearing | None
     remember: bool = False
     _heard: dict[tuple[str, str, str, bytes], Spoken] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, voice: VoiceModel, remember: bool = False) -> Studio:
-        """The studio of the base model of `voice`."""
+    def of(cls, voice: VoiceModel, judge: Hearing | None = None, remember: bool = False) -> Studio:
+        """The studio of the base model of `voice`, and who judges in it."""
         family, folder = voice.family, voice.base_folder
-        return cls(family.vocoder(folder, voice.device), family.voices(folder), family.judge(folder), remember)
+        return cls(family.vocoder(folder, voice.device), family.voices(folder), judge, remember)
 
     def judges(self, language: str) -> bool:
         """Whether an error can be measured for `language`."""

@@ -12,11 +12,12 @@ from core.library import exports, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
+from core.speech.judges import Hearing
 from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import audio, manifest
-from models.base import Judge, Verdict
+from models.base import Verdict
 
 _MOST = 40  # recordings that are judged
 
@@ -48,7 +49,7 @@ def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:
     return found
 
 
-def judge_error(workspace: Workspace, model: VoiceModel, judge: Judge | None, language: str) -> float | None:
+def judge_error(workspace: Workspace, model: VoiceModel, judge: Hearing | None, language: str) -> float | None:
     """The judge's error on original recordings of `language`; None when there is nothing to measure it on."""
     if judge is None or language not in judge.languages:
         return None
@@ -61,14 +62,15 @@ def judge_error(workspace: Workspace, model: VoiceModel, judge: Judge | None, la
     return None
 
 
-def verdict(judge: Judge | None, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict | None:
+def verdict(judge: Hearing | None, waveform: torch.Tensor, sample_rate: int, text: str,
+            language: str) -> Verdict | None:
     """What the judge makes of waveform (S,); None when it does not know the language."""
     if judge is None or language not in judge.languages:
         return None
     return judge.verdict(waveform, sample_rate, text, language)
 
 
-def _heard(judge: Judge, sentence: Sentence, language: str) -> Verdict:
+def _heard(judge: Hearing, sentence: Sentence, language: str) -> Verdict:
     assert sentence.original is not None
     waveform, sample_rate = audio.read(sentence.original)
     return judge.verdict(waveform, sample_rate, sentence.text, language)

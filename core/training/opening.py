@@ -12,6 +12,7 @@ from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
 from core.library import records
 from core.library.records import CheckpointRecord
+from core.speech import judges
 from core.speech.evaluate import Studio
 from core.training import adopt, checkpoint, ranking, rehearsal, resuming, scopes, training_data
 from core.training.company import Company
@@ -48,7 +49,8 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         data = training_data.some(data, most_clips)
     for note in data.notes:
         reporter.emit(Warned(note))
-    studio = Studio.of(voice)
+    judges.bring(options.judge, data.language, workspace, reporter)
+    studio = Studio.of(voice, judges.judge_of(workspace, voice, options.judge))
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
                                 lambda message: reporter.emit(Warned(message)), telling(reporter),
                                 None if most_clips is None else most_clips // 2)
@@ -87,4 +89,4 @@ def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: Voice
     there = folder / records.EXTENSION
     rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
-                            options.adapter_rank if voice.adapters else None)
+                            options.adapter_rank if voice.adapters else None, options.judge)

@@ -25,7 +25,7 @@ from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny import export
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.files import load_config, load_module
-from models.tiny.judge import Judge, JudgeConfig, edit_distance, letters_of
+from models.tiny.judge import Judge, JudgeConfig, letters_of
 
 SETTINGS = audio.MelSettings()
 CODES_AT_LEAST, CODES_A_TOKEN = 12, 6  # a text may take half a second, and a quarter for each token
@@ -102,8 +102,7 @@ class TinyJudge:
         """See `models.base.Judge`."""
         self._require(language)
         mel = audio.log_mel(audio.resample(waveform, sample_rate, SETTINGS.sample_rate)[None], SETTINGS)[0]
-        wanted, heard = letters_of(text, language), self.judge.letters(mel, language)
-        return Verdict(wanted, heard, edit_distance(wanted, heard))
+        return Verdict.of(letters_of(text, language), self.judge.letters(mel, language))
 
 
 class Tiny:

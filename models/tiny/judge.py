@@ -9,7 +9,6 @@ not judged: nobody pronounces them. It knows only the synthetic world it was tra
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,16 +37,6 @@ def letters_of(text: str, language: str) -> str:
     if language == "am":
         return "".join(c for c in romanise(text) if c.isalpha() or c == "'")
     return "".join(c for c in text if c.isalpha())
-
-
-def edit_distance(reference: Sequence[str], heard: Sequence[str]) -> int:
-    """Insertions, deletions and substitutions that turn one sequence into the other."""
-    row = list(range(len(heard) + 1))
-    for i, wanted in enumerate(reference, 1):
-        diagonal, row[0] = row[0], i
-        for j, got in enumerate(heard, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (wanted != got))
-    return row[-1]
 
 
 class Judge(nn.Module):

@@ -42,7 +42,7 @@ def main() -> None:
     finetuned = load(workspace, f"run:{given.run}", device)
     base = load(workspace, "base:tiny", device)
     untrained = load(workspace, "extension:tiny-am", device)
-    studio = Studio.of(base)
+    studio = Studio.of(base, base.family.judge(base.base_folder))
     print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
         before = base if language in BASE_LANGUAGES else untrained

@@ -8,9 +8,10 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
+from rapidfuzz.distance import Levenshtein
 from torch import nn
 
-from models.tiny.judge import Judge, JudgeConfig, edit_distance, letters_of
+from models.tiny.judge import Judge, JudgeConfig, letters_of
 from scripts.tiny.corpus import Clip, Corpus
 from scripts.tiny.schedule import learning_rate, steps
 from scripts.tiny.train_codec import collate, phoneme_index
@@ -90,7 +91,7 @@ def error(judge: Judge, items: list[tuple[Clip, torch.Tensor]]) -> tuple[float, 
     for clip, mel in items:
         wanted = letters_of(clip.text, clip.language), phonemes_of(clip, known)
         heard = judge.letters(mel, clip.language), judge.phonemes(mel, clip.language)
-        edits += [edit_distance(w, h) for w, h in zip(wanted, heard, strict=True)]
+        edits += [Levenshtein.distance(w, h) for w, h in zip(wanted, heard, strict=True)]
         total += [len(w) for w in wanted]
     letters, phonemes = edits / total
     return float(letters), float(phonemes)

@@ -1,17 +1,8 @@
-"""How the judge spells and counts."""
+"""How the judge spells."""
 
 from __future__ import annotations
 
-import pytest
-
-from models.tiny.judge import edit_distance, letters_of
-
-
-@pytest.mark.parametrize(("wanted", "heard", "edits"), [
-    ("abc", "abc", 0), ("abc", "", 3), ("", "ab", 2), ("kitten", "sitting", 3), ("abc", "axbxc", 2),
-])
-def test_edits_are_counted(wanted, heard, edits):
-    assert edit_distance(wanted, heard) == edits
+from models.tiny.judge import letters_of
 
 
 def test_base_languages_are_spelled_without_spaces_and_marks_of_elision():
