@@ -93,13 +93,14 @@ def _compare(base: FrontEnd, texts: Texts, options: LabOptions, limit: int, rule
              reporter: Reporter) -> tuple[list[Made], list[str]]:
     left_out: list[str] = []
     own = own_pieces.take(base, options.own) if options.own else None
-    total = 2 + 2 * len(set(options.sizes)) + bool(own)
+    total = 2 + 2 * len(set(options.sizes)) + bool(own) + options.byte_fallback
     made = []
-    for one in candidates(base, texts, options.sizes, limit, rules, left_out.append, own):
+    for one in candidates(base, texts, options.sizes, limit, rules, left_out.append, own,
+                          options.byte_fallback):
         made.append(one)
         reporter.emit(Progress(len(made) + len(left_out), total, "candidates", one.candidate.name))
         check_stop(reporter, _STOPPED)
-    return made, [*left_out, *filter(None, [why_no_bytes(base, texts)])]
+    return made, [*left_out, *filter(None, [] if options.byte_fallback else [why_no_bytes(base, texts)])]
 
 
 def _prove(base: FrontEnd, extended: FrontEnd, model_folder: Path) -> tuple[str, ...]:

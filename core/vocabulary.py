@@ -55,7 +55,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     if options.part == "report":
         extended, learned = _made(workspace.tokenizer(options.tokenizer))
     else:
-        extended, learned = merge(base, dataset, pieces, rules)
+        extended, learned = merge(base, dataset, pieces, rules, options.byte_fallback)
     check_stop(reporter, "Stopped before the tokenizer was written.")
     with stage(reporter, "check"):
         report = measure(base, extended, dataset, learned, *probe_sentences(model_folder))
@@ -88,11 +88,12 @@ def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, ru
 
 
 def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
-          rules: TextRules | None = None) -> tuple[FrontEnd, Learned]:
+          rules: TextRules | None = None, byte_fallback: bool = False) -> tuple[FrontEnd, Learned]:
     """`base` with the dataset's language, and how its pieces were learned."""
     language = dataset.card.language
     count = len({left + right for left, right in pieces.merges})
-    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges, rules)
+    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges, rules,
+                             byte_fallback)
     return extended, Learned(pieces.algorithm, pieces.merges_asked, count)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from config.errors import UserError
 
 SPECIAL_TOKENS = ("[STOP]", "[UNK]", "[SPACE]", "[START]")
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""The pieces by which byte fallback spells a character that has none, in the form of `tokenizers`."""
 
 
 def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
@@ -35,12 +37,18 @@ def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
     return _dump(content)
 
 
-def extended_file(base: bytes, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]]) -> bytes:
-    """The base file with `appended` ids, `tag` split off as one token, and `merges` instead of the base's own."""
+def extended_file(base: bytes, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]],
+                  byte_fallback: bool = False) -> bytes:
+    """The base file with `appended` ids, `tag` split off as one token, and `merges` instead of the base's own.
+
+    `byte_fallback`: characters without a piece are spelled by `BYTES`, which must be among the ids.
+    """
     content = json.loads(base)
     model = content["model"]
     model["vocab"] = {**model["vocab"], **appended}
     model["merges"] = [list(pair) for pair in merges]
+    if byte_fallback:
+        model["byte_fallback"] = True
     ids = {**{token["content"]: token["id"] for token in content["added_tokens"]}, **model["vocab"]}
     absent = [token for pair in merges for token in (*pair, "".join(pair)) if token not in ids]
     if absent:

@@ -10,7 +10,7 @@ BASE_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that an extension added: `kind` is `tag`, `character` or `merge`."""
+    """A token that an extension added: `kind` is `tag`, `character`, `merge` or `byte`."""
 
     id: int
     text: str

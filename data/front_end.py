@@ -28,7 +28,7 @@ from config.rules_file import parse
 from config.text_rules import TextRules
 from data import normalise as normalisers
 from data import rules as shipped_rules
-from data.bpe import SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
+from data.bpe import BYTES, SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
 from data.entries import (
     BASE_FILE,
     Language,
@@ -118,11 +118,13 @@ class FrontEnd:
         (folder / SETTINGS_FILE).write_bytes(self._settings())
 
     def extended(self, language: str, normaliser: str, characters: Sequence[str],
-                 merges: Sequence[tuple[str, str]], rules: TextRules | None = None) -> FrontEnd:
+                 merges: Sequence[tuple[str, str]], rules: TextRules | None = None,
+                 byte_fallback: bool = False) -> FrontEnd:
         """A front-end that also knows `language`: its tag, then its characters, then its merges are appended.
 
         Characters and pieces that already have an id keep it; the tag gets a row that can learn even where
         the base has a spare one of that name. `merges` are pairs in rank order. `rules` write its text out.
+        With `byte_fallback` the 256 bytes come last, and spell characters of `language` that have no id.
         """
         if language in self.by_code:
             raise UserError(f"The tokenizer already knows the language {language!r}.", "Choose another language code.")
@@ -130,13 +132,14 @@ class FrontEnd:
         known = self._vocabulary
         wanted = [(f"[{language}]", "tag"), *((text, "character") for text in characters)]
         wanted += [(left + right, "merge") for left, right in merges]
+        wanted += [(byte, "byte") for byte in BYTES if byte_fallback]
         added: dict[str, NewToken] = {}
         for text, kind in wanted:
             if (kind == "tag" or text not in known) and text not in added:
                 added[text] = NewToken(self.size + len(added), text, language, kind)
         tag, file = f"[{language}]", f"language-{language}.json"
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
-        content = extended_file(self.files[BASE_FILE], appended, tag, merges)
+        content = extended_file(self.files[BASE_FILE], appended, tag, merges, byte_fallback)
         written = {rules_file(language): rules.to_json()} if rules else {}
         entry = Language(language, tag, normaliser, file, tuple(added.values()), "".join(written))
         files = {**self.files, file: content, **written}

@@ -23,7 +23,7 @@ from ui.page import Page
 
 TAB = "tokenizer"
 _FIELDS = LabOptions.model_fields
-_SHARED = ("model", "dataset", "rules", "own")  # fields of the tokenizer's form that the lab reads
+_SHARED = ("model", "dataset", "rules", "own", "byte_fallback")  # fields of the tokenizer's form that the lab reads
 _SIZES = " ".join(map(str, LabOptions().sizes))
 _SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
 
@@ -33,8 +33,8 @@ def build(page: Page, form: Form) -> None:
     with gr.Accordion("Which tokenizer suits the text?", open=False, elem_classes="fold", elem_id="lab"):
         gr.HTML(paragraph(
             "Characters alone, and longer pieces learned in two ways at several sizes, are measured on the dataset "
-            "chosen above; so are the pieces of your own tokenizer, where More settings name one. Below the table "
-            "stands which characters the recordings have and which they lack."))
+            "chosen above; so are the pieces of your own tokenizer and byte fallback, where More settings name "
+            "them. Below the table stands which characters the recordings have and which they lack."))
         with gr.Row(elem_classes="grid"):
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
@@ -64,14 +64,15 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def options(page: Page, model: str, dataset: str, rules: str, own: str, sizes: str, most: str, text: str, *,
-            keep: bool) -> LabOptions:
+def options(page: Page, model: str, dataset: str, rules: str, own: str, byte_fallback: str, sizes: str, most: str,
+            text: str, *, keep: bool) -> LabOptions:
     """What the fold says. Pasted text becomes a file of the workspace when `keep` is set."""
     path = text
     if text and not _is_path(text):
         path = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
     counts = sizes.replace(",", " ").split()
-    values = {"model": model, "dataset": dataset, "rules": rules, "own": own, "sizes": tuple(counts), "text": path,
+    values = {"model": model, "dataset": dataset, "rules": rules, "own": own, "byte_fallback": byte_fallback == "True",
+              "sizes": tuple(counts), "text": path,
               "sentences": int(float(most)) if most else 0}
     return parse_options(LabOptions, values)
 

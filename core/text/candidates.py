@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from config.text_rules import TextRules
-from core.text.lab_report import BASE, CHARACTERS, ENOUGH, Candidate
+from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate
 from core.text.own_pieces import OWN
 from core.text.pieces import Pieces, learn
 from core.text.tokenizer_report import characters_of
 from data import normalise
-from data.bpe import vocabulary
+from data.bpe import BYTES, vocabulary
 from data.entries import BASE_FILE
 from data.front_end import FrontEnd
 
@@ -46,14 +46,18 @@ class Made:
 
 
 def candidates(base: FrontEnd, texts: Texts, sizes: Sequence[int], limit: int, rules: TextRules | None,
-               leave_out: Callable[[str], None], own: Pieces | None = None) -> Iterator[Made]:
+               leave_out: Callable[[str], None], own: Pieces | None = None, byte_fallback: bool = False,
+               ) -> Iterator[Made]:
     """The base as it is, characters alone, each algorithm at each size, and the pieces that a person brought.
 
-    `leave_out` is told of those left out, and why.
+    With `byte_fallback`, characters and bytes too. `leave_out` is told of those left out, and why.
     """
     yield Made(_measure(BASE, base, None, texts, limit), base)
     bare = [normalise.without_marks(text) for text in texts.train]
-    yield _made(CHARACTERS, base, with_all_characters(learn(bare, "bpe", 0), texts), texts, limit, rules)
+    plain = with_all_characters(learn(bare, "bpe", 0), texts)
+    yield _made(CHARACTERS, base, plain, texts, limit, rules)
+    if byte_fallback:
+        yield _made(WITH_BYTES, base, plain, texts, limit, rules, byte_fallback=True)
     for algorithm in ALGORITHMS:
         seen: set[tuple[tuple[str, str], ...]] = set()
         for size in sorted(set(sizes)):
@@ -69,14 +73,14 @@ def candidates(base: FrontEnd, texts: Texts, sizes: Sequence[int], limit: int, r
 
 
 def why_no_bytes(base: FrontEnd, texts: Texts) -> str:
-    """Why byte fallback is no candidate for `base`, with the numbers of this text; empty where the base has bytes."""
-    if any(f"<0x{byte:02X}>" in vocabulary(base.files[BASE_FILE], BASE_FILE) for byte in range(256)):
+    """Why byte fallback is off unless asked for, with the numbers of this text; empty where the base has bytes."""
+    if all(byte in vocabulary(base.files[BASE_FILE], BASE_FILE) for byte in BYTES):
         return ""
     needed = len({byte for character in characters_of(texts.all) for byte in character.encode("utf-8", "replace")})
-    return (f"byte fallback: the base has no pieces of bytes, so it would be {needed} more rows for the bytes of this "
-            "text and 256 for any text. Every character of the text has a row of its own, so training would see each "
-            "of them 0 times, and a character that is new would be spoken by rows that were never taught. It is named "
-            "and refused instead.")
+    return (f"{WITH_BYTES}: byte fallback is off (--byte-fallback compares it). The base has no pieces of bytes, so it "
+            f"would be {needed} more rows for the bytes of this text and 256 for any text. Every character of the text "
+            "has a row of its own, so training would see each of them 0 times, and a character that is new would be "
+            "spoken by rows that were never taught. Without it, such a character is named and refused.")
 
 
 def with_all_characters(pieces: Pieces, texts: Texts) -> Pieces:
@@ -85,9 +89,10 @@ def with_all_characters(pieces: Pieces, texts: Texts) -> Pieces:
     return replace(pieces, characters=(*pieces.characters, *more))
 
 
-def _made(name: str, base: FrontEnd, pieces: Pieces, texts: Texts, limit: int, rules: TextRules | None) -> Made:
+def _made(name: str, base: FrontEnd, pieces: Pieces, texts: Texts, limit: int, rules: TextRules | None, *,
+          byte_fallback: bool = False) -> Made:
     extended = base.extended(texts.language, base.normaliser_for(texts.language), pieces.characters, pieces.merges,
-                             rules)
+                             rules, byte_fallback)
     return Made(_measure(name, extended, pieces, texts, limit), extended)
 
 

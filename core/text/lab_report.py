@@ -17,6 +17,7 @@ FILE = "lab.json"
 ENOUGH = 10  # times that a piece must be seen for its row to be learnt
 CHARACTERS = "characters"  # the candidate without merges, against which the others are held
 BASE = "base as it is"
+WITH_BYTES = "characters and bytes"  # byte fallback; here for comparison, as it saves nothing
 _RARE = 0.05  # share of its new rows that may be seen fewer than ENOUGH times, where the characters' own is less
 _WORTH = 0.1  # share of tokens that longer pieces must save to be worth their rows
 
@@ -142,7 +143,7 @@ def recommend(candidates: Sequence[Candidate], limit: int) -> Recommendation:
     unknown, and a tenth of the tokens is saved.
     """
     plain = next(one for one in candidates if one.name == CHARACTERS)
-    longer = [one for one in candidates if one.algorithm and one.name != CHARACTERS]
+    longer = [one for one in candidates if one.algorithm and one.name not in (CHARACTERS, WITH_BYTES)]
     allowed = max(_rare_share(plain), _RARE)
     learnable = [one for one in longer if _rare_share(one) <= allowed and one.unknown_rate <= plain.unknown_rate]
     worth = [one for one in learnable if one.tokens_per_character <= (1 - _WORTH) * plain.tokens_per_character]

@@ -70,7 +70,7 @@ def _source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> li
     if token.kind == "tag":
         tags = (base.tag_id(language) for language in base.base_languages)
         return [tag for tag in tags if tag is not None]
-    if strategy in _FROM_ALL:
+    if strategy in _FROM_ALL or token.kind == "byte":  # the name of a byte spells nothing
         return []
     ids, unknown = base.spell(token.text if strategy == "neighbours" else romanise(token.text))
     if strategy == "neighbours" and unknown:

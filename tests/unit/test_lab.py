@@ -20,7 +20,7 @@ from core import lab, vocabulary
 from core.job import asked
 from core.text import script_map
 from core.text.candidates import Texts, candidates
-from core.text.lab_report import BASE, CHARACTERS, ENOUGH, Candidate, LabReport, recommend
+from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate, LabReport, recommend
 from core.text.tokenizer_report import prove
 from core.workspace import Workspace
 from data import blocks, manifest
@@ -90,6 +90,42 @@ def test_the_base_stands_beside_them_and_leaves_ethiopic_unknown(ready: Workspac
     needed = {byte for text in AMHARIC for byte in text.replace(" ", "").encode()}
     assert any(f"it would be {len(needed)} more rows for the bytes" in line for line in report.left_out)
     assert report.recommendation.name == CHARACTERS  # no piece is seen ten times in six sentences
+
+
+def test_byte_fallback_is_compared_where_it_is_asked_for_and_told_with_its_cost(
+        ready: Workspace, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("ጳጳስ", encoding="utf-8")
+    report = compared(ready, tmp_path, dataset="amharic", text=str(text), byte_fallback=True)
+    plain, spelled = report.candidate(CHARACTERS), report.candidate(WITH_BYTES)
+    assert plain is not None
+    assert spelled is not None
+    assert (spelled.tokens_added, spelled.rare) == (plain.tokens_added + 256, plain.rare + 256)
+    assert plain.given_unknown_rate is not None
+    assert plain.given_unknown_rate > 0
+    assert (spelled.given_unknown_rate, spelled.tokens_per_character) == (0, plain.tokens_per_character)
+    assert not [line for line in report.left_out if "byte" in line]
+    assert report.recommendation.name == CHARACTERS
+    made = vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="b", byte_fallback=True), ready,
+                          Recorder(tmp_path))
+    assert (made["tokens_added"], made["base_unchanged"]) == (spelled.tokens_added, True)
+
+
+def test_bytes_spell_what_is_new_and_leave_all_else_its_ids(ready: Workspace) -> None:
+    before = base()
+    without, spelled = (before.extended("am", "ethiopic", list("ሰላም"), [], None, one) for one in (False, True))
+    assert spelled.size == without.size + 256
+    assert [token.id for token in spelled.added_tokens() if token.kind == "byte"] == list(
+        range(without.size, spelled.size))
+    assert list(spelled.encode("ሰላም", "am")) == list(without.encode("ሰላም", "am"))
+    with pytest.raises(UserError, match="outside the vocabulary"):
+        without.encode("ሰላምታ", "am")
+    kinds = {token.id: token.text for token in spelled.added_tokens()}
+    bytes_of = [kinds[int(one)] for one in spelled.encode("ታ", "am") if int(one) in kinds][1:]
+    assert bytes_of == [f"<0x{byte:02X}>" for byte in "ታ".encode()]
+    for language in before.base_languages:
+        for text in (*paragraphs()["en"][:3], "<0xE1>", "ሰ"):
+            assert spelled.comparable(text, language) == before.comparable(text, language)
 
 
 def test_given_text_shows_what_the_data_lacks_and_what_to_record(ready: Workspace, tmp_path: Path) -> None:

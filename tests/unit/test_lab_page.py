@@ -68,16 +68,17 @@ def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Work
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
     def said(own: str, sizes: str = "10, 20", keep: bool = True) -> object:
-        return page.options(of(workspace), "tiny", "voice", "", "", sizes, "5", own, keep=keep)
+        return page.options(of(workspace), "tiny", "voice", "", "", "False", sizes, "5", own, keep=keep)
 
-    made = page.options(of(workspace), "tiny", "voice", "", "", "10, 20", "5", "ሰላም\nለሁሉም", keep=True)
+    made = page.options(of(workspace), "tiny", "voice", "", "", "False", "10, 20", "5", "ሰላም\nለሁሉም", keep=True)
     assert (made.sizes, made.sentences) == ((10, 20), 5)
     assert lab_text.lines(made.text) == ["ሰላም", "ለሁሉም"]
     assert said("ሰላም\nለሁሉም") == made
     assert len(list((workspace.path / "texts").iterdir())) == 1
     said("something else", keep=False)
     assert len(list((workspace.path / "texts").iterdir())) == 1
-    assert page.options(of(workspace), "tiny", "voice", "", "", "", "", "/tmp/x.txt", keep=True).text == "/tmp/x.txt"
+    other = page.options(of(workspace), "tiny", "voice", "", "", "True", "", "", "/tmp/x.txt", keep=True)
+    assert (other.text, other.byte_fallback, made.byte_fallback) == ("/tmp/x.txt", True, False)
     with pytest.raises(UserError, match="[Ss]izes"):
         said("", "ten")
 
