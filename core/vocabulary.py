@@ -148,12 +148,14 @@ def _show(report: TokenizerReport, base: FrontEnd, dataset: Dataset, reporter: R
     for code in report.unprepared:
         reporter.emit(Warned(f"{code} was proven without what its text needs. {base.unready(code)}"))
     proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
+    pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((
         f"{report.tokens_added} tokens added after the base's {report.prefix_size}; {report.size} in all.",
         f"{report.characters_covered} of {report.characters} characters covered; unknown "
         f"{report.unknown_rate_before:.1%} before, {report.unknown_rate:.1%} now.",
         f"Tokens a character: {report.tokens_per_character_before:.2f} before, {report.tokens_per_character:.2f} now.",
-        f"Sample sentences with the ids they had: {proof or 'none'} (from the {report.probe_source}).",
+        f"Sample sentences with the ids they had: {proof or 'none'} (from the {report.probe_source}); "
+        f"in each language {pieces} pieces, all of both tokenizers, too.",
     ), {"tokens_added": report.tokens_added, "tokens": report.size}))
 
 

@@ -168,6 +168,11 @@ class FrontEnd:
         """Number of ids in the base's file; `prefix_size` is more where the checkpoint has spare rows."""
         return highest_id(vocabulary(self.files[BASE_FILE], BASE_FILE)) + 1
 
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """Texts of the base's tokens, without its marks and tags."""
+        return tuple(text for text in vocabulary(self.files[BASE_FILE], BASE_FILE) if not text.startswith("["))
+
     def added_tokens(self) -> tuple[NewToken, ...]:
         """Tokens after the prefix, in the order of their ids."""
         return tuple(token for entry in self.by_code.values() for token in entry.added)

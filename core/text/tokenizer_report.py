@@ -16,6 +16,7 @@ from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, Dataset
 
 REPORT_FILE = "report.json"
+_LOT = 50  # pieces that are written as one text
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,14 @@ class ProofSentence:
 
 @dataclass(frozen=True)
 class BaseProof:
-    """Sample sentences of a base language, encoded before and after; the hashes are sha256 over all ids."""
+    """Sample sentences and pieces in a base language, encoded before and after; hashes are sha256 over all ids."""
 
     language: str
     hash_before: str
     hash_after: str
     same: bool
     sentences: tuple[ProofSentence, ...]
+    pieces: int = 0  # of both tokenizers, that were written beside the sentences
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
     language = dataset.card.language
     text = _Text.of(base, extended, dataset)
     added = {token.text for token in extended.added_tokens() if token.language == language}
-    proofs = prove(base, extended, sentences)
+    proofs = prove(base, extended, sentences, every_piece=True)
     proven = [proof.language for proof in proofs]
     every = text.train | text.held_out
     return TokenizerReport(
@@ -142,23 +144,29 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
     )
 
 
-def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str]]) -> tuple[BaseProof, ...]:
-    """Encode (language, text) pairs of the base languages by both front-ends.
+def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str]], *,
+          every_piece: bool = False) -> tuple[BaseProof, ...]:
+    """Encode (language, text) pairs of the base languages by both front-ends, or also `every_piece` that either has.
 
+    A sentence shows what is usual; a new piece that a base language would take up may stand in none.
     Where a package or file is missing that a language needs, its text goes to both tokenizers as it stands.
     A character that the base does not know is no obstacle.
     """
-    proofs = []
+    proofs: list[BaseProof] = []
+    pieces: tuple[str, ...] = ()
+    if every_piece:
+        pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
+    lots = [" ".join(pieces[start:start + _LOT]) for start in range(0, len(pieces), _LOT)]
     for language in base.base_languages:
         texts = [text for code, text in sentences if code == language]
         if not texts:
             continue
-        before, after = _encoded(base, texts, language), _encoded(extended, texts, language)
+        before, after = (_encoded(one, [*texts, *lots], language) for one in (base, extended))
         lines = tuple(
             ProofSentence(text, len(old), len(new), old == new)
-            for text, old, new in zip(texts, before, after, strict=True)
+            for text, old, new in zip(texts, before, after, strict=False)  # the lots come after the sentences
         )
-        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines))
+        proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines, len(pieces)))
     return tuple(proofs)
 
 

@@ -123,6 +123,19 @@ def test_new_script_is_covered_with_the_held_out_characters_named(ready: Workspa
     assert FrontEnd.load(ready.tokenizer("new")).encode("ጨረቃ", "am").size == 6
 
 
+def test_a_new_piece_that_a_base_language_takes_up_is_found_though_no_sentence_has_it(ready: Workspace) -> None:
+    before = base()
+    extended = before.extended("so", "latin", [], [("x", "q")])
+    leaking = replace(extended, by_code={**extended.by_code, "en": replace(
+        extended.by_code["en"], file=extended.by_code["so"].file)})
+    sentences = [("en", "the cat sees a dog"), ("fr", "le chat")]
+    assert [proof.same for proof in prove(before, leaking, sentences)] == [True, True]
+    assert [proof.same for proof in prove(before, leaking, sentences, every_piece=True)] == [False, True]
+    assert all(proof.same for proof in prove(before, extended, sentences, every_piece=True))
+    assert {proof.pieces for proof in prove(before, extended, sentences, every_piece=True)} == {
+        len(before.pieces) + len(extended.added_tokens()) - 1}
+
+
 def test_sample_sentences_come_from_the_model_when_it_has_some(ready: Workspace) -> None:
     vocabulary.run(options("amharic", name="one"), ready, Recorder())
     (ready.models / "tiny" / "probe_sentences.jsonl").write_text('{"language": "en", "text": "Only this."}\n')
