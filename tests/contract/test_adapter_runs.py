@@ -1,0 +1,100 @@
+"""Every kind of adapter through the verbs: trained, stopped, resumed, certified, exported and loaded again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+from config.schema import ExportOptions
+from core import export, train
+from core.export import same_logits
+from core.job import directory
+from core.job.journal import Event, Journal
+from core.job.reporter import StopRequested
+from core.proof import certificate
+from core.training import checkpoint
+from core.voice_model.loading import VoiceModel, load, load_checkpoint
+from core.workspace import Workspace
+from models.speech_lm import SpeechLM
+from models.tiny.family import _language_model_config
+from models.tiny.files import load_module
+from tests.contract.test_export import probes
+from tests.contract.test_resume import evaluations, losses
+from tests.worlds import Listener, extended_world, train_options
+
+CPU = torch.device("cpu")
+STEPS = 6
+CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "judged_sentences": 1,
+           "adapter_rate": 0.05, "adapter_rank": 2}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world") / "workspace")
+
+
+class Job(Listener):
+    """A listener that keeps a job's journal, by which its checkpoints are found."""
+
+    def __init__(self, made: directory.Job, stop_after: int | None = None) -> None:
+        super().__init__(made.directory, stop_after)
+        self.journal = Journal(made.journal)
+
+    def emit(self, event: Event) -> None:
+        super().emit(event)
+        self.journal.append(event)
+
+
+def trained(world: Workspace, run: Path) -> VoiceModel:
+    return load_checkpoint(world, checkpoint.folder_of(run, STEPS), CPU)
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
+def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspace, kind: str) -> None:
+    options = train_options(adapter=kind, **CHANGES)
+    whole = Listener(world.runs / f"whole-{kind}")
+    train.run(options, world, whole)
+    made = directory.create(world, "train", options, name=f"parts-{kind}")
+    parts = [Job(made, 2)]
+    torch.manual_seed(99)  # nothing may hang on what the process drew before
+    with pytest.raises(StopRequested):
+        train.run(options, world, parts[0])
+    parts.append(Job(made))
+    result = train.run(options, world, parts[1])
+    assert losses([*parts]) == losses([whole])
+    assert evaluations([*parts]) == evaluations([whole])
+    one, other = (trained(world, listener.directory) for listener in (whole, parts[0]))
+    left, right = one.model.module.state_dict(), other.model.module.state_dict()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert result["certificate"] == "passed"
+    proof = certificate.read(parts[0].directory / certificate.FILE)
+    assert {name: proof.check(name).verdict for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
+        dict.fromkeys(("prefix_rows", "frozen_tensors", "base_logits"), "passed"))
+    _exported(world, parts[0].directory, kind)
+
+
+def _exported(world: Workspace, run: Path, kind: str) -> None:
+    """The last step as an export: its logits are the checkpoint's, and peft and the plain code read its files."""
+    ref = f"run:{run.name}@{STEPS}"
+    result = export.run(ExportOptions(run=ref, export=kind), world, Listener(world.runs / f"export-{kind}"))
+    assert result["base_logits"] == "passed"
+    checkpointed, again = load(world, ref, CPU), load(world, f"export:{kind}", CPU)
+    assert all(same_logits(checkpointed, again, item) for item in probes(checkpointed))
+    place, new = world.exports / kind, probes(checkpointed)[-1]
+    with checkpointed.speaking("am"):
+        wanted = checkpointed.model.probe(new.sample).speech_logits
+    with checkpointed.speaking("en"):
+        assert not torch.allclose(checkpointed.model.probe(new.sample).speech_logits, wanted)
+    config, tiny = _language_model_config(place), load(world, "base:tiny", CPU).model
+    merged = replace(tiny, module=load_module(place / "t3-merged.safetensors", SpeechLM(config)))
+    torch.testing.assert_close(merged.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
+    plain = load_module(place / "t3.safetensors", SpeechLM(config))
+    wrapped = PeftModel.from_pretrained(plain, str(place / "adapter"))
+    by_peft = replace(tiny, module=wrapped.base_model.model)
+    torch.testing.assert_close(by_peft.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
+    assert checkpoint.steps(run) == [3, STEPS]
