@@ -19,6 +19,7 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import compute
 from core.dataset import measuring, token_fit
+from core.dataset.clip_index import ClipIndex
 from core.dataset.importing import import_dataset
 from core.dataset.languages import named
 from core.dataset.lengths import tell_of_long, too_long
@@ -54,6 +55,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
     with stage(reporter, "measure"):
         found, fits = _index(options, workspace, dataset, front_end, extractor, reporter)
+    speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
         "train": dataset.card.train_clips, "held_out": dataset.card.held_out_clips,
@@ -61,7 +63,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
         "too_long": long, "text_too_long": len(fits.too_long), "text_unknown": len(fits.unknown),
-        "clips_with_findings": found,
+        "clips_with_findings": found, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
         "folder": str(dataset.folder),
     }
 

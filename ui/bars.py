@@ -59,7 +59,7 @@ def rarest(found: Sequence[tuple[str, int]]) -> Html:
         return NOTHING
     few = sum(count < LEARNABLE for _, count in found)
     about = f"{few} of these {len(found)} are seen fewer than {LEARNABLE} times: too few to learn from"
-    marks = [span("badge wait" if count < LEARNABLE else "badge", f"{name} {count:,}",
+    marks = [span("badge bad" if count < LEARNABLE else "badge", f"{name} {count:,}",
                   title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
     return div("chart wide", div("chart-head", element("h4", "Rarest characters"), div("legend", span("key", about))),
                div("rare", *marks))

@@ -43,6 +43,7 @@ def test_dataset_is_written_with_audio_as_given_and_features(
     assert {clip.text for clip in dataset.clips} == set(AMHARIC)
     assert (result["train"], result["features_failed"]) == (6 - int(str(result["held_out"])), 0)
     assert 1 <= int(str(result["held_out"])) <= 3
+    assert (result["speakers"], result["speakers_with_one_clip"]) == (1, 0)
     for clip in dataset.clips:
         assert dataset.audio_path(clip).read_bytes() == (source / f"{clip.id}.wav").read_bytes()
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
