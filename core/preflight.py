@@ -24,8 +24,8 @@ from core import compute, train
 from core.job.journal import Result, SampleMade, Warned
 from core.job.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
-from core.training import advice, checkpoint, rehearsal, sharding
-from core.training.company import check_devices, number_of_processes
+from core.training import advice, checkpoint, divisible, rehearsal
+from core.training.company import check_devices
 from core.training.milestones import Milestones
 from core.training.plan import duration
 from core.voice_model.loading import VoiceModel, load_checkpoint
@@ -46,7 +46,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     began = time.monotonic()
     left_out = untried(options)
     with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
-        sharding.check(options, number_of_processes(options.processes))
+        divisible.check(options, divisible.number_of_processes(options.processes))
         check_devices(options.processes, compute.prepare(options.device))
         milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
     trainer = milestones.trainer

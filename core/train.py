@@ -21,8 +21,8 @@ from core.job.journal import Result, Step, Warned
 from core.job.reporter import Reporter, check_stop, stage, telling
 from core.library import records
 from core.proof import certificate, certify
-from core.training import advice, checkpoint, fitting, memory, plan, ranking, scopes, sharding, trackers
-from core.training.company import Company, gathering, number_of_processes
+from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers
+from core.training.company import Company, gathering
 from core.training.fitting import Estimate
 from core.training.milestones import Milestones
 from core.training.opening import open_run
@@ -41,7 +41,7 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 
 def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    sharding.check(options, number_of_processes(options.processes))
+    divisible.check(options, divisible.number_of_processes(options.processes))
     with gathering(options.processes, compute.prepare(options.device), workspace) as company:
         milestones, _ = begin(options, workspace, reporter, company=company)
         if milestones.trainer.step == 0:

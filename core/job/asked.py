@@ -35,6 +35,7 @@ from core.library import catalog, offers, records
 from core.library.records import ExtensionRecord
 from core.segments import folder
 from core.segments.folder import PREFIX
+from core.training import divisible
 from core.workspace import Workspace
 from data import augmentation, manifest
 
@@ -69,6 +70,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
+        divisible.check(options, divisible.number_of_processes(options.processes))
         _check_languages(workspace, options)
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
 from core.job.reporter import StopRequested
+from core.training.divisible import number_of_processes
 from core.training.fitting import Setting
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
@@ -130,12 +131,6 @@ class _Forward(nn.Module):
         reached = [value for value in self.module.parameters() if value.requires_grad and
                    (value.grad is not None or not self._may_skip)]
         return torch.stack([value.flatten()[:1].sum() * 0.0 for value in reached]).sum()
-
-
-def number_of_processes(asked: int) -> int:
-    """As many as torchrun started, where it started this one, else as many as were asked for."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    return started if started > 1 else asked
 
 
 @contextmanager

@@ -17,36 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from config.errors import UserError
-from config.schema import TrainOptions
-from core.training import scopes
 from core.voice_model.loading import VoiceModel
 from models.base import Losses, Predictions, SpeechModel
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-
-def check(options: TrainOptions, processes: int, computed_in: torch.dtype | None = None) -> None:
-    """Raise `UserError` where a run with these options cannot be sharded, or has nothing from it."""
-    if options.sharding == "none":
-        return
-    reasons = [
-        (options.scope != "full" or scopes.has_adapters(options), "what it trains beside the base is small: only scope "
-         "`full` that changes the base itself has something to share out", "train with sharding `none`"),
-        (processes == 1, "there is one process, which would hold all of it", "ask for one process a GPU (`processes`)"),
-        (options.ewc > 0, "the importance of the base's numbers (ewc) is estimated on whole gradients",
-         "set ewc to 0; l2_sp pulls back without an estimate"),
-        (options.optimizer == "adamw8bit", "bitsandbytes' optimizer does not know tensors in parts",
-         "choose the optimizer `adamw`, whose state is shared out"),
-        (options.compile == "on", "compiled layers were never tried in parts", "set compile to `off`"),
-        (options.precision == "float16" or computed_in is torch.float16,
-         "the scaled loss of float16 was never tried in parts", "choose the precision `bfloat16` or `float32`"),
-    ]
-    found = [(why, way) for wrong, why, way in reasons if wrong]
-    if found:
-        raise UserError(f"This run cannot be sharded: {'; '.join(why for why, _ in found)}.",
-                        f"{'; '.join(way for _, way in found)[:1].upper()}{'; '.join(way for _, way in found)[1:]}.")
 
 
 class Passes(nn.Module):

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from config.schema import TrainOptions
-from core.training import anchors, checkpoint, counting, feed, fitting, optimization, scopes, sharding
+from core.training import anchors, checkpoint, counting, divisible, feed, fitting, optimization, scopes, sharding
 from core.training.anchors import Anchors
 from core.training.averaging import Average
 from core.training.checkpoint import TrainerState
@@ -79,7 +79,8 @@ class Trainer:
 
     def _in_parts(self) -> tuple[VoiceModel, Passes]:
         """What learns where each process has a part of it; `voice` stays whole in rank 0."""
-        sharding.check(self.options, self.company.size if self.company else 1, self.precision.dtype)
+        divisible.check(self.options, self.company.size if self.company else 1,
+                        in_float16=self.precision.dtype is torch.float16)
         assert self.company is not None
         learner, passes = sharding.spread(self.voice, self.company.mesh(self.voice.device),
                                           guided=self.options.attention_weight > 0, keep_whole=self.company.rank == 0)

@@ -18,7 +18,7 @@ from config.schema import TrainOptions
 from core import train
 from core.job.journal import Result
 from core.job.reporter import StopRequested
-from core.training import checkpoint, company, opening, sharding, training_data
+from core.training import checkpoint, company, divisible, opening, sharding, training_data
 from core.training.company import Company
 from core.training.feed import Batch, passes
 from core.training.trainer import Trainer
@@ -129,7 +129,7 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a single process, whose part is the whole, because several take long to start."""
-    monkeypatch.setattr(sharding, "check", lambda *given: None)  # which refuses one process
+    monkeypatch.setattr(divisible, "check", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -169,18 +169,3 @@ def test_passes_of_nothing_fill_a_smaller_share() -> None:
     assert passes(own, 2, [4, 1]) == [([1, 2], False), ([3], False), ([], True)]
     assert passes(own, 1, [4, 1]) == [([1], False), ([2], False), ([3], False), ([], False), ([], True)]
     assert passes(own, 2) == [([1, 2], False), ([3], False)]
-
-
-def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
-    sharding.check(train_options(scope="full", sharding="full"), 2)
-    sharding.check(train_options(scope="gated"), 1)
-    for changes, processes, said in (
-            ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_changes": "adapters"}, 2, "small"),
-            ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
-            ({"scope": "full", "optimizer": "adamw8bit"}, 2, "bitsandbytes"),
-            ({"scope": "full", "compile": "on"}, 2, "compiled"),
-            ({"scope": "full", "precision": "float16"}, 2, "float16")):
-        with pytest.raises(UserError, match=said):
-            sharding.check(train_options(sharding="full", **changes), processes)
-    with pytest.raises(UserError, match="float16"):
-        sharding.check(train_options(scope="full", sharding="full"), 2, torch.float16)

@@ -28,7 +28,7 @@ WEB_SAFE = (
     "core.review",
     "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
     "core.text.lab_text", "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules",
-    "core.worker", "core.workspace",
+    "core.training.divisible", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.

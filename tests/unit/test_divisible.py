@@ -1,0 +1,38 @@
+"""Which runs can be sharded, and what is said of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.errors import UserError
+from core.job import asked
+from core.training import divisible
+from core.workspace import Workspace
+from tests.worlds import train_options
+
+
+def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
+    divisible.check(train_options(scope="full", sharding="full"), 2)
+    divisible.check(train_options(scope="gated"), 1)
+    for changes, processes, said in (
+            ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_changes": "adapters"}, 2, "small"),
+            ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
+            ({"scope": "full", "optimizer": "adamw8bit"}, 2, "bitsandbytes"),
+            ({"scope": "full", "compile": "on"}, 2, "compiled"),
+            ({"scope": "full", "precision": "float16"}, 2, "float16")):
+        with pytest.raises(UserError, match=said):
+            divisible.check(train_options(sharding="full", **changes), processes)
+    with pytest.raises(UserError, match="float16"):
+        divisible.check(train_options(scope="full", sharding="full"), 2, in_float16=True)
+
+
+def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="there is one process") as raised:
+        asked.check(workspace, "train", train_options(scope="full", sharding="full"))
+    assert raised.value.hint == "Ask for one process a GPU (`processes`)."
+
+
+def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert divisible.number_of_processes(3) == 3
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert divisible.number_of_processes(1) == 8
