@@ -67,11 +67,12 @@ class Milestones:
             raise UserError(
                 "The best checkpoint cannot be chosen by judged speech: "
                 + ("no sentence is to be judged." if self.studio.judges(language) else f"no judge knows {language!r}."),
-                "Choose it by speech_loss, or give a number of judged sentences in a language that a judge knows.")
+                "Choose it by speech_loss, or give a number of judged sentences and a judge that knows the language.")
         if self.options.judged_sentences > 0 and not self.studio.judges(language):
             self.reporter.emit(Warned(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
-                "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples."))
+                "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples, or name "
+                "a recogniser that knows the language as the judge."))
 
     def save(self) -> None:
         """Save the present step; older checkpoints that are neither best, nor last, nor have a name are deleted."""
