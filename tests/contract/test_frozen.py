@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import time
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, note, seed, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
@@ -58,9 +62,19 @@ CHOICES = {
 BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "processes", "drift_bound", "fisher_clips",
           "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "adopt_weights", "judged_sentences", "choose_by", "validate_every", "validate_apart", "patience", "tracker",
-          "device", "precision", "compile", "optimizer", "tries", "wait_for_gpu_gib", "wait_for_idle_gpu"}
+          "device", "precision", "compile", "optimizer", "tries", "wait_for_gpu_gib", "wait_for_idle_gpu", "judge",
+          "sharding"}
+SEED = int(os.environ.get("LISAN_SEED") or secrets.randbits(32))  # of the slow draws: another one each time
+MINUTES = float(os.environ.get("LISAN_MINUTES") or 2)
+BEGAN: dict[str, float] = {}
 TYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 ACTIONS = st.lists(st.sampled_from(["step", "try", "speak", "go on", "halve", "guard"]), min_size=1, max_size=3)
+
+
+def there_is_time(what: str) -> bool:
+    """Whether the slow draws of `what` go on: so many minutes from their first one, however fast the machine is."""
+    began = BEGAN.setdefault(what, time.monotonic())
+    return time.monotonic() - began < 60 * MINUTES
 
 
 def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> Trainer:
@@ -96,7 +110,8 @@ def act(trainer: Trainer, action: str) -> None:
         measured(trainer)
     else:
         model, samples = trainer.voice.model, trainer.draw()[0].samples
-        with trainer.averaged(), trainer.voice.speaking_each(["en", "am"]), torch.no_grad():
+        speaking = trainer.voice.speaking_each(["en", "am"])
+        with trainer.averaged(), speaking, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
         with trainer.voice.speaking("en"), trainer.precision.autocast(), torch.no_grad():
             model.losses(samples, LossOptions())
@@ -113,6 +128,22 @@ def test_every_option_of_a_training_is_tried_or_changes_no_tensor() -> None:
 @given(chosen=st.fixed_dictionaries(CHOICES), dtype=TYPES, actions=ACTIONS)
 def test_no_sequence_of_options_and_actions_moves_a_frozen_tensor(
         world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
+    check(world, chosen, dtype, actions)
+
+
+@pytest.mark.slow
+@seed(SEED)
+@settings(max_examples=1000, deadline=None, database=None, phases=[Phase.generate], print_blob=True,
+          suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(chosen=st.fixed_dictionaries(CHOICES), dtype=TYPES, actions=ACTIONS)
+def test_no_random_sequence_moves_a_frozen_tensor(
+        world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
+    note(f"LISAN_SEED={SEED} draws this again")
+    if there_is_time(world.case.name):
+        check(world, chosen, dtype, actions)
+
+
+def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
     trainer.probing = clips(world)[4:6]
     module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
