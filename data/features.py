@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from config.errors import UserError
-from data.kept import Kept
+from data.kept import Kept, on_disk
 
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
@@ -139,7 +138,7 @@ class _Run:
 
     @classmethod
     def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _Run:
-        made = cls(name, dtype, opened.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115  it is one
+        made = cls(name, dtype, opened.enter_context(on_disk()))
         if first is not None:
             made.add(first)
         return made

@@ -20,7 +20,8 @@ from typing import IO, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
 _ROWS_AT_ONCE = 256
-_LINES_AT_ONCE = 20_000  # some 6 MB; each so many keep one file open
+_LINES_AT_ONCE = 20_000  # some 6 MB
+_BLOCK = 4096  # bytes that are read of each sorted run
 
 
 class Kept:
@@ -105,13 +106,19 @@ class Rows(Stored[T]):
     """A list on the disk, in a file without a name in `folder` (None: where the system puts such files)."""
 
     def __init__(self, write: Callable[[T], str], read: Callable[[bytes], T], folder: Path | None = None) -> None:
-        super().__init__(tempfile.TemporaryFile(dir=folder), read, array("q", [0]))  # noqa: SIM115  closed with the rows
+        super().__init__(on_disk(folder), read, array("q", [0]))
         self._write = write
 
     def add(self, row: T) -> None:
         line = self._write(row).encode() + b"\n"
         self._file.write(line)
         self._begins.append(self._begins[-1] + len(line))
+
+
+def on_disk(folder: Path | None = None) -> IO[bytes]:
+    """A new file without a name in `folder`; else where SQLite puts its own, as `/tmp` is memory on many systems."""
+    usual = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
+    return tempfile.TemporaryFile(dir=folder or usual)
 
 
 def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -122,21 +129,29 @@ def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def in_order(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
-    """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory."""
-    runs: list[IO[bytes]] = []
+    """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory.
+
+    Sorted runs stand one behind the other in one file, and are read side by side.
+    """
+    ends = array("q", [0])
     rest = iter(lines)
-    try:
+    with on_disk() as file:
         while part := sorted(islice(rest, at_once)):
-            if not runs and len(part) < at_once:
+            if len(ends) == 1 and len(part) < at_once:
                 yield from part
                 return
-            runs.append(tempfile.TemporaryFile())  # noqa: SIM115  closed below
-            runs[-1].writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
-            runs[-1].seek(0)
+            file.writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
+            ends.append(file.tell())
             part.clear()  # before the next ones are gathered
+        file.flush()
         # UTF-8 sorts as its characters do.
-        for line in heapq.merge(*((line[:-1] for line in run) for run in runs)):
+        for line in heapq.merge(*(_run(file, begin, end) for begin, end in zip(ends, ends[1:], strict=False))):
             yield line.decode("utf-8", "surrogatepass")
-    finally:
-        for run in runs:
-            run.close()
+
+
+def _run(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
+    """The lines from one place to another, without their ends."""
+    rest = b""
+    for at in range(begin, end, _BLOCK):
+        *whole, rest = (rest + os.pread(file.fileno(), min(_BLOCK, end - at), at)).split(b"\n")
+        yield from whole
