@@ -111,7 +111,7 @@ def _certified(workspace: Workspace, folder: Path, device: torch.device,
     """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
     wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
     kept = rests_on.find(workspace, folder.parent.parent, wanted)
-    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES)
+    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted)
     model = work.finetuned if work else load_checkpoint(workspace, folder, device)
     size = work.size if work else 0
     still = len(_probes(model)) + len(_texts(workspace, model))

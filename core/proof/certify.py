@@ -81,12 +81,13 @@ class Work:
                            self.finetuned.front_end.fingerprint, time.time(), checks, tuple(errors), self.content)
 
 
-def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES) -> Work:
-    """The work of a certificate of the checkpoint in `folder`, loaded from its files."""
+def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+            content: str = "") -> Work:
+    """The work of a certificate of the checkpoint in `folder`, loaded from its files; `content` where it is known."""
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
-    content = rests_on.content(workspace, folder, device.type, sentences)
+    content = content or rests_on.content(workspace, folder, device.type, sentences)
     return replace(_work(workspace, base, finetuned, record, sentences), content=content)
 
 

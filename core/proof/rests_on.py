@@ -1,8 +1,8 @@
 """What a certificate rests on, as one hash: where it is the same, the same certificate would be computed again.
 
 The tensors of base and checkpoint are in it by the hashes that loading them checks. What is
-here alone: every other file of the base's folder, the held-out clips, and the first rows of
-the new language, which the errors are compared with.
+here alone: every other file of the base's folder, the held-out clips, the first rows of the
+new language, which the errors are compared with, and the recogniser that judges it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from config.errors import UserError
+from core.incoming import recognisers
 from core.library import records
+from core.library.model_record import RECORD
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import certificate
 from core.proof.certificate import Certificate
@@ -34,8 +36,20 @@ def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> 
     with suppress(UserError):
         rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = records.hash_files(workspace.model(record.origin.model))
-    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base]
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base,
+              _recogniser(workspace, record.judge)]
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _recogniser(workspace: Workspace, name: str) -> object:
+    """What the recogniser that judges is: by its record, or by the state of files that a person has put there."""
+    if name in ("", recognisers.BUILT_IN):
+        return name
+    folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+    if (folder / RECORD).is_file():
+        return records.hash_file(folder / RECORD)
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 def find(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:

@@ -160,6 +160,16 @@ def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_pa
     assert rests_on.content(world, folder, "cpu", 2) == content
 
 
+def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"ear")
+    assert rests_on._recogniser(world, "") == ""
+    before = rests_on._recogniser(world, str(tmp_path))
+    assert rests_on._recogniser(world, str(tmp_path)) == before
+    (tmp_path / "model.safetensors").write_bytes(b"an ear")
+    assert rests_on._recogniser(world, str(tmp_path)) != before
+    assert rests_on._recogniser(world, "some/deleted") == []
+
+
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
 def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world: Workspace, unit: str) -> None:
     options, run = train_options(judged_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
