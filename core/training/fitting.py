@@ -47,6 +47,12 @@ class Setting:
         return self.halved(batch_size)
 
 
+def first(options: TrainOptions, *, sharded: bool, before: Setting = Setting()) -> Setting:
+    """The setting that a run begins with, or goes on with after `before`; in parts there is one throughout."""
+    auto = options.activation_checkpointing == "auto" and (sharded or before.recompute)  # who shards is short of memory
+    return Setting(1 if sharded else before.parts, options.activation_checkpointing == "on" or auto)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What a run will take. `free` is None where it cannot be known, `needed` where it did not fit in trying."""

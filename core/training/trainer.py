@@ -74,8 +74,7 @@ class Trainer:
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
         if options.ewc and self._work.anchors:
             anchors.estimate_importance(self._work.anchors, voice.model, precision, rehearsed[:options.fisher_clips])
-        self.setting = Setting()
-        self.use(Setting(recompute=options.activation_checkpointing in (("on", "auto") if self.sharded else ("on",))))
+        self.use(fitting.first(options, sharded=self.sharded))
 
     def _in_parts(self) -> tuple[VoiceModel, Passes]:
         """What learns where each process has a part of it; `voice` stays whole in rank 0."""
@@ -224,8 +223,8 @@ class Trainer:
         if allocation := self._allocation:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = sharding.whole(tensors, keep=self.company is None or self.company.rank == 0)
-        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors,
-                            self.setting)
+        setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
+        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting)
 
     def restore(self, state: TrainerState) -> None:
         """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""
@@ -242,7 +241,7 @@ class Trainer:
         if allocation := self._allocation:
             allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
                                 if name.startswith(_ALLOCATION)})
-        self.use(self.setting if self.sharded else state.setting)  # in parts there is one setting throughout
+        self.use(fitting.first(self.options, sharded=self.sharded, before=state.setting))
 
     @property
     def _allocation(self) -> RankAllocation | None:

@@ -6,7 +6,8 @@ import pytest
 
 from config.errors import UserError
 from core.job import asked
-from core.training import divisible
+from core.training import divisible, fitting
+from core.training.fitting import Setting
 from core.workspace import Workspace
 from tests.worlds import train_options
 
@@ -36,3 +37,12 @@ def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divisible.number_of_processes(3) == 3
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert divisible.number_of_processes(1) == 8
+
+
+@pytest.mark.parametrize(("asked", "sharded", "recompute"), [
+    ("auto", False, True), ("off", False, False), ("on", False, True), ("auto", True, True), ("off", True, False)])
+def test_a_run_goes_on_as_it_was_but_for_what_is_asked_now(asked: str, sharded: bool, recompute: bool) -> None:
+    options = train_options(activation_checkpointing=asked)
+    assert fitting.first(options, sharded=sharded, before=Setting(4, recompute=True)) == Setting(
+        1 if sharded else 4, recompute)
+    assert fitting.first(options, sharded=False) == Setting(1, asked == "on")
