@@ -12,6 +12,7 @@ from config.schema import PreflightOptions
 from core.job import directory as job_files
 from core.job import kept
 from core.job.journal import Finished, Queued, Stage, Started, Warned
+from core.preflight import untried
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, WIDE, Take
@@ -36,7 +37,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
                "hour or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
-                  "seconds": 48.1}))
+                  "seconds": 48.1, "not_tried": " ".join(untried(PreflightOptions(
+                      scope="full", compile="on", processes=2)))}))
     with served(workspace.path) as served_app:
         yield served_app, run.directory
 
@@ -49,6 +51,7 @@ def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Cal
     expand(page)
     expect(page.locator("#preflight")).to_contain_text("about 3.4 h for 4000 steps")
     expect(page.locator("#preflight")).to_contain_text("There is little to learn from")
+    expect(page.locator("#preflight .notice").last).to_contain_text("Not tried: The model's layers are not compiled")
     expect(page.locator("#run-preflight")).to_be_visible()
     expect(page.locator("#run-checkpoints")).to_contain_text("1.5 MB")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
