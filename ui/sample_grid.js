@@ -5,10 +5,12 @@
   sound.id = "grid-sound";
   sound.preload = "none";
   sound.hidden = true;
-  let playing = "", focused = "", run = "", followed = true;
+  let playing = "", next = [], turning = false, focused = "", run = "", followed = true;  // `next`: what follows in turn
   const box = () => document.querySelector("#run-samples .takes-box");
   const buttons = (within) => [...within.querySelectorAll("button.hear")];
   const at = (event) => event.target.closest && event.target.closest("#run-samples button.hear");
+  const turns = (within) => [...within.querySelectorAll("button.turn")];
+  const rowOf = (node) => node && node.closest(".takes-row");
   const find = (address) => box() && buttons(box()).find((one) => one.dataset.sound === address);
 
   /* What is sent knows nothing of what is played: say it again. */
@@ -20,29 +22,51 @@
       one.setAttribute("aria-pressed", String(on));
       if (on) one.style.setProperty("--heard", `${(100 * share).toFixed(1)}%`); else one.removeAttribute("style");
     }
+    const row = turning ? rowOf(find(playing)) : null;
+    for (const one of turns(box())) one.setAttribute("aria-pressed", String(rowOf(one) === row));
   };
 
-  const stop = () => { playing = ""; sound.pause(); paint(); };
+  const stop = () => { playing = ""; next = []; turning = false; sound.pause(); paint(); };
   const hear = (button) => {
     if (button.dataset.sound === playing) return stop();
+    next = [];
+    turning = false;
+    start(button.dataset.sound);
+  };
+  const inTurn = (button) => {
+    if (button.getAttribute("aria-pressed") === "true") return stop();
+    next = buttons(rowOf(button)).map((one) => one.dataset.sound);
+    turning = true;
+    onwards();
+  };
+  const onwards = () => {
+    const button = find(next.shift());
+    if (!button) return stop();
+    start(button.dataset.sound);
+    button.scrollIntoView({block: "nearest", inline: "nearest"});
+  };
+  const start = (address) => {
     for (const other of document.querySelectorAll("audio")) if (other !== sound) other.pause();
     if (!sound.isConnected) document.body.append(sound);
-    playing = button.dataset.sound;
+    playing = address;
     sound.src = playing;
     sound.play().catch((error) => error.name !== "AbortError" && missed());
     paint();
   };
   const missed = () => {
     const button = find(playing);
-    playing = "";
-    paint();
+    stop();
     if (button) button.querySelector(".take-error").textContent = "not found";
   };
-  sound.addEventListener("ended", stop);
+  sound.addEventListener("ended", onwards);
   sound.addEventListener("timeupdate", paint);
   document.addEventListener("play", (event) => { if (event.target !== sound && playing) stop(); }, true);
 
-  document.addEventListener("click", (event) => { if (at(event)) hear(at(event)); });
+  document.addEventListener("click", (event) => {
+    if (at(event)) hear(at(event));
+    const turn = event.target.closest && event.target.closest("#run-samples button.turn");
+    if (turn) inTurn(turn);
+  });
   document.addEventListener("focusin", (event) => { focused = at(event) ? at(event).dataset.sound : ""; });
   document.addEventListener("scroll", (event) => {
     const seen = event.target;
@@ -56,14 +80,14 @@
     event.preventDefault();
     const rows = [...box().querySelectorAll(".takes-row")];
     const row = button.closest(".takes-row"), column = [...row.children].indexOf(button.closest(".take"));
-    let [line, place] = [rows.indexOf(row), column], next = null;
-    while (!next) {
+    let [line, place] = [rows.indexOf(row), column], beyond = null;
+    while (!beyond) {
       line += way[1]; place += way[0];
       const cell = rows[line] && rows[line].children[place];
       if (!cell) return;
-      next = cell.querySelector("button.hear");
+      beyond = cell.querySelector("button.hear");
     }
-    next.focus();
+    beyond.focus();
   });
 
   /* After each change: what is heard and what had the focus stay what they are; the newest step comes into sight

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from core.job.journal import SampleMade
 from core.job.state import JobState
 from ui import media, present
-from ui.markup import Html, div, element, join, paragraph, shortened, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 
 MOST_STEPS, MOST_LINES = 16, 30  # shown until all are asked for
 _MOST_CELLS = 6000  # shown ever
@@ -172,7 +172,9 @@ def _totals(state: JobState, seen: Shown) -> list[Html]:
 
 def _row(run: str, line: Line, seen: Shown) -> Html:
     """A sentence with its takes."""
-    name = div("takes-name", span("small", present.language_name(line.language)),
+    turn = element("button", "Play in turn", type="button", class_="turn", aria_pressed="false",
+                   title="Play the steps of this sentence one after another") if len(line.takes) > 1 else NOTHING
+    name = div("takes-name", div("ends", span("small", present.language_name(line.language)), turn),
                element("span", shortened(line.text), lang=line.language), role="rowheader")
     first = line.first
     against = None if first is None or first.error is None else (first.step, first.error)

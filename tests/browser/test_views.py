@@ -111,6 +111,16 @@ def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(sce
     page.keyboard.press("Enter")
     expect(cells.nth(0)).to_have_attribute("aria-pressed", "true")
     expect(cells.nth(1)).to_have_attribute("aria-pressed", "false")
+    heard = page.evaluate("""row => new Promise(done => {
+        const sound = document.querySelector('#grid-sound'), heard = [];
+        sound.loop = false;
+        sound.addEventListener('play', () => {
+            heard.push(sound.getAttribute('src').match(/step-(\\d+)/)[1]);
+            if (heard.length === 3) done(heard);
+        });
+        row.querySelector('.turn').click();
+    })""", page.locator("#run-samples .takes-row").last.element_handle())
+    assert heard == ["000100", "000200", "000220"]
 
 
 def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, open_page: Visit) -> None:

@@ -46,7 +46,7 @@ def test_a_sentence_is_a_row_and_a_step_a_column() -> None:
 def test_an_error_is_held_against_the_sentences_first_in_colour_and_in_words() -> None:
     one = [SampleMade(step, "am", "ሰላም", f"{step}.wav", error)
            for step, error in ((100, 0.5), (200, 0.32), (300, 0.6), (400, 0.504))]
-    cells = row(sample_grid.grid(state(one)), "ሰላም").split("<button")[1:]
+    cells = row(sample_grid.grid(state(one)), "ሰላም").split('class="hear"')[1:]
     assert "50%" in cells[0]
     assert "<small" not in cells[0]
     assert '<small class="better">↓18</small>' in cells[1]
@@ -67,14 +67,14 @@ def test_where_no_judge_knows_the_language_that_stands_in_place_of_the_error() -
 
 def test_a_sentence_that_was_not_spoken_at_a_step_has_an_empty_cell() -> None:
     html = sample_grid.grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
-    assert row(html, TEXTS[0]).count("<button") == 2
-    assert row(html, TEXTS[1]).count("<button") == 1
+    assert row(html, TEXTS[0]).count('class="hear"') == 2
+    assert row(html, TEXTS[1]).count('class="hear"') == 1
     assert "not spoken at this step" in row(html, TEXTS[1])
 
 
 def test_what_a_resumed_run_tells_again_is_one_row_with_the_newer_error() -> None:
     html = sample_grid.grid(state([*spoken((100,), error=0.9), *spoken((100,), error=0.3)]))
-    assert html.count("<button") == len(TEXTS)
+    assert html.count('class="hear"') == len(TEXTS)
     assert "90%" not in html
 
 
@@ -90,7 +90,7 @@ def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift
     assert "equal to the bit" not in html
     assert "The last rows are of languages of the base" in html
     assert "equal to the bit" in sample_grid.grid(state(samples, scope="rows"))
-    assert row(html, "A boat.").count("<button") == 2
+    assert row(html, "A boat.").count('class="hear"') == 2
     assert re.findall(r'class="badge[^>]*>(\w+)<', html) == ["before", "first"]
     assert "take is-first" in html.split("step 100</span>")[0].rsplit("<div", 1)[1]
 
@@ -141,12 +141,18 @@ def test_what_is_not_shown_is_counted_and_can_be_shown() -> None:
     assert "of 40 steps" in sample_grid.grid(few)
     assert "sentences and" not in sample_grid.grid(few)
     assert sample_grid.shown(many, everything=True).whole
-    assert sample_grid.grid(many, everything=True).count("<button") == 1600
+    assert sample_grid.grid(many, everything=True).count('class="hear"') == 1600
 
 
 def test_base_sentences_are_among_those_that_are_shown_of_many() -> None:
     samples = [*spoken((100,), [f"text {number}" for number in range(60)]), *spoken((100,), ("A boat.",), "en")]
     assert "en" in {line.language for line in sample_grid.shown(state(samples)).lines}
+
+
+def test_a_sentence_with_several_takes_can_be_heard_in_turn() -> None:
+    html = sample_grid.grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
+    assert 'class="turn"' in row(html, TEXTS[0])
+    assert 'class="turn"' not in row(html, TEXTS[1])
 
 
 def test_texts_are_escaped() -> None:
