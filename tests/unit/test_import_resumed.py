@@ -14,11 +14,14 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip
 
 from config.errors import UserError
+from core.incoming import sources
 from core.incoming.hub import Hub
 from core.incoming.hub_dataset import Address, Brought, brought
 from core.incoming.ranged import BLOCK
 from core.incoming.transfer import Patience
+from core.job.journal import Progress
 from core.job.reporter import StopRequested
+from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
 
@@ -195,3 +198,24 @@ def test_few_clips_of_a_repository_of_files_are_all_that_is_fetched(
     with fetched(hub, tmp_path, address=Address("me/files")) as there:
         assert sizes(there.folder) == [len(sound) + number for number in range(len(AMHARIC))]
     assert hub.sent["data/clips/0.wav"] == len(sound)
+
+
+def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
+        workspace: Workspace, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    downloads = workspace.cache / "downloads"
+    with pytest.raises(StopRequested), sources.gathered(
+            "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), patience=QUICK):
+        raise AssertionError
+    (home,) = downloads.iterdir()
+    assert home.name.startswith("me--speech-")
+    assert list((workspace.cache / "imports").iterdir()) == []
+    hub.sent.clear()
+    told = Recorder()
+    with sources.gathered("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
+        assert texts(gathered.path) == all_texts(43)
+    assert TABLES[0] not in hub.sent
+    assert list(downloads.iterdir()) == []
+    first, last = ([event for event in told.events if isinstance(event, Progress)][at] for at in (0, -1))
+    assert first.total == last.total == last.done == sum(
+        blob.size for blob in hub.repositories["me/speech"].commits[hub.repositories["me/speech"].main].values())
