@@ -114,12 +114,12 @@ def missing(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
     for name, value in zip(names, values, strict=True):
         if name in _WHERE and not str(value or "").strip():
             title = VERBS[verb].model_fields[name].title
-            raise UserError(f"{title}: there is none to choose yet.", _WHERE[name])
+            raise UserError(f"{title}: nothing is chosen.", _WHERE[name])
 
 
 _WHERE = {
-    "model": "Get a base model first, on the Model tab.",
-    "dataset": "Prepare recordings first, on the Data tab.",
-    "tokenizer": "Make one for this model first, on the Tokenizer tab.",
-    "extension": "Make one first, on the Embeddings tab.",
+    "model": "Choose one; where there is none, the Model tab gets one.",
+    "dataset": "Choose one; where there is none, the Data tab prepares your recordings.",
+    "tokenizer": "Choose one; where there is none for this model, the Tokenizer tab makes one.",
+    "extension": "Choose one; where there is none, the Embeddings tab makes one.",
 }

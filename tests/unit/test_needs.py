@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import gradio as gr
+import pytest
 
+from config.errors import UserError
 from config.schema import TokenizerOptions
 from core.job.directory import Job
 from core.job.state import JobState
@@ -51,3 +53,10 @@ def test_of_what_is_there_the_usual_one_is_offered_first() -> None:
     view = View("tokenizer", CHOSEN, ())
     now = suggest.settled(view, "tokenizer", choices(["chatterbox", "tiny"], ["another"]))
     assert (now.chosen["tokenizer.model"], now.chosen["tokenizer.dataset"]) == ("tiny", "another")
+
+
+def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> None:
+    with pytest.raises(UserError) as refused:
+        suggest.missing("tokenizer", ("model",), (None,))
+    assert "nothing is chosen" in refused.value.message
+    assert "where there is none, the Model tab" in refused.value.hint
