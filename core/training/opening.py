@@ -31,18 +31,10 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
 
     `company`: the processes that share the steps; the others open the run when it is open here.
     """
-    run, patience = reporter.directory, Patience()
+    run = reporter.directory
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
-    if saved is not None:
-        resuming.check_options(run, saved, options)
-        resuming.check_vocabulary(run, saved, workspace, options.extension)
-        voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=True)
-    else:
-        voice = new_voice(options, workspace, device)
-        if options.adopt_weights:
-            voice = adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)),
-                                scopes.changed_parts(options))
+    voice = _voice(options, workspace, reporter, device, saved)
     data = training_data.load(workspace, options.dataset, voice, options.validate_apart,
                               varied=options.augmentation > 0)
     if most_clips is not None:
@@ -59,19 +51,38 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
-    if saved is not None:
-        state = checkpoint.load_state(run, saved)
-        resuming.check_data(run, options, state, data)
-        trainer.restore(state)
-        patience = state.patience
-        if (ranked := ranking.read(run)) != ranked.up_to(saved):
-            ranking.write(run, ranked.up_to(saved))
+    patience = Patience() if saved is None else _go_on(trainer, run, saved)
     if company:
         if company.rank == 0:
             company.agree((run.name, options.model_dump(mode="json")))
         if not trainer.sharded:
             company.join(voice.model, may_skip=options.scope == "full")
     return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
+
+
+def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
+           saved: int | None) -> VoiceModel:
+    """The model of the checkpoint of step `saved`, or a new one, on the weights of another run where that is asked."""
+    run = reporter.directory
+    if saved is not None:
+        resuming.check_options(run, saved, options)
+        resuming.check_vocabulary(run, saved, workspace, options.extension)
+        return load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=True)
+    voice = new_voice(options, workspace, device)
+    if not options.adopt_weights:
+        return voice
+    return adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)),
+                       scopes.changed_parts(options))
+
+
+def _go_on(trainer: Trainer, run: Path, saved: int) -> Patience:
+    """Stand where the checkpoint of step `saved` was taken, also in the ranking; the patience that was left then."""
+    state = checkpoint.load_state(run, saved)
+    resuming.check_data(run, trainer.options, state, trainer.data)
+    trainer.restore(state)
+    if (ranked := ranking.read(run)) != ranked.up_to(saved):
+        ranking.write(run, ranked.up_to(saved))
+    return state.patience
 
 
 def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device) -> VoiceModel:
