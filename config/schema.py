@@ -325,7 +325,7 @@ class TrainOptions(Options):
     schedule: Literal["cosine", "linear", "constant"] = Field("cosine", title="Schedule", description="How the learning rates fall after the warmup.", json_schema_extra=_OPTIMIZER)
     rate_floor: float = Field(0.03, ge=0.0, le=1.0, title="Rate floor", description="Share of the peak rates that is left at the last step.", json_schema_extra=_OPTIMIZER)
     warmup: int = Field(30, ge=0, le=100_000, title="Warmup", description="Steps of linear warmup before the schedule.", json_schema_extra=_OPTIMIZER)
-    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` keeps the optimizer's moments in 8 bits: a quarter of their memory; CUDA and the package bitsandbytes.", json_schema_extra=_OPTIMIZER)
+    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` keeps the optimizer's moments in 8 bits: a quarter of their memory, by the package bitsandbytes (`pip install bitsandbytes`).", json_schema_extra=_OPTIMIZER)
     ema: float = Field(0.0, ge=0.0, lt=1.0, title="Averaging", description="Decay of a moving average of what is trained, such as 0.999, which is then what is measured, saved and exported; 0 is none.", json_schema_extra=_OPTIMIZER)
     clip: float = Field(1.0, gt=0.0, le=1000.0, title="Gradient clipping", description="Largest norm of all gradients together.", json_schema_extra=_OPTIMIZER)
     adapter: AdapterKind = Field("lora", title="Adapters", description="Kind of the low-rank adapters. `lora`; `dora` also learns the length of each row of the weights; `adalora` shares one budget of ranks out over the layers while it trains.", json_schema_extra=_ADAPTERS)

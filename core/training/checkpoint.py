@@ -137,19 +137,33 @@ def load_state(run: Path, step: int) -> TrainerState:
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
     """The optimizer's state by parameter name; `names` in the order of its groups."""
     state = optimizer.state_dict()["state"]
-    return {f"optimizer/{names[index]}/{key}": value for index, entry in state.items() for key, value in entry.items()}
+    return {f"optimizer/{names[index]}/{key}": value
+            for index, entry in state.items() for key, value in _plain(entry).items()}
+
+
+def _plain(entry: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """Tensors alone: bitsandbytes counts steps in an int, and holds what is in 8 bits in a mapping of its own."""
+    found: dict[str, torch.Tensor] = {}
+    for key, value in entry.items():
+        if isinstance(value, Mapping):
+            found |= {name: inner.clone() for name, inner in _plain(value).items()}  # they share their code book
+        else:
+            found[key] = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+    return found
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
     """Put back what `optimizer_tensors` gave, whole; where the parameters are in parts, this process's part of it."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
+    state: dict[int, dict[str, object]] = {}
     parameters = [value for group in optimizer.param_groups for value in group["params"]]
     for path, value in tensors.items():
         kind, _, rest = path.partition("/")
         if kind == "optimizer":
             name, _, key = rest.rpartition("/")
             index = names.index(name)
-            state.setdefault(index, {})[key] = sharding.like(value, parameters[index])
+            is_count = value.ndim == 0 and not value.is_floating_point()
+            state.setdefault(index, {})[key] = (
+                int(value) if is_count else sharding.like(value, parameters[index]))
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

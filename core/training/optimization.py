@@ -77,20 +77,17 @@ def optimizer(made: Sequence[Group], options: TrainOptions, device: torch.device
     groups = [{"params": list(group.parameters.values()), "lr": group.rate, _PEAK: group.rate,
                "weight_decay": group.decay} for group in made]
     if options.optimizer == "adamw8bit":
-        return _eight_bit(device)(groups, betas=_BETAS)
+        return _eight_bit()(groups, betas=_BETAS)
     return torch.optim.AdamW(groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
 
 
-def _eight_bit(device: torch.device) -> Callable[..., torch.optim.Optimizer]:
+def _eight_bit() -> Callable[..., torch.optim.Optimizer]:
     """bitsandbytes' AdamW (Dettmers et al. 2022, arXiv:2110.02861); `UserError` where it cannot be had."""
-    hint = "Choose the optimizer `adamw`."
-    if device.type != "cuda":
-        raise UserError(f"The optimizer adamw8bit runs on CUDA; this run is on {device.type}.", hint)
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
         raise UserError(f"The optimizer adamw8bit needs the package bitsandbytes: {error}.",
-                        f"pip install bitsandbytes, or: {hint[0].lower()}{hint[1:]}") from error
+                        "pip install bitsandbytes, or choose the optimizer `adamw`.") from error
     made: Callable[..., torch.optim.Optimizer] = AdamW8bit
     return made
 

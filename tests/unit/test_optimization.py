@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 from config.errors import UserError
 from core import train
+from core.library import tensor_files
 from core.training import checkpoint, opening, optimization, scopes, training_data
 from core.training.averaging import Average
 from core.training.optimization import Diverged, NotFinite, StepLosses
@@ -71,18 +71,37 @@ def test_rates_are_told_by_group_and_of_many_layers_the_two_ends(decay: float, l
 def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     options = train_options(optimizer="adamw8bit")
     groups = [Group("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
-    with pytest.raises(UserError, match="runs on CUDA; this run is on cpu") as caught:
-        optimization.optimizer(groups, options, CPU)
-    assert caught.value.hint == "Choose the optimizer `adamw`."
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(UserError, match="needs the package bitsandbytes") as caught:
-        optimization.optimizer(groups, options, torch.device("cuda"))
+        optimization.optimizer(groups, options, CPU)
     assert "pip install bitsandbytes" in caught.value.hint
-    package = ModuleType("bitsandbytes.optim")
-    package.AdamW8bit = torch.optim.AdamW  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", package)
-    found = optimization.optimizer(groups, options, torch.device("cuda"))
-    assert [group["peak"] for group in found.param_groups] == [0.1]
+
+
+def test_8_bit_moments_are_saved_and_go_on_to_the_bit(tmp_path: Path) -> None:
+    def begin() -> tuple[dict[str, nn.Parameter], torch.optim.Optimizer]:
+        torch.manual_seed(3)
+        held = {"wide": nn.Parameter(torch.randn(128, 64)), "small": nn.Parameter(torch.randn(5))}
+        groups = [Group(name, {name: value}, 0.01) for name, value in held.items()]
+        return held, optimization.optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
+
+    def learn(held: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, steps: int) -> None:
+        for _ in range(steps):
+            sum((value - 1.0).pow(2).sum() for value in held.values()).backward()  # type: ignore[union-attr]
+            optimizer.step()
+            optimizer.zero_grad()
+
+    whole, optimizer = begin()
+    learn(whole, optimizer, 3)
+    tensors = checkpoint.optimizer_tensors(optimizer, list(whole))
+    assert {value.dtype for name, value in tensors.items() if name.endswith("wide/state1")} == {torch.uint8}
+    tensor_files.write(tmp_path / "state.safetensors", tensors)
+    parts, again = begin()
+    for name, value in whole.items():
+        parts[name].data.copy_(value.data)
+    checkpoint.restore_optimizer(again, list(parts), tensor_files.read(tmp_path / "state.safetensors", ""))
+    learn(whole, optimizer, 3)
+    learn(parts, again, 3)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
 def failing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
