@@ -88,8 +88,9 @@ def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
         return next((name for name, label in TABS if label == event.value), "start")
 
     def loaded(request: gr.Request) -> list[object]:
-        wanted = request.query_params.get("tab", "start")
-        name = wanted if wanted in _LABELS else "start"
+        name = request.query_params.get("tab", "start")
+        if name == "start" or name not in _LABELS:
+            return [gr.skip(), gr.skip()]  # it is open already, unless somebody was quicker than this answer
         return [gr.Tabs(selected=name), name]
 
     page.tabs.select(opened, None, [page.tab], **QUIET).then(live.refresh, live.inputs, live.outputs, **QUIET)

@@ -219,18 +219,19 @@ def _rendered(panel: _Panel, view: View) -> object:
     return shown if isinstance(panel.component, gr.HTML) else gr.skip()
 
 
-def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[..., Sequence[object]]:
+def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[..., object]:
     """`action` with faults shown in its first output, a notice; the other outputs then stay as they are."""
 
-    def run(*values: object) -> Sequence[object]:
+    def run(*values: object) -> object:
         try:
-            return action(*values)
+            made = action(*values)
         except UserError as error:
-            shown = present.fault(error.message, error.hint)
+            made = [present.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
         except Exception as error:  # noqa: BLE001  the page's edge
             _LOG.exception("an action failed")
             shown = present.fault(f"That did not work: {type(error).__name__}: {error}",
                                   "The app's log has the details.")
-        return [shown, *(gr.skip() for _ in range(outputs - 1))]
+            made = [shown, *(gr.skip() for _ in range(outputs - 1))]
+        return made[0] if outputs == 1 else made  # Gradio takes the value of a single output as it is
 
     return run

@@ -14,7 +14,7 @@ from core.job import asked
 from core.job.directory import NO_DEVICE, Job
 from core.job.gpus import Seen
 from core.workspace import Workspace
-from ui import present
+from ui import present, words
 from ui.live import QUIET, Live, guarded
 from ui.markup import Html
 
@@ -74,4 +74,5 @@ class Page:
         queue = self.live.board.queue()
         before = [state.id for state in queue if state.id in job.after]
         before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
-        return present.notice(f"Queued as {job.id}: it waits for {before[0]}." if before else f"Started as {job.id}.")
+        name = words.named(job.id)
+        return present.notice(f"{name} waits for {words.named(before[0])}." if before else f"{name} has started.")

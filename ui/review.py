@@ -42,7 +42,8 @@ def build(page: Page) -> None:
         on = gr.Button("Next page", size="md", elem_id="review-next")
     notice = gr.HTML(elem_classes="notices", elem_id="review-notice")
     with gr.Row(elem_classes="grid"):
-        name = gr.Textbox(label="New version", max_lines=1, elem_id="review-name", info="Name of the reviewed dataset.")
+        name = gr.Textbox(label="Save as", max_lines=1, elem_id="review-name",
+                          info="Name of the new dataset; the old one stays.")
         model = gr.Dropdown([], label="Model", filterable=False, elem_id="review-model",
                             info="Whose features are made of mended clips.")
         save = gr.Button("Save as a new version", variant="primary", size="md", elem_id="review-save")
