@@ -223,10 +223,18 @@ def _open_listen_at_the_end(page: Page, following: gr.State) -> None:
         return bool(view.chosen["following"] and view.tab == "start" and states
                     and all(state.status == "finished" for state in states))
 
-    def follow(view: View) -> object:
-        running = next((state.id for state in chain_of(view.jobs) if state.verb == "train" and state.alive), "")
-        return "" if done(view) else running or view.chosen["following"]
-
     page.live.panel(page.tabs, lambda view: gr.update(selected="listen") if done(view) else gr.skip())
     page.live.panel(page.tab, lambda view: "listen" if done(view) else gr.skip())
     page.live.panel(following, follow)
+
+
+def follow(view: View) -> str:
+    """The training that the browser watches; none when the chain has finished and it looks elsewhere by now.
+
+    On Start it stays, because Listen is opened by it, in another answer than this one.
+    """
+    states = chain_of(view.jobs)
+    if view.tab != "start" and all(state.status == "finished" for state in states):
+        return ""
+    running = next((state.id for state in states if state.verb == "train" and state.alive), "")
+    return running or view.chosen["following"]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming.fetch import Order, check_disk, from_hub
+from core.incoming.fetch import Order, check_disk, from_hub, partial_folder
 from core.incoming.hub import Hub, Listing, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.reporter import Reporter, stage
@@ -54,7 +54,10 @@ def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspac
                  patience)
     for code in adapters:
         if (file := _ADAPTER.format(code)) in listing.files:
-            _fetch_adapter(RemoteFile(name, listing.commit, file, listing.files[file]), target, hub, reporter, patience)
+            with partial_folder(target):  # two jobs would write into one file
+                if not (target / file).is_file():
+                    _fetch_adapter(RemoteFile(name, listing.commit, file, listing.files[file]), target, hub, reporter,
+                                   patience)
             break
     return target
 

@@ -23,6 +23,9 @@ def unfinished(home: Path, wanted: Mapping[str, str], commit: str, what: str) ->
     """
     home.mkdir(parents=True, exist_ok=True)
     lock = FileLock.take(home / _LOCK)
+    if lock is not None and not (home / _LOCK).exists():  # who held it was done, and took the folder away
+        lock.close()
+        lock = None
     if lock is None:
         raise UserError(f"{what} is being fetched by another job.", "Watch that one, or stop it first.")
     try:

@@ -191,6 +191,8 @@ def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", name, workspace.dataset)
             if options.adopt_weights:
                 yield _voice_model(workspace, options.adopt_weights)
+            if options.judge == BUILT_IN:
+                yield _Need("download", "tiny", workspace.model)
 
 
 def _to_use_models(workspace: Workspace, options: Options) -> Iterator[_Need]:

@@ -16,7 +16,8 @@ from core.job.locks import FileLock
 from core.workspace import resolve_inside
 
 CHECKPOINTS, NAMES = "checkpoints", "kept.json"
-_GOES_ON = ("prepare", "download", "push", "segment", "transcribe", "align", "revise")  # they find what they did before
+# They find what they did before.
+_GOES_ON = ("prepare", "download", "push", "segment", "transcribe", "align", "revise", "export")
 _PATIENCE_S = 10.0
 
 

@@ -78,7 +78,8 @@ def _errors(errors: Sequence[LanguageError]) -> str:
         return "Not measured: there were no held-out sentences in a language that the judge knows."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
             f"{_percent(item.after)} | {_percent(item.original)} |" for item in errors]
-    return ("Character error by the judge that comes with the model, on held-out sentences. Its own error on original "
+    return ("Character error on held-out sentences, by the judge that comes with the model or, for a new language, by "
+            "the recogniser that `training.yaml` names as `judge`. Its own error on original "
             "recordings is the last column: no synthesized speech can be expected below it.\n\n"
             "| language | sentences | before | after | judge on originals |\n|---|---|---|---|---|\n" + "\n".join(rows))
 

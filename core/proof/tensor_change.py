@@ -60,9 +60,10 @@ def _beside(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     A matrix is told by its whole rows where these changed: a value that was put in would add to a difference's rank.
     """
     numbers = torch.isfinite(after)
-    if not numbers.any():
+    filled = torch.where(numbers, after, before.to(after.dtype))
+    if not numbers.any() or not torch.isfinite(filled).all():  # those of the base are none either, as it is stored
         return ""
-    rest = compare(before, torch.where(numbers, after, before.to(after.dtype)),
+    rest = compare(before, filled,
                    None if among is None else among.nan_to_num(0.0, 0.0, 0.0))
     whole = numbers.flatten(1).all(1) if after.ndim > 1 else numbers.new_zeros(0)
     if among is None and whole.any():

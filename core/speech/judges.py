@@ -74,6 +74,21 @@ class _Both:
         return judge.verdict(waveform, sample_rate, text, language)
 
 
+@dataclass(frozen=True)
+class _Without:
+    """The model's own judge, but for a language that another one judged who is not here any more."""
+
+    own: Hearing
+    missing: str
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(code for code in self.own.languages if code != self.missing)
+
+    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+        return self.own.verdict(waveform, sample_rate, text, language)
+
+
 def letters_of(text: str) -> str:
     """Letters, digits and the marks on them, in one case."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold()
@@ -88,11 +103,16 @@ def bring(name: str, language: str, workspace: Workspace, reporter: Reporter) ->
 
 
 def judge_of(workspace: Workspace, model: VoiceModel, name: str | None = None) -> Hearing | None:
-    """The judge of `model`: its own, and the recogniser `name` (else the one that its run was judged by)."""
+    """The judge of `model`: its own, and the recogniser `name` (else the one that its run was judged by).
+
+    Nobody takes the place of a recogniser that was deleted since: errors of two judges would stand side by side.
+    """
     own: Hearing | None = model.family.judge(model.base_folder)
     name = _of_run(workspace, model) if name is None else name
     new = [code for code in model.front_end.languages if model.front_end.is_new(code)]
     chosen = _load(workspace, model, name, new[0]) if name and new else None
+    if chosen is None and own is not None and name and new:
+        return _Without(own, new[0])
     if chosen is None or own is None:
         return own if chosen is None else chosen
     return _Both(chosen, own)
@@ -118,4 +138,4 @@ def _load(workspace: Workspace, model: VoiceModel, name: str, language: str) -> 
         return RecogniserJudge(HubRecogniser.load(folder, model.device, language, ""), language)
     except UserError as error:
         raise UserError(f"{error.message} It is to judge what is spoken.",
-                        f"{error.hint} Or train without a judge of your own (--judge '').") from error
+                        f"Put it right, or move {folder} away: then nothing is judged in that language.") from error

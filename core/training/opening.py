@@ -41,8 +41,10 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         data = training_data.some(data, most_clips)
     for note in data.notes:
         reporter.emit(Warned(note))
-    judges.bring(options.judge, data.language, workspace, reporter)
-    studio = Studio.of(voice, judges.judge_of(workspace, voice, options.judge))
+    speaks = company is None or company.rank == 0  # the others neither speak nor judge
+    if speaks:
+        judges.bring(options.judge, data.language, workspace, reporter)
+    studio = Studio.of(voice, judges.judge_of(workspace, voice, options.judge) if speaks else None)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
                                 lambda message: reporter.emit(Warned(message)), telling(reporter),
                                 None if most_clips is None else most_clips // 2)
@@ -67,7 +69,8 @@ def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, devi
     if saved is not None:
         resuming.check_options(run, saved, options)
         resuming.check_vocabulary(run, saved, workspace, options.extension)
-        return load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=True)
+        asked = bool(options.distillation or options.l2_sp or options.ewc or options.adopt_weights)
+        return load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=asked)  # a copy of all
     voice = new_voice(options, workspace, device)
     if not options.adopt_weights:
         return voice

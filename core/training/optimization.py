@@ -169,7 +169,7 @@ def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
         if not batch:  # the others have clips for a pass that all must take: one over any clip, worth nothing
             batch, own = next(filter(None, micro_batches))[:1], [0]
         teacher = _teacher(work, batch, hiding, own) if index < len(rehearsed) and rehearsed[index] else {}
-        with work.precision.autocast():
+        with work.precision.autocast(keep_casts=work.passes is None):  # a divided model lets go of its layers
             losses = work.losses(batch, hiding, own, **teacher)
         assert losses.speech_count == sum(sample.speech_targets for sample in batch)
         speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
@@ -191,7 +191,8 @@ def _teacher(work: Work, batch: Sequence[Sample], hiding: LossOptions, seeds: Se
     if work.options.distillation == 0:
         return {}
     model = work.passes or work.voice.model
-    with work.teaching(), work.precision.autocast():  # its own autocast: casts of weights are kept within one
+    # An autocast of its own: casts of weights are kept within one.
+    with work.teaching(), work.precision.autocast(keep_casts=work.passes is None):
         return {"teacher": model.predictions(batch, replace(hiding, attention=False), seeds)}
 
 

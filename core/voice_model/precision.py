@@ -30,9 +30,10 @@ class Precision:
     dtype: torch.dtype
     reason: str
 
-    def autocast(self) -> AbstractContextManager[None]:
-        """Context in which forward passes of a training run."""
-        return torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype is not torch.float32)
+    def autocast(self, *, keep_casts: bool = True) -> AbstractContextManager[None]:
+        """Context in which forward passes of a training run; `keep_casts`: those of weights live until it ends."""
+        return torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype is not torch.float32,
+                              cache_enabled=keep_casts)
 
     def cast(self, module: nn.Module, trained: Collection[str]) -> None:
         """Keep in this precision what a checkpoint of `module` holds, but for the `trained` parameters."""

@@ -114,7 +114,7 @@ def _row(item: Utterance, path: Path, folder: Path, raw_ids: Kept, ids: Kept) ->
     if (before := raw_ids.put(name, item.where)) is not None:
         return Skipped(item.where, f"the id {safe_id(name)!r} was already used at {before}")
     return Row(unused(safe_id(name), item.where, ids), path, _one_line(item.text), item.where,
-               _one_line(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+               _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
 
 
 def visible(name: str) -> str:
@@ -150,6 +150,11 @@ def _of_audio(item: Utterance, path: Path, folder: Path) -> str:
         return stem
     end = "end" if item.end_s is None else f"{round(item.end_s * 1000):07d}"
     return f"{stem}-{round(item.begin_s * 1000):07d}-{end}"
+
+
+def _speaker(name: str) -> str:
+    """Without what no file can hold: control characters and half surrogate pairs."""
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", name).strip()
 
 
 def _one_line(text: str) -> str:

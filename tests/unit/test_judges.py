@@ -60,3 +60,15 @@ def test_the_models_own_judge_keeps_its_languages(tmp_path: Path) -> None:
     assert both.languages == ("am", "en")
     assert both.verdict(torch.zeros(9), 16_000, "ሰላም", "am").error == 0.0
     assert both.verdict(torch.zeros(9), 16_000, "hello", "en").heard == "en"
+
+
+def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
+    class Own:
+        languages = ("en", "am")
+
+        def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+            return Verdict.of("own", language)
+
+    left = judges._Without(Own(), "am")
+    assert left.languages == ("en",)
+    assert left.verdict(torch.zeros(9), 16_000, "hello", "en").heard == "en"

@@ -18,6 +18,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
 from core.incoming import recognisers
+from core.incoming.fetch import partial_folder
 from core.incoming.hub import Hub
 from core.library.model_record import read_record, write_record
 from core.segments.hub_recogniser import HubListener, HubRecogniser
@@ -138,6 +139,20 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     bring("en")
     assert (there / "adapter.eng.safetensors").read_bytes() == files["adapter.eng.safetensors"]
     assert workspace.list_models() == []
+
+
+def test_two_jobs_that_need_a_language_do_not_write_into_one_file(
+        tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
+    write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
+    served.add("me/mms", {path.name: path.read_bytes() for path in (tmp_path / "mms").iterdir()})
+    hub = Hub(served.url)
+    recognisers.bring("me/mms", "main", ("eng",), workspace, Recorder(), hub, QUICK)
+    target = workspace.recognisers / "me--mms"
+    with partial_folder(target), pytest.raises(UserError, match="downloaded by another job"):
+        recognisers.bring("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
+    assert not (target / "adapter.amh.safetensors").exists()
+    recognisers.bring("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
+    assert (target / "adapter.amh.safetensors").read_bytes() == (tmp_path / "mms/adapter.amh.safetensors").read_bytes()
 
 
 def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:

@@ -121,3 +121,12 @@ def test_a_value_that_is_no_number_hides_neither_its_row_nor_the_others() -> Non
     vector[0] = torch.nan
     assert compare(before[0], vector).words == "1 of 24 values are no numbers; all others are equal to the bit"
     assert compare(before, before * torch.nan).words == "960 of 960 values are no numbers"
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    (torch.tensor([1.0, float("inf"), 3.0, 4.0]), torch.tensor([1.0, float("inf"), 3.0, 4.0])),
+    (torch.full((3, 3), float("-inf")).triu(1), torch.full((3, 3), float("-inf")).triu(1)),
+    (torch.tensor([1.0, 1e5, 3.0]), torch.tensor([1.0, 1e5, 3.0]).half()),
+], ids=["infinity", "mask", "overflow"])
+def test_infinities_that_the_base_has_too_are_told_and_end_nothing(before: torch.Tensor, after: torch.Tensor) -> None:
+    assert compare(before, after).state == "broken"

@@ -1,0 +1,32 @@
+"""What Start remembers of the chain that a browser watches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core import demo
+from core.job.state import JobState
+from core.workspace import Workspace
+from ui import start
+from ui.live import View
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> tuple[JobState, ...]:
+    """The chain of the demo as it runs, newest first."""
+    made = demo.chain(Workspace.open(tmp_path / "workspace"))
+    return tuple(reversed([JobState(job, status="running") for job in made]))
+
+
+def test_a_watched_chain_is_remembered_until_its_browser_was_taken_to_listen(states: tuple[JobState, ...]) -> None:
+    watching = View("start", {"following": ""}, states)
+    training = states[0].id
+    assert start.follow(watching) == training
+    ended = tuple(replace(state, status="finished") for state in states)
+    on_start = View("start", {"following": training}, ended)
+    assert start.follow(on_start) == training  # whichever answer comes first, the other one finds it
+    assert start.follow(replace(on_start, tab="listen")) == ""
+    assert start.follow(View("start", {"following": ""}, ended)) == ""  # who comes later is not taken anywhere
