@@ -37,7 +37,7 @@ def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspac
           hub: Hub | None = None, patience: Patience = Patience()) -> Path:  # noqa: B008  a frozen value
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
-        return _on_this_machine(Path(name))
+        return on_this_machine(Path(name))
     target = folder_of(workspace, name, revision)
     if _has_all(target, adapters):
         return target
@@ -121,7 +121,8 @@ def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter,
     os.replace(aside, target / file.name)
 
 
-def _on_this_machine(folder: Path) -> Path:
+def on_this_machine(folder: Path) -> Path:
+    """The folder of a person's own, when a recogniser is in it; else `UserError`."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if "config.json" not in names or not _weights(names):
         raise UserError(f"{folder} holds no recogniser: it needs config.json and weights (model.safetensors).",

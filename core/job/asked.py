@@ -28,6 +28,7 @@ from config.schema import (
 )
 from core import review
 from core.dataset import languages
+from core.incoming import recognisers
 from core.incoming.recognisers import BUILT_IN
 from core.job.reader import JobBoard
 from core.job.state import JobState
@@ -66,6 +67,9 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
     if isinstance(options, LabOptions | TokenizerOptions) and options.own and not Path(options.own).exists():
         raise UserError(f"There is no tokenizer {options.own}.", "Give the path of a tokenizer's file, or nothing.")
+    for chosen in _recognisers(options):
+        if Path(chosen).is_absolute():
+            recognisers.on_this_machine(Path(chosen))
     if isinstance(options, ReviseOptions):
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
@@ -215,6 +219,14 @@ def _voice_model(workspace: Workspace, reference: str) -> _Need:
     kind, _, name = reference.partition(":")
     verb = {"base": "download", "run": "train", "export": "export"}.get(kind, "")
     return _Need(verb, name if kind == "base" else reference, lambda _name: catalog.resolve(workspace, reference))
+
+
+def _recognisers(options: Options) -> Iterator[str]:
+    """What is to hear, where a person chooses that."""
+    if isinstance(options, TranscribeOptions | AlignOptions):
+        yield options.recogniser
+    if isinstance(options, TrainOptions):
+        yield options.judge
 
 
 def _check_source(source: str) -> None:

@@ -11,7 +11,7 @@ from core.training.trainer import Trainer
 def plan(trainer: Trainer, found: Estimate) -> Plan:
     """What is trained and what is not, on what, and what it will take."""
     counts, options, data = trainer.counts, trainer.options, trainer.data
-    total = counts.new_rows + counts.old_rows
+    total, size = counts.new_rows + counts.old_rows, trainer.company.size if trainer.company else 1
     frozen = _amount(counts.base_parameters)
     beside = f"adapters of {_amount(counts.adapter_parameters)} beside" if counts.adapter_parameters else "0 of"
     if counts.changed_parameters:
@@ -20,7 +20,8 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
         (f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
          f"{beside} {frozen} frozen parameters.",
          f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
-         f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation} clips; "
+         f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation * size} clips"
+         f"{f' over {size} processes' if size > 1 else ''}; "
          f"{trainer.precision}.",
          *_heard(trainer),
          *(f"Trained: {line}." for line in scopes.table(trainer.groups)),

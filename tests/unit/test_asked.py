@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from config.schema import (
     SynthesizeOptions,
     TokenizerOptions,
     TrainOptions,
+    TranscribeOptions,
 )
 from core.job import asked
 from core.job.directory import create
@@ -100,3 +102,14 @@ def test_faults_are_told_without_the_librarys_words() -> None:
     assert "Value error" not in caught.value.message
     assert "None" not in caught.value.message
     assert "(nothing was given)" in caught.value.message
+
+
+@pytest.mark.parametrize("chosen", [
+    lambda folder: ("train", TrainOptions(judge=folder)),
+    lambda folder: ("transcribe", TranscribeOptions(recogniser=folder)),
+], ids=["judge", "recogniser"])
+def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
+        tmp_path: Path, workspace: Workspace, chosen: Callable[[str], tuple[str, Options]]) -> None:
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(UserError, match="holds no recogniser"):
+            asked.check(workspace, *chosen(str(folder)))
