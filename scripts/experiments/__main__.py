@@ -7,6 +7,7 @@ on, so the command can be ended and given again. The tables are written to --out
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -134,8 +135,17 @@ def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int
 
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
     sections.append(engine.section(workspace))
-    path.write_text(report.page(machine.describe(torch.device("cpu")), sections), encoding="utf-8")
+    folders = [_folder(workspace, trial, seed) for group in groups for trial in group.trials for seed in range(seeds)]
+    page = report.page(machine.describe(torch.device("cpu")), _commits(folders), sections)
+    path.write_text(page, encoding="utf-8")
     print(f"Written: {path}")
+
+
+def _commits(folders: Sequence[Path]) -> list[str]:
+    """The commits that the trainings ran at, short."""
+    found = [json.loads(path.read_text(encoding="utf-8")).get("commit", "")
+             for folder in folders if (path := folder / "environment.json").is_file()]
+    return sorted({str(commit)[:7] for commit in found if commit})
 
 
 if __name__ == "__main__":

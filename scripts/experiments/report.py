@@ -27,10 +27,10 @@ hidden of them. Values are means over the seeds, with the sample's standard devi
 """
 
 
-def page(machine: Machine, sections: Sequence[str]) -> str:
-    """The whole text."""
+def page(machine: Machine, commits: Sequence[str], sections: Sequence[str]) -> str:
+    """The whole text; `commits` are those of the trainings."""
     where = (f"Measured on {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, "
-             f"torch {machine.torch}; commit {machine.commit}.")
+             f"torch {machine.torch}; trainings at {', '.join(commits) or 'no known commit'}.")
     return "\n".join([_HEAD, f"{where}\n", *sections])
 
 
