@@ -111,7 +111,7 @@ def _length(workspace: Workspace, one: Family, dataset: str, length: str, gpus: 
         return "A quick try (too short to speak well)" if short else (
             f"A quick try ({_quick(one).steps} steps, too few to speak well)")
     preset = chosen_preset(workspace, one, dataset, gpus)
-    if short and preset.name == "demo":
+    if short and dataset in ("", DEMO):  # what was measured
         return "Until it speaks (5 min)"
     return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', wants a GPU'}"
 

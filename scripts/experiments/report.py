@@ -20,7 +20,8 @@ hidden of them. Values are means over the seeds, with the sample's standard devi
 
 - Errors are those of the judge on held-out sentences that it hears spoken, in percent of their letters: *after* the
   training, and *before* it by the base model (a new language: by its untrained rows).
-- *Base tensors as they were* counts those of the base model that are equal to the bit.
+- *Left alone, equal* counts, of the base model's tensors that the scope promises to leave alone, those that are equal
+  to the bit. In `full` these are few: nearly all of the base is trained, as *numbers trained* tells.
 - *Processor* is the processor time of the whole job on one thread, its judging and its certificate included; *memory*
   is the most that its process held, the program and its libraries included.
 - Losses are of held-out speech of the new language, in nats a code.
@@ -44,7 +45,7 @@ def section(group: Group, found: Found) -> str:
 def _heard(group: Group, found: Found) -> list[Sequence[str]]:
     languages = sorted({code for seeds in found.values() for one in seeds for code in one.heard})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
-            "base tensors as they were", "numbers trained", "processor", "memory"]
+            "left alone, equal", "numbers trained", "processor", "memory"]
     rows: list[Sequence[str]] = [head]
     for trial in group.trials:
         seeds = found.get(trial.name, ())

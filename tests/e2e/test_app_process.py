@@ -43,6 +43,7 @@ def status(address: str) -> int:
 
 
 def test_the_page_is_there_after_three_seconds_of_computing(running: App) -> None:
+    # A wait is not seen by it; how soon the page is there by the clock is no test's matter on a shared machine.
     print(f"page ready after {running.seconds:.2f} s of the processor")
     assert running.seconds <= READY_S
 
