@@ -37,6 +37,7 @@ class _Widgets:
     details: gr.Button
     curve: gr.HTML
     following: gr.State  # the training whose end opens Listen
+    told: gr.State  # the training whose choices this page was shown
 
 
 def build(page: Page) -> None:
@@ -81,28 +82,39 @@ def _lay_out() -> _Widgets:
                 details = gr.Button("Details", size="md", visible=False, elem_id="start-details", min_width=90)
             curve = gr.HTML(elem_id="start-curve")
     return _Widgets(model, language, dataset, length, button, notice, steps, stop, go_on, hear, details, curve,
-                    gr.State(""))
+                    gr.State(""), gr.State(""))
 
 
 def _follow(page: Page, widgets: _Widgets) -> None:
     """Let every part show how the newest chain stands."""
     live = page.live
     live.watch("following", widgets.following)
-    live.watch("start_model", widgets.model)
-    live.watch("start_language", widgets.language)
-    live.watch("start_dataset", widgets.dataset)
+    live.watch("start_told", widgets.told)
+    for name in ("model", "language", "dataset", "length"):
+        live.watch(f"start_{name}", getattr(widgets, name))
     workspace = page.workspace
-    live.panel(widgets.model, lambda view: gr.update(choices=teach.models(workspace)), "start")
-    live.panel(widgets.language, lambda view: teach.language_choices(workspace), "start")
-    live.panel(widgets.dataset, lambda view: teach.dataset_choices(workspace, view), "start")
-    live.panel(widgets.length, lambda view: teach.length_choices(
-        workspace, view, _training(chain_of(view.jobs)), page.gpus()), "start")
+
+    def settled(view: View) -> View:
+        return teach.settled(workspace, view, chain_of(view.jobs))
+
+    live.panel(widgets.model, lambda view: teach.model_choices(workspace, settled(view)), "start")
+    live.panel(widgets.language, lambda view: teach.language_choices(workspace, settled(view)), "start")
+    live.panel(widgets.dataset, lambda view: teach.dataset_choices(workspace, settled(view)), "start")
+    live.panel(widgets.length, lambda view: teach.length_choices(workspace, settled(view), page.gpus()), "start")
+    live.panel(widgets.told, lambda view: next((state.id for state in chain_of(view.jobs) if state.verb == "train"),
+                                               ""), "start")
+    live.panel(widgets.notice, said_until_the_end, "start")
     live.panel(widgets.teach, _teach_button, "start")
     live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view)), "start")
     live.panel(widgets.curve, _curve, "start")
     for button, shown in ((widgets.stop, _can_stop), (widgets.go_on, _can_go_on), (widgets.hear, _has_voice),
                           (widgets.details, _has_training)):
         live.panel(button, _visible_when(shown), "start")
+
+
+def said_until_the_end(view: View) -> object:
+    """What a button said of the chain stays while that lives; then its steps say how it ended."""
+    return gr.skip() if any(state.alive for state in chain_of(view.jobs)) else gr.update(value=NOTHING)
 
 
 def _visible_when(shown: Callable[[Sequence[JobState]], bool]) -> Callable[[View], object]:

@@ -31,6 +31,42 @@ _QUICK: Mapping[str, Mapping[str, object]] = {
 """What a quick try changes, by preset: enough to see every part at work, too little to speak well."""
 
 
+def settled(workspace: Workspace, view: View, states: Sequence[JobState]) -> View:
+    """`view` with the choices of Start as they shall stand: those of the chain `states`, told once to each page.
+
+    So a reload shows what is being learnt, and what a person chooses after it stays.
+    """
+    training = next((state for state in states if state.verb == "train"), None)
+    if training is None or view.chosen.get("start_told") == training.id:
+        return view
+    return replace(view, chosen={**view.chosen, **_choices_of(workspace, training, states)})
+
+
+def _choices_of(workspace: Workspace, training: JobState, states: Sequence[JobState]) -> dict[str, str]:
+    """What a chain was asked for, as the choices of Start have it; what its jobs do not say is left out."""
+    model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
+    quick = training.job.settings.get("steps") == _quick(_family_or_first(workspace, model)).steps
+    told = {"start_length": QUICK if quick else FULL} | ({"start_model": model} if model else {})
+    dataset = str(training.job.settings.get("dataset", ""))
+    if dataset == DEMO_DATASET:
+        return told | {"start_dataset": DEMO, "start_language": "am"}
+    if dataset in workspace.list_datasets():
+        return told | {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
+    return told
+
+
+def model_choices(workspace: Workspace, view: View) -> object:
+    """Every base model; the chosen one stays."""
+    return _offered(models(workspace), view.chosen["start_model"])
+
+
+def _offered(choices: Sequence[tuple[str, str]], current: str) -> object:
+    """`current` is shown where it is among the choices; else the widget keeps what it shows."""
+    if current in [name for _, name in choices]:
+        return gr.update(choices=choices, value=current)
+    return gr.update(choices=choices)
+
+
 def models(workspace: Workspace) -> list[tuple[str, str]]:
     """Label and name of each base model: those that are here, then those that the first step would get."""
     there = workspace.list_models()
@@ -56,12 +92,12 @@ def family_of_model(workspace: Workspace, name: str) -> Family:
     return family(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
-def language_choices(workspace: Workspace) -> object:
+def language_choices(workspace: Workspace, view: View) -> object:
     """Amharic, for which recordings ship, and each language that recordings were prepared for."""
     spoken = [set(offers.known(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # recordings in these are there to be rehearsed
     codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
-    return gr.update(choices=[(present.language_name(code), code) for code in sorted(codes)])
+    return _offered([(present.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
@@ -77,18 +113,12 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
     return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
 
 
-def length_choices(workspace: Workspace, view: View, newest: JobState | None, gpus: Sequence[Gpu] = ()) -> object:
-    """How long it may take: minutes where they were measured, steps where they hang on the data and the machine.
-
-    The choice is that of the `newest` training, told once to each page that is opened, so that a reload keeps it.
-    """
+def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
+    """How long it may take: minutes where they were measured, steps where they hang on the data and the machine."""
     one = _family_or_first(workspace, view.chosen["start_model"])
     dataset = view.chosen.get("start_dataset", "")
-    choices = [(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)]
-    if newest is None:
-        return gr.update(choices=choices)
-    quick = newest.job.settings.get("steps") == _quick(one).steps
-    return gr.update(choices=choices, value=QUICK if quick else FULL)
+    return _offered([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
+                    view.chosen.get("start_length", ""))
 
 
 def pace(workspace: Workspace, view: View) -> str:

@@ -11,6 +11,7 @@ from core.library import offers
 from core.workspace import Workspace
 from data import manifest
 from ui import form, suggest, teach
+from ui.live import View
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
     assert suggest.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"
     assert "demo-am" not in suggest.replayable_datasets(with_english, "tiny-am", "demo-am")
     assert suggest.replayable_datasets(with_english, "none", "") == [""]
-    choices = teach.language_choices(with_english)
+    choices = teach.language_choices(with_english, View("start", {"start_language": "am"}, ()))
     assert isinstance(choices, dict)
     assert [code for _, code in choices["choices"]] == ["am"]
 

@@ -30,3 +30,11 @@ def test_a_watched_chain_is_remembered_until_its_browser_was_taken_to_listen(sta
     assert start.follow(on_start) == training  # whichever answer comes first, the other one finds it
     assert start.follow(replace(on_start, tab="listen")) == ""
     assert start.follow(View("start", {"following": ""}, ended)) == ""  # who comes later is not taken anywhere
+
+
+def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState, ...]) -> None:
+    running = View("start", {}, states)
+    assert "value" not in start.said_until_the_end(running)  # type: ignore[operator]
+    for status in ("finished", "failed", "stopped"):
+        ended = replace(running, jobs=tuple(replace(state, status=status) for state in states))  # type: ignore[arg-type]
+        assert start.said_until_the_end(ended)["value"] == ""  # type: ignore[index]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import pytest
 import yaml
@@ -62,14 +63,39 @@ def test_a_quick_try_is_shorter(workspace: Workspace, model: str) -> None:
     assert quick.checkpoint_every < quick.steps
 
 
-def test_a_reload_shows_how_long_the_newest_training_practises(workspace: Workspace) -> None:
-    view = View("start", {"start_model": "tiny"}, ())
-    assert "value" not in cast(dict[str, object], teach.length_choices(workspace, view, None))
-    for length in (teach.QUICK, teach.FULL):
-        chosen = teach.chain_options(workspace, "tiny", "am", teach.DEMO, length)
-        newest = JobState(demo.chain(workspace, chosen)[-1])
-        update = cast(dict[str, object], teach.length_choices(workspace, view, newest))
-        assert update["value"] == length
+CHOICES = {"start_model": "tiny", "start_language": "am", "start_dataset": teach.DEMO, "start_length": teach.FULL}
+"""What Start holds when it is loaded."""
+
+
+def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> Mapping[str, str]:
+    return teach.settled(workspace, View("start", {**CHOICES, "start_told": "", **chosen}, ()), states).chosen
+
+
+def chain(workspace: Workspace, *asked: str) -> list[JobState]:
+    return [JobState(job) for job in demo.chain(workspace, teach.chain_options(workspace, *asked))]
+
+
+def test_a_reload_shows_what_the_newest_chain_learns(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.5, "ti")
+    assert settled(workspace, ()).items() >= CHOICES.items()
+    for asked in (("tiny", "ti", "mine", teach.QUICK), ("chatterbox", "am", teach.DEMO, teach.FULL),
+                  ("chatterbox", "ti", "mine", teach.QUICK)):
+        shown = settled(workspace, chain(workspace, *asked))
+        assert tuple(shown[name] for name in CHOICES) == asked
+
+
+def test_what_is_chosen_after_the_chain_was_shown_stays(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.5, "ti")
+    states = chain(workspace, "tiny", "ti", "mine", teach.QUICK)
+    assert settled(workspace, states, start_told=states[-1].id).items() >= CHOICES.items()
+
+
+def test_recordings_that_are_gone_are_not_shown_as_chosen(workspace: Workspace) -> None:
+    write_speech(workspace, "mine", 0.5, "ti")
+    states = chain(workspace, "tiny", "ti", "mine", teach.QUICK)
+    shutil.rmtree(workspace.datasets / "mine")
+    shown = settled(workspace, states)
+    assert (shown["start_language"], shown["start_dataset"]) == ("am", teach.DEMO)
 
 
 def test_a_language_without_recordings_is_told_where_to_prepare_some(workspace: Workspace) -> None:
@@ -85,10 +111,10 @@ def test_datasets_of_another_language_are_not_offered(workspace: Workspace) -> N
         assert [label for label, _ in update["choices"]] == offered  # type: ignore[index]
 
 
-def write_speech(workspace: Workspace, name: str, hours: float) -> None:
+def write_speech(workspace: Workspace, name: str, hours: float, language: str = "am") -> None:
     """As much of a dataset as choosing it reads."""
     (workspace.datasets / name).mkdir(parents=True)
-    about = {"language": "am", "clips": int(hours * 600), "duration_s": hours * 3600.0, "source": "A + B"}
+    about = {"language": language, "clips": int(hours * 600), "duration_s": hours * 3600.0, "source": "A + B"}
     (workspace.datasets / name / "dataset.yaml").write_text(yaml.safe_dump(about))
 
 
@@ -100,7 +126,7 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         wanted = presets.choose("chatterbox", presets.Speech(int(hours * 600), hours * 3600.0), (), preset)
         assert asked.train == wanted.options
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
-        labels = [label for label, _ in teach.length_choices(workspace, view, None)["choices"]]  # type: ignore[index]
+        labels = [label for label, _ in teach.length_choices(workspace, view)["choices"]]  # type: ignore[index]
         assert labels[0].startswith(f"Preset {presets.TITLES[preset]}: {asked.train.steps:,} steps")
 
 
@@ -111,11 +137,11 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
         return teach.chain_options(workspace, "tiny", "am", dataset, teach.FULL, states).extended
 
     assert (name(teach.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
-    chain = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL))
+    made = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL))
     (workspace.tokenizers / "tiny-am").mkdir(parents=True)
-    states = tuple(JobState(job, status="finished") for job in chain)
+    states = tuple(JobState(job, status="finished") for job in made)
     assert name(teach.DEMO, states) == "tiny-am"  # the same again
     assert name("mine", states) == "tiny-mine"
-    assert name(teach.DEMO, tuple(JobState(job, status="failed") for job in chain)) == "tiny-amharic-demo"
+    assert name(teach.DEMO, tuple(JobState(job, status="failed") for job in made)) == "tiny-amharic-demo"
     (workspace.extensions / "tiny-mine").mkdir(parents=True)
     assert name("mine", states) == "tiny-mine-2"
