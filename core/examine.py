@@ -23,7 +23,7 @@ from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
 from core.proof.probe_drift import measure
 from core.proof.tensor_names import Matching, match
 from core.voice_model.loading import load_base
-from core.workspace import Workspace, resolve_inside
+from core.workspace import Workspace
 from data.bpe import vocabulary
 from data.entries import BASE_FILE
 from models.base import Family, WeightsFile
@@ -51,8 +51,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.part != "model":
         raise UserError("As a job the doctor looks at models alone.",
                         "For the machine: python -m scripts.doctor. For a model: scripts.doctor model BASE CHECKPOINT.")
-    if options.restore and resolve_inside(workspace.exports, options.restore).exists():
-        raise UserError(f"There is already an export named {options.restore!r}.", "Choose another name.")
+    if options.restore:
+        workspace.new_export(options.restore)
     case = open_case(workspace, options)
     with stage(reporter, "compare"):
         findings = compare(case, reporter)

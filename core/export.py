@@ -24,10 +24,10 @@ from core import compute
 from core.job.counting import OneCount
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage, telling
-from core.library import exports, exports_record, model_card, records
+from core.library import catalog, exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
-from core.library.exports_record import CERTIFICATE, RECORD, SUMS, ExportRecord, write_record
+from core.library.exports_record import CERTIFICATE, RECORD, SUMS, TRAINING, ExportRecord, write_record
 from core.library.model_card import CardFacts
 from core.library.records import CheckpointRecord, hash_file
 from core.proof import certificate, certify, rests_on
@@ -45,7 +45,7 @@ from models.base import ExportFile
 _STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. Resume goes on, with the "
             "certificate where that was made.")
 _WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
-README, EXAMPLE, SAMPLES, TRAINING = "README.md", "load_example.py", "samples", "training.yaml"
+README, EXAMPLE, SAMPLES = "README.md", "load_example.py", "samples"
 _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
@@ -111,7 +111,8 @@ def _certified(workspace: Workspace, folder: Path, device: torch.device,
     """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
     wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
     kept = rests_on.find(workspace, folder.parent.parent, wanted)
-    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted)
+    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted,
+                                             lambda message: reporter.emit(Warned(message)))
     model = work.finetuned if work else load_checkpoint(workspace, folder, device)
     size = work.size if work else 0
     still = len(_probes(model)) + len(_texts(workspace, model))
@@ -132,12 +133,9 @@ def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
 
 def _checked(options: ExportOptions, workspace: Workspace) -> str:
     """The reference of the checkpoint, with its step; refuses what cannot be exported before any work."""
-    if not options.run.startswith("run:"):
-        raise UserError(f"{options.run!r} is not a run to export.", "Give run:ID (its best checkpoint) or run:ID@STEP.")
-    if resolve_inside(workspace.exports, options.export).exists():
-        message = f"There is already an export named {options.export!r} in {workspace.exports}."
-        raise UserError(message, "Choose another name, or delete it first.")
-    found = resolve(workspace, options.run)
+    wanted = catalog.run_to_export(options.run)
+    workspace.new_export(options.export)
+    found = resolve(workspace, wanted)
     return f"run:{found.name}@{found.step}"
 
 
@@ -158,13 +156,15 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     found = records.read(resolve(workspace, ref).folder / records.CHECKPOINT, CheckpointRecord)
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     errors = {item.language: item.original for item in proof.errors if item.original is not None}
-    judge = judge_of(workspace, model)
-    for language in set(model.front_end.languages) - set(errors):
+    left = set(model.front_end.languages) - set(errors)
+    judge = judge_of(workspace, model, lambda message: None, found, left)  # the certificate has told what it lacks
+    for language in left:
         if (error := originals.judge_error(workspace, model, judge, language)) is not None:
             errors[language] = error
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         originals.longest_texts(workspace, model), errors,
-                        hash_tensors(base_tensors(model.model.module)) if model.changed else "")
+                        hash_tensors(base_tensors(model.model.module)) if model.changed else "",
+                        found.judge, found.judge_language)
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:

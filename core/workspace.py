@@ -133,6 +133,14 @@ class Workspace:
         """Folder of the export `name`, which must be there."""
         return _existing(self.exports, name, "export", "Make it first: python -m scripts.export.")
 
+    def new_export(self, name: str) -> Path:
+        """Where an export `name` will be, which must not be there yet."""
+        path = resolve_inside(self.exports, name)
+        if path.exists():
+            raise UserError(f"There is already an export named {name!r} in {self.exports}.",
+                            "Choose another name, or delete it first.")
+        return path
+
     def list_models(self) -> list[str]:
         return _names(self.models)
 

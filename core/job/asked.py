@@ -30,6 +30,7 @@ from core import review
 from core.dataset import languages
 from core.incoming import recognisers
 from core.incoming.recognisers import BUILT_IN
+from core.job import speakable
 from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.library import catalog, offers, records
@@ -79,6 +80,8 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
                             offers.known(workspace, options.model))
+    _check_new_export(workspace, options)
+    speakable.check(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -96,6 +99,23 @@ def _check_revised(workspace: Workspace, options: ReviseOptions) -> None:
     if options.save_as in workspace.list_datasets():
         raise UserError(f"There already is a dataset named {options.save_as!r}.",
                         "Choose another name: none is written over.")
+
+
+def _check_new_export(workspace: Workspace, options: Options) -> None:
+    """The name of what will be exported must be free, and no living job about to take it."""
+    match options:
+        case ExportOptions():
+            catalog.run_to_export(options.run)
+            name = options.export
+        case DoctorOptions() if options.restore:
+            name = options.restore
+        case _:
+            return
+    workspace.new_export(name)
+    for state in JobBoard(workspace).queue():
+        if name == state.job.settings.get({"export": "export", "doctor": "restore"}.get(state.verb, "")):
+            raise UserError(f"{state.id} is making an export named {name!r}.",
+                            "Choose another name, or wait for that job and take what it makes.")
 
 
 def _check_tracker(name: str) -> None:
@@ -205,9 +225,8 @@ def _to_use_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
             yield _voice_model(workspace, options.voice_model)
         case CompareOptions():
             yield _voice_model(workspace, options.base)
-            if options.finetuned:
-                yield _voice_model(workspace, options.finetuned)
-        case ExportOptions() if options.run:
+            yield _voice_model(workspace, options.finetuned)
+        case ExportOptions():
             yield _voice_model(workspace, options.run)
         case DoctorOptions() if options.base and not Path(options.base).is_absolute():
             yield _Need("download", options.base, workspace.model)

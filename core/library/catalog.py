@@ -195,6 +195,13 @@ def resolve(workspace: Workspace, reference: str) -> VoiceModel:
     )
 
 
+def run_to_export(reference: str) -> str:
+    """`reference` where it is one to a run; bases and exports are not exported."""
+    if not reference.startswith("run:"):
+        raise UserError(f"{reference!r} is not a run to export.", "Give run:ID (its best checkpoint) or run:ID@STEP.")
+    return reference
+
+
 def voice_models(workspace: Workspace, runs: Sequence[JobState]) -> list[VoiceModel]:
     """Everything that can speak now: bases, exports, and the best checkpoint of each of `runs` that has one."""
     found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]

@@ -30,7 +30,7 @@ from core.speech import originals
 from core.training import replay
 from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
-from core.workspace import Workspace, resolve_inside
+from core.workspace import Workspace
 from data import normalise
 from data.bpe import vocabulary
 from data.entries import BASE_FILE, Language, NewToken
@@ -52,9 +52,7 @@ class Asked:
 
 def restore(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching: Matching, asked: Asked) -> Result:
     """Write `exports/NAME` with the rows of `base` and the new ones of `other`."""
-    target = resolve_inside(workspace.exports, asked.name)
-    if target.exists():
-        raise UserError(f"There is already an export named {asked.name!r}.", "Choose another name.")
+    target = workspace.new_export(asked.name)
     rows = kept_rows(base, other, matching)
     front_end = extended_by(base.front_end, asked, base.front_end.prefix_size + len(next(iter(rows.values()))))
     tensors = dict(base.model.module.state_dict())

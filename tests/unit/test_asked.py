@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import (
     CompareOptions,
+    DoctorOptions,
     ExportOptions,
     ExtendOptions,
     Options,
@@ -25,6 +27,8 @@ from core.job import asked
 from core.job.directory import create
 from core.job.journal import Failed, Journal, Queued
 from core.job.locks import FileLock
+from core.library.exports_record import ExportRecord, write_record
+from core.library.records import FRONT_END, Origin
 from core.workspace import Workspace
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
@@ -42,8 +46,8 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (TokenizerOptions(part="report", tokenizer="nosuch", dataset="neither"), "There is no tokenizer named 'nosuch'"),
     (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
     (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
-    (SynthesizeOptions(voice_model="run:nosuch"), "There is no run named 'nosuch'"),
-    (SynthesizeOptions(voice_model="nosuch"), "'nosuch' names no model"),
+    (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
+    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' names no model"),
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
@@ -113,3 +117,67 @@ def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
     for folder in (tmp_path / "none", tmp_path):
         with pytest.raises(UserError, match="holds no recogniser"):
             asked.check(workspace, *chosen(str(folder)))
+
+
+@pytest.fixture
+def speaking(workspace: Workspace) -> Workspace:
+    """A base of two languages and one voice, and an export of it that speaks a third; no weights."""
+    base, export = workspace.models / "tiny", workspace.exports / "first"
+    for folder, languages in ((base, ("en", "fr")), (export / FRONT_END, ("en", "fr", "am"))):
+        folder.mkdir(parents=True)
+        entries = {code: {"tokenizer": "am.json" if code == "am" else "tokenizer.json"} for code in languages}
+        (folder / "front_end.json").write_text(json.dumps({"languages": entries}))
+    (base / "voices").mkdir()
+    (base / "voices" / "anna.ogg").touch()
+    origin = Origin("tiny", "tiny", "", 10, 10, "")
+    write_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
+    return workspace
+
+
+@pytest.mark.parametrize(("options", "message", "hint"), [
+    (SynthesizeOptions(text="ሰላም", language="am"), r"base:tiny does not speak Amharic \(am\)", "en, fr"),
+    (SynthesizeOptions(text=" "), "There is no text to speak", "--text"),
+    (SynthesizeOptions(text="hello", voice="bob"), "'bob' is neither a voice of base:tiny", "anna"),
+    (CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"), ("so", "nabad"))),
+     r"export:first does not speak Somali \(so\)", "am, en, fr"),
+    (CompareOptions(finetuned="export:first", voice="bob"), "'bob' is neither a voice", "anna"),
+    (CompareOptions(), "There is no finetuned model to compare with", "run:ID"),
+])
+def test_what_no_model_speaks_is_refused_at_once(speaking: Workspace, options: Options, message: str,
+                                                 hint: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        check(speaking, options)
+    assert hint in caught.value.hint
+
+
+def test_what_a_model_speaks_is_not_refused(speaking: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "me.wav").touch()
+    for options in (SynthesizeOptions(text="hello", language="fr", voice="anna"),
+                    SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
+                    CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
+        assert check(speaking, options) == ()
+
+
+def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -> None:
+    (workspace.exports / "first").mkdir()
+    with pytest.raises(UserError, match="already an export named 'first'"):
+        check(workspace, ExportOptions(run="run:r", export="first"))
+    with pytest.raises(UserError, match="already an export named 'first'"):
+        asked.check(workspace, "doctor", DoctorOptions(part="model", restore="first"))
+    with pytest.raises(UserError, match="'base:tiny' is not a run to export"):
+        check(workspace, ExportOptions(run="base:tiny", export="second"))
+
+
+def test_a_name_that_a_living_export_will_take_is_refused_at_once(workspace: Workspace) -> None:
+    making = create(workspace, "export", ExportOptions(run="run:r", export="second"))
+    Journal(making.journal).append(Queued())
+    lock = FileLock.take(making.lock)
+    assert lock is not None
+    with pytest.raises(UserError, match=f"{making.id} is making an export named 'second'"):
+        check(workspace, ExportOptions(run="run:r", export="second"))
+    with pytest.raises(UserError, match="no run named 'r'"):
+        check(workspace, ExportOptions(run="run:r", export="third"))
+    lock.close()
+    Journal(making.journal).append(Failed("no"))
+    with pytest.raises(UserError, match="no run named 'r'"):
+        check(workspace, ExportOptions(run="run:r", export="second"))
