@@ -51,9 +51,12 @@ class View:
         return next((state for state in self.jobs if state.id == name), None)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs, or of any, to show when none is chosen: one that runs, waits, else the last begun."""
+        """The job of these verbs, or of any, to show when none is chosen: one that runs, waits, else the last begun.
+
+        Begun is also what failed, since it says why; but not a training that was stopped before its first step.
+        """
         found = [state for state in self.jobs if state.verb in verbs or not verbs]
-        begun = [state for state in found if state.status != "skipped"]
+        begun = [state for state in found if state.status != "skipped" and not _is_empty(state)]
         runs = (state for state in found if state.status in ("running", "stopping"))
         return next(iter((*runs, *(state for state in found if state.alive), *begun, *found)), None)
 
@@ -73,6 +76,11 @@ class View:
         if gone := self.gone(field):
             return {"choices": [(f"{gone} (gone)", gone), *offered], "value": gone}
         return {"choices": offered, "value": shown.id if shown else None}
+
+
+def _is_empty(state: JobState) -> bool:
+    """Whether a training was stopped with nothing to show and nothing to go on from."""
+    return state.verb == "train" and state.status == "stopped" and not state.steps and not state.checkpoints
 
 
 Render = Callable[[View], object]

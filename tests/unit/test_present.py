@@ -346,6 +346,15 @@ def test_what_never_began_gives_way_to_older_results_and_what_runs_to_what_waits
     assert View("train", {}, (waits, older)).newest("train") == waits
 
 
+def test_a_training_stopped_before_its_first_step_is_not_the_one_to_show() -> None:
+    older, empty, failed = (JobState(job(), status) for status in ("finished", "stopped", "failed"))
+    stopped = JobState(job(), "stopped", steps=steps(1))
+    assert View("train", {}, (empty, older)).newest("train") == older
+    assert View("train", {}, (empty,)).newest("train") == empty
+    for shown in (stopped, failed):
+        assert View("train", {}, (empty, shown, older)).newest("train") == shown
+
+
 def test_what_is_heard_blind_is_so_until_somebody_uncovers_it(tmp_path: Path) -> None:
     path = tmp_path / "votes.jsonl"
     assert not votes.is_covered(path, "a")

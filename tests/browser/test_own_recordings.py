@@ -1,0 +1,68 @@
+"""Start while own recordings are being learnt: a reload shows them, and what was said goes when the chain ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from core import demo
+from core.job.directory import Job
+from core.job.journal import Finished, Queued, Started, Stopped
+from core.job.locks import FileLock
+from core.workspace import Workspace
+from tests.browser import scenes
+from tests.serving import App, served
+from ui import teach
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., Page]
+RECORDINGS, LENGTH = "mine (300 clips)", "A quick try (too short to speak well)"
+
+
+@dataclass
+class Scene:
+    """A quick try of own recordings, in its training, which lives until `end`."""
+
+    app: App
+    training: Job
+    lock: FileLock
+
+    def end(self) -> None:
+        scenes.append(self.training, Stopped("Stopped after step 40 of 100, which is saved."))
+        self.lock.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    workspace = Workspace.open(tmp_path_factory.mktemp("own"))
+    scenes.dataset(workspace, "mine")
+    *before, training = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", "mine", teach.QUICK))
+    for job in before:
+        scenes.append(job, Queued(), Started(1, 1), Finished({}))
+    scenes.train(training, 40, 100)
+    lock = FileLock.take(training.lock)
+    assert lock is not None
+    with served(workspace.path) as app:
+        yield Scene(app, training, lock)
+
+
+
+def test_a_reload_shows_what_is_learnt_and_a_notice_ends_with_it(scene: Scene, open_page: Visit) -> None:
+    page = open_page(scene.app.url)
+    for _ in range(2):
+        expect(page.locator("#start-dataset input")).to_have_value(RECORDINGS)
+        expect(page.locator("#start-length input")).to_have_value(LENGTH)
+        page.reload()
+    expect(page.locator("#start-dataset input")).to_have_value(RECORDINGS)
+    page.locator("#start-dataset input").click()
+    page.locator("#start-dataset [role=option]").filter(has_text=teach.DEMO_LABEL).click()
+    notice = page.locator(".notice.info", has_text="It finishes its step")
+    page.locator("#start-stop").click()
+    expect(notice).to_be_visible()
+    scene.end()
+    expect(page.locator("#chain")).to_contain_text("Stopped after step 40 of 100")
+    expect(notice).to_have_count(0)
+    expect(page.locator("#start-dataset input")).to_have_value(teach.DEMO_LABEL)  # a person's choice stays
