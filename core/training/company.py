@@ -29,6 +29,7 @@ from config.errors import UserError
 from core.job.reporter import StopRequested
 from core.training.divisible import number_of_processes
 from core.training.fitting import Setting
+from core.training.watching import watched
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 
@@ -49,8 +50,8 @@ class Company:
 
     def join(self, model: SpeechModel, *, may_skip: bool = False) -> None:
         """Share the gradients of what `model` trains from now on; `may_skip`: a pass need not reach all of it."""
-        self._wrapped = DistributedDataParallel(_Forward(model, may_skip), broadcast_buffers=False,
-                                                init_sync=False, find_unused_parameters=may_skip)
+        self._wrapped = DistributedDataParallel(_Forward(model, may_skip), broadcast_buffers=False, init_sync=False,
+                                                process_group=self._passing, find_unused_parameters=may_skip)
 
     def losses(self, *given: Any, **named: Any) -> Losses:
         """`SpeechModel.losses` of a part of this process's share; its gradients stay here until `share_gradients`."""
@@ -147,7 +148,8 @@ def gathering(processes: int, device: torch.device, workspace: Workspace) -> Ite
          number_of_processes(processes), device)
     company = Company(started)
     try:
-        yield company
+        with watched(started):
+            yield company
         company.tell(END)
     except StopRequested:
         company.tell(END)

@@ -1,0 +1,47 @@
+"""A process that waits for a dead one is ended, with the reason; one that hears of it in time is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = """
+import subprocess, sys, threading
+from core.training.watching import watched
+others = [subprocess.Popen([sys.executable, "-c", code]) for code in {others!r}]
+print(others[-1].pid, flush=True)
+with watched(others, grace={grace}):
+    threading.Event().wait({wait})
+print("left", [other.poll() for other in others], flush=True)
+for other in others:
+    other.kill()
+"""
+SLEEPS = "import time; time.sleep(60)"
+
+
+def outcome(others: list[str], grace: float, wait: float) -> subprocess.CompletedProcess[str]:
+    code = RUN.format(others=others, grace=grace, wait=wait)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=50,
+                          check=False)
+
+
+def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
+    found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=40)
+    assert found.returncode == 1
+    assert "ended (exit code 7)" in found.stderr
+    assert "left" not in found.stdout
+    # The standard output of the sleeping process is ours: `run` came back, so it is closed, and the process is gone.
+
+
+def test_who_hears_of_it_within_the_grace_is_left_alone() -> None:
+    found = outcome(["import sys; sys.exit(7)"], grace=30, wait=2.5)
+    assert found.returncode == 0, found.stderr
+    assert "left [7]" in found.stdout
+
+
+def test_nobody_is_ended_while_all_live() -> None:
+    found = outcome([SLEEPS], grace=0.0, wait=2.5)
+    assert found.returncode == 0, found.stderr
+    assert "left [None]" in found.stdout
