@@ -34,9 +34,9 @@ def _watch(others: Sequence[subprocess.Popen[bytes]], over: threading.Event, gra
     while not over.wait(_EVERY_S):
         codes = [code for process in others if (code := process.poll()) is not None]
         if codes and not over.wait(grace):
-            print(f"Another process of this training ended (exit code {codes[0]}), and the pass that it was to share "
-                  f"did not end within {grace:g} s. Continue goes on from the last checkpoint.",
-                  file=sys.stderr, flush=True)
+            sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and the pass that it was "
+                             f"to share did not end within {grace:g} s. Continue goes on from the last checkpoint.\n")
+            sys.stderr.flush()
             for process in others:
                 process.kill()
             os._exit(1)
