@@ -1,8 +1,14 @@
-"""Names of languages, by their codes."""
+"""Names of languages, by their codes, and whether a code is one at all.
+
+What is known comes from the registry of BCP 47 (https://www.iana.org/assignments/language-subtag-registry), which has
+all codes of ISO 639; the package langcodes brings it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 
 NAMES: Mapping[str, str] = {
     "am": "Amharic", "ar": "Arabic", "da": "Danish", "de": "German", "el": "Greek", "en": "English", "es": "Spanish",
@@ -11,8 +17,82 @@ NAMES: Mapping[str, str] = {
     "pt": "Portuguese", "ru": "Russian", "so": "Somali", "sv": "Swedish", "sw": "Swahili", "ti": "Tigrinya",
     "tr": "Turkish", "yo": "Yoruba", "zh": "Chinese", "zu": "Zulu",
 }
+"""What the app calls its own languages; all others have the registry's name."""
+
+_NEAR = 5  # codes that are named for one that is none
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A language of the registry. `usual`: the code that is to be used for it instead; empty for none."""
+
+    name: str
+    usual: str
 
 
 def language_name(code: str) -> str:
-    """Such as "Amharic"; the code itself when it has no name here."""
-    return NAMES.get(code, code)
+    """Such as "Amharic"; the code itself when nothing is known of it."""
+    if code in NAMES or len(code) > 3:  # a code with a region or a script says more than a name
+        return NAMES.get(code, code)
+    entry = _registry().get(code)
+    return entry.name if entry else code
+
+
+def code_of(name: str) -> str:
+    """The code of the language called `name` in English; empty when there is none."""
+    wanted = name.strip().lower()
+    own = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
+    return own or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
+
+
+def doubt(code: str) -> str:
+    """Why a code may not be the one that was meant, as a sentence; empty for one that is known, or for private use.
+
+    Private are `qaa` to `qtz` and what begins with `x-` (RFC 5646, 2.2.1 and 2.2.7).
+    """
+    import langcodes  # on use: its tables take a tenth of a second
+
+    language = code.partition("-")[0]
+    if language == "x" or (len(language) == 3 and "qaa" <= language <= "qtz"):
+        return ""
+    entry = _registry().get(language)
+    usual = entry.usual if entry else langcodes.Language.get(language).language or ""
+    if usual in _registry() and usual != language:
+        return (f"{code!r} is not the usual code of {language_name(usual)}, which is {usual!r}: a model that knows the "
+                "language knows it by that one.")
+    if entry is None:
+        return (f"{language!r} is the code of no language (ISO 639, BCP 47). Near it: {', '.join(_near(language))}. A "
+                "code of your own is best begun with x-, such as x-mine: nobody mistakes it.")
+    if not langcodes.tag_is_valid(code):
+        return f"{code!r}: {language!r} is {entry.name}; what follows is no script, region or variant of BCP 47."
+    return ""
+
+
+def _near(language: str) -> list[str]:
+    """Known codes that may have been meant, with their names: of the country that the code stands for, then as spelled.
+
+    A country is what is taken for a language most often: `jp` for Japanese, `dk` for Danish.
+    """
+    import langcodes
+    from rapidfuzz.distance import OSA
+
+    known = _registry()
+    here = language.upper() in _entries("region")
+    found = [langcodes.Language.get(f"und-{language}").maximize().language or ""] if here else []
+    found += sorted((code for code, entry in known.items() if not entry.usual and OSA.distance(code, language) == 1),
+                    key=lambda code: (code not in NAMES, len(code), code[0] != language[0], code))
+    return [f"{code} ({language_name(code)})" for code in dict.fromkeys(found) if code in known][:_NEAR]
+
+
+def _registry() -> Mapping[str, _Entry]:
+    """All languages by their codes."""
+    return _entries("language")
+
+
+@cache
+def _entries(kind: str) -> Mapping[str, _Entry]:
+    """What the registry has of a kind, by its codes; not its ranges for private use."""
+    from langcodes.registry_parser import parse_registry
+
+    return {one["Subtag"]: _Entry(one["Description"][0], one.get("Preferred-Value", ""))
+            for one in parse_registry() if one["Type"] == kind and ".." not in one["Subtag"]}

@@ -12,13 +12,13 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo
 
-from config.languages import NAMES
+from config.languages import code_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ELSEWHERE = ("http://", "https://", "hub:", "segments:")
 AS_IS = "as-is"
 """The source of a dataset that is there, and is to stay as it stands."""
-_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}")  # of BCP 47, without its rarer parts
+_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
 
 
 def _safe_name(value: str) -> str:
@@ -42,7 +42,7 @@ def _language(value: str) -> str:
     """A language code in lower case, such as `am` or `pt-br`."""
     code = value.strip().lower().replace("_", "-")
     if not _CODE.fullmatch(code):
-        known = next((short for short, name in NAMES.items() if name.lower() == code), "")
+        known = code_of(code)
         raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
                          f"{f'`{known}`' if known else '`am`'}; a region may follow, as in `pt-br`")
     return code

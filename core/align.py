@@ -15,6 +15,7 @@ import numpy as np
 
 from config.errors import UserError
 from config.schema import AlignOptions
+from core.dataset import languages
 from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
@@ -53,6 +54,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         said.check_text(Path(options.text))
     cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
                     _settings(options), finish_of(options), options.recogniser)
+    languages.tell_doubt(options.language, reporter)
     there = cutter.there()
     if there is not None:
         return {**_report(there), "state": "already there"}

@@ -18,7 +18,7 @@ import torch
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import compute
-from core.dataset import measuring, token_fit
+from core.dataset import languages, measuring, token_fit
 from core.dataset.clip_index import ClipIndex
 from core.dataset.importing import import_dataset
 from core.dataset.languages import named
@@ -71,6 +71,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
 def _tell_known(options: PrepareOptions, front_end: FrontEnd, reporter: Reporter) -> None:
     """Say what recordings in a language of the base are good for; it reads their texts as it always did."""
     if options.language not in front_end.base_languages:
+        languages.tell_doubt(options.language, reporter)
         return
     known = f"The model {options.model!r} speaks {named(options.language)} already"
     if options.rules:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.schema import ClipOptions, SegmentOptions
+from core.dataset import languages
 from core.incoming import sources
 from core.job.journal import Plan, Result
 from core.job.reporter import Reporter, counted, stage
@@ -22,6 +23,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
     limits = cutting.limits_of(options)
     cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "cut",
                     {**cut_settings(options), "threshold": options.threshold}, finish_of(options))
+    languages.tell_doubt(options.language, reporter)
     there = cutter.there()
     if there is not None:
         return {**cutting.report(there), "state": "already there"}

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from config.errors import UserError
-from config.languages import language_name
+from config.languages import doubt, language_name
+from core.job.journal import Warned
+from core.job.reporter import Reporter
 
 
 def named(code: str) -> str:
     """Such as `English (en)`."""
     return f"{language_name(code)} ({code})"
+
+
+def tell_doubt(code: str, reporter: Reporter) -> None:
+    """Warn of a code that may not be the one that was meant; it is taken all the same, for people have their own."""
+    if said := doubt(code):
+        reporter.emit(Warned(said))
 
 
 def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:

@@ -1,0 +1,67 @@
+"""A code that is no language's is told, with those near it; one that is known or private is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_data import AMHARIC, Recorder, SmallFamily, base, write_dataset
+
+from config.errors import UserError
+from config.languages import NAMES, code_of, doubt, language_name
+from config.loading import parse_options
+from config.schema import PrepareOptions
+from core import prepare
+from core.workspace import Workspace
+from data.manifest import load
+
+
+@pytest.mark.parametrize("code", [*NAMES, "wal", "gez", "sgw", "nb", "fil", "cmn", "pt-br", "zh-hant", "ar-eg", "mul",
+                                  "qaa", "qqq", "qtz", "x-mine"])
+def test_what_is_known_or_private_is_not_doubted(code: str) -> None:
+    assert doubt(code) == ""
+
+
+@pytest.mark.parametrize(("code", "near"), [
+    ("jp", "Near it: ja (Japanese), "), ("dk", "Near it: da (Danish), "), ("cn", "Near it: zh (Chinese), "),
+    ("zz", "zu (Zulu)"), ("yyb", "ybb (Yemba)"),
+])
+def test_what_is_no_code_is_told_with_those_near_it(code: str, near: str) -> None:
+    said = doubt(code)
+    assert said.startswith(f"{code!r} is the code of no language")
+    assert near in said
+
+
+@pytest.mark.parametrize(("code", "usual"), [("eng", "'en'"), ("amh", "'am'"), ("iw", "'he'"), ("swa-ke", "'sw'")])
+def test_an_unusual_code_is_told_with_the_usual_one(code: str, usual: str) -> None:
+    assert usual in doubt(code)
+
+
+def test_a_script_or_region_that_is_none_is_told() -> None:
+    assert "no script, region or variant" in doubt("en-qq1x")
+
+
+def test_languages_have_the_names_of_the_registry() -> None:
+    assert language_name("wal") == "Wolaytta"
+    assert code_of("wolaytta") == "wal"
+    assert (language_name("ms"), language_name("el")) == ("Malay", "Greek")
+    assert (language_name("zz"), language_name("pt-br")) == ("zz", "pt-br")
+    assert code_of("no such language") == ""
+
+
+def test_a_dataset_of_an_unknown_code_is_prepared_with_a_warning(
+        tmp_path: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "family", lambda name: SmallFamily())
+    base().save(workspace.models / "tiny")
+    source = write_dataset(tmp_path / "in", AMHARIC[:2])
+    told = {code: Recorder() for code in ("jp", "x-mine")}
+    for code, recorder in told.items():
+        prepare.run(PrepareOptions(source=str(source), dataset=code, language=code), workspace, recorder)
+        assert load(workspace.dataset(code)).card.language == code
+    assert "Near it: ja (Japanese)" in told["jp"].warnings
+    assert "code" not in told["x-mine"].warnings
+
+
+def test_a_language_written_by_its_name_is_told_its_code() -> None:
+    with pytest.raises(UserError, match="such as `wal`"):
+        parse_options(PrepareOptions, {"language": "Wolaytta"})
