@@ -42,7 +42,7 @@ from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from models.base import ExportFile
 
-_STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. Resume goes on, with the "
+_STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. The job can continue, with the "
             "certificate where that was made.")
 _WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
 README, EXAMPLE, SAMPLES = "README.md", "load_example.py", "samples"

@@ -80,11 +80,11 @@ def claim(job: Job, *, resuming: bool = False) -> FileLock:
         now = JobReader(job).state(worker_alive=False)
         if resuming and not now.resumable:
             raise UserError(
-                f"{job.id} cannot be resumed: it is {now.status}.",
-                "Only a run that was stopped, failed or crashed can be resumed; start a new one.",
+                f"{job.id} cannot be continued: it is {now.status}.",
+                "Only a run that was stopped, failed or crashed can be continued; start a new one.",
             )
         if not resuming and now.status != "created":
-            raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
+            raise UserError(f"{job.id} has already run: it is {now.status}.", "Continue it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
         _append(job, Queued())
@@ -159,7 +159,7 @@ def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
     except OSError as error:
         raise UserError(
             f"The worker of {job.id} could not be started: {shlex.join(command)}: {error.strerror}.",
-            "Free some memory or disk space, then resume the job.",
+            "Free some memory or disk space, then continue the job.",
         ) from error
     finally:
         lock.close()

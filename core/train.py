@@ -96,7 +96,7 @@ def _step(trainer: Trainer, reporter: Reporter) -> StepLosses:
         return trainer.take_step()
     except Diverged as fault:
         found = checkpoint.steps(reporter.directory)
-        left = (f"The run stopped on its last good checkpoint, of step {found[-1]}: resume goes on from there."
+        left = (f"The run stopped on its last good checkpoint, of step {found[-1]}: it can continue from there."
                 if found else "No checkpoint was saved yet.")
         raise UserError(f"{fault.message} {left}", fault.hint) from fault.__cause__
 
@@ -136,7 +136,7 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
     best = ranked.best
     assert best is not None
     tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
-                             "certificate is missing; resume makes it.")
+                             "certificate is missing; continue the run to make it.")
     with stage(reporter, "certificate"):
         folder = checkpoint.folder_of(run, best)
         made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell)

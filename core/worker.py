@@ -50,10 +50,10 @@ MODULES: Mapping[str, str] = {
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does
 _SIGNAL_HINT = {
-    signal.SIGKILL: "Most often the machine ran out of memory. Close other programs and resume it, "
+    signal.SIGKILL: "Most often the machine ran out of memory. Close other programs and continue it, "
                     "or start it anew with a smaller batch.",
 }
-_CRASH_HINT = "The log's last lines may say why; then resume it."
+_CRASH_HINT = "The log's last lines may say why; then continue it."
 _INTERRUPTED = "Interrupted before the step was finished."
 
 
@@ -161,9 +161,9 @@ def _verb(name: str, verbs: Mapping[str, Verb] | None) -> Verb:
 def _hint(error: Exception) -> str:
     """What to do about an error that no one foresaw."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "The memory is full. Close other programs and resume it, or start it anew with a smaller batch."
+        return "The memory is full. Close other programs and continue it, or start it anew with a smaller batch."
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk is full. Free some space, then resume it."
+        return "The disk is full. Free some space, then continue it."
     return "This is a fault of Lisan itself: please report it with the traceback."
 
 

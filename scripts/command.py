@@ -10,6 +10,7 @@ import argparse
 import io
 import json
 import math
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
         else:
             job = jobs.create(workspace, verb, options, after=asked.check(workspace, verb, options),
                               name=given.name if resumable else None)
-        return run_job(job, resuming=resuming, as_json=given.json) or grade(jobs.state(job))
+        return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(jobs.state(job))
     except UserError as error:
         code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED
         return _refuse(error, code, given.json)
@@ -92,15 +93,28 @@ def _take_any_letter() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
-    """Run `job` in this process, with a line for each event; the exit code."""
+def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_json: bool = False) -> int:
+    """Run `job` in this process, with a line for each event; the exit code.
+
+    `resumable`: its script takes `--resume`. Messages say "continue" as the page's button does; the last line says how.
+    """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
     code = worker.run(job, jobs.claim(job, resuming=resuming), listener=console.show)
     console.end_line()
+    state = jobs.state(job)
+    if state.resumable:
+        console.say(f"To continue it: {continuing(job, resumable)}")
     if as_json:
-        sys.stdout.write(json_line(jobs.state(job)) + "\n")
+        sys.stdout.write(json_line(state) + "\n")
     return code
+
+
+def continuing(job: Job, resumable: bool) -> str:
+    """The command that goes on with a job: by its own script in the terminal, or in the background."""
+    where = ("--workspace", str(job.workspace.path))
+    words = (f"scripts.{job.verb}", *where, "--resume") if resumable else ("scripts.jobs", *where, "resume")
+    return shlex.join(("python", "-m", *words, job.id))
 
 
 def json_line(state: JobState) -> str:
@@ -122,7 +136,7 @@ def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> arg
     parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
     if resumable:
-        parser.add_argument("--resume", metavar="ID", help="go on with a run that was stopped, failed or crashed")
+        parser.add_argument("--resume", metavar="ID", help="continue a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if issubclass(model, TrainOptions):
         preset.add_arguments(parser)

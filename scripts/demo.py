@@ -39,7 +39,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     made = demo.chain(workspace)
     made += _afterwards(workspace, made[-1])
     for job in made:
-        code = run_job(job)
+        code = run_job(job, resumable=job.verb == "train")
         if code != 0:
             return code
     states = [jobs.state(job) for job in made]

@@ -80,7 +80,7 @@ def _mover(direction: places.Direction) -> Action:
 
 _HELP: Mapping[str, str] = {
     "stop": "let it finish its step and save; one that waits is taken out of the queue",
-    "force-stop": "end its process now", "resume": "go on with one that was stopped, failed or crashed",
+    "force-stop": "end its process now", "resume": "continue one that was stopped, failed or crashed",
 }
 ACTIONS: Mapping[str, Action] = {"stop": _stop, "force-stop": _force_stop, "resume": _resume}
 MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(places.Direction)}

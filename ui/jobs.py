@@ -28,7 +28,7 @@ def build(page: Page) -> None:
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
         stop = gr.Button("Stop", size="md", scale=0, min_width=110)
         force = gr.Button("Force stop", variant="stop", size="md", scale=0, min_width=110)
-        resume = gr.Button("Resume", size="md", scale=0, min_width=110)
+        resume = gr.Button("Continue", size="md", scale=0, min_width=110)
         earlier = gr.Button("Earlier", size="md", scale=0, min_width=110, elem_id="job-earlier")
         later = gr.Button("Later", size="md", scale=0, min_width=110, elem_id="job-later")
     notice = gr.HTML(elem_classes="notices")

@@ -40,7 +40,7 @@ def _lay_out_getting(page: Page, family: Family) -> None:
     with gr.Row(elem_classes="controls"):
         get = gr.Button("Get it", variant="primary", size="md", scale=0, min_width=160, elem_id=f"get-{family.name}")
         stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id=f"stop-{family.name}")
-        resume = gr.Button("Resume", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
+        resume = gr.Button("Continue", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
     live = page.live

@@ -62,7 +62,7 @@ def _lay_out_run(page: Page) -> _Run:
     with gr.Row(elem_classes="controls"):
         page.run.render()
         stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
-        resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
+        resume = gr.Button("Continue", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
         force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
     with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
         gr.HTML(present.notice("This ends the process at once. Steps that were not saved in a checkpoint are lost."))

@@ -189,7 +189,7 @@ def stop_words(state: JobState) -> str:
         lost = "no step is lost" if state.steps else "nothing was trained yet"
         return f"It stops as soon as the model is loaded and measured; {lost}."
     if stage == "certificate":
-        return "It stops. All steps are done and saved; resume makes the certificate."
+        return "It stops. All steps are done and saved; Continue makes the certificate."
     return "It finishes its step, saves, and stops."
 
 

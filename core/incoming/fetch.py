@@ -63,7 +63,7 @@ def from_hub(order: Order, hub: Hub, workspace: Workspace, reporter: Reporter,
         raise UserError(
             f"{error.filename or target} could not be written: {error.strerror or error} "
             f"({size_text(workspace.free_bytes())} are free on that disk).",
-            "Free some disk space, then resume; what has come is kept.",
+            "Free some disk space, then continue; what has come is kept.",
         ) from error
 
 

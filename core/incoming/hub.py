@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # read when huggingface_hub is
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_RETRY_AFTER_S = 120.0
-_RESUME = "What has come is kept: resume the job when the network is back."
+_RESUME = "What has come is kept: continue the job when the network is back."
 _TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
 
 
@@ -198,7 +198,7 @@ class Hub:
             as_whom = "as the owner of the token in HF_TOKEN" if self.token else f"in a browser; then {make_token}"
             return UserError(
                 f"{repository} is gated: its owner gives it to those who accept its terms.",
-                f"Open {page} and accept them {as_whom}. Then resume.",
+                f"Open {page} and accept them {as_whom}. Then continue.",
             )
         if "Invalid credentials" in response.headers.get("X-Error-Message", "") and self.token:
             return UserError(f"{self.host} does not accept the token in HF_TOKEN ({status}).",

@@ -27,7 +27,7 @@ from core.library.model_record import Hasher, hash_file
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
 from data.kept import Kept
 
-STOPPED = "Stopped before the dataset was written. What has come is kept: resume it, or start it again."
+STOPPED = "Stopped before the dataset was written. What has come is kept: continue it, or start it again."
 _STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
 
 

@@ -29,7 +29,7 @@ _POLL_S = 0.1
 _RATE_WINDOW_S = 15.0
 _TELL_S, _TELL_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
 _USEFUL = 1 << 20  # bytes; a connection that brought so many was no failure
-_STOPPED = "Stopped. What has come is kept: resume it, or start it again."
+_STOPPED = "Stopped. What has come is kept: continue it, or start it again."
 
 
 class Server(Protocol):

@@ -93,7 +93,7 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
 def check_free(workspace: Workspace, name: str) -> None:
     """Raise `UserError` when there is a run `name` already."""
     if resolve_inside(workspace.runs, name).exists():
-        raise UserError(f"A run named {name!r} is already there.", "Choose another name, or resume that run.")
+        raise UserError(f"A run named {name!r} is already there.", "Choose another name, or continue that run.")
 
 
 def load(workspace: Workspace, name: str) -> Job:

@@ -77,7 +77,7 @@ def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
             if state.status == "skipped":  # the reason is the job that broke the chain, not the one between
                 raise NotBegun(state.message, state.hint)
             raise NotBegun(f"{name} {_PAST[state.status]}, and this job needs what it makes.",
-                           f"Mend what it says and resume {name}: what waits for it goes on by itself.")
+                           f"Mend what it says and continue {name}: what waits for it goes on by itself.")
         if not state.ended and not reader.job.directory.is_dir():
             raise _deleted(name)
         if state.status == "created":

@@ -18,7 +18,7 @@ from core.job.state import Fold, JobState
 from core.workspace import Workspace
 
 _NEVER_REPORTED = "The worker ended without a word: it was killed, or the machine went down."
-_CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
+_CRASH_HINT = "Continue it; if it happens again, read the log and watch the memory."
 
 
 class JobReader:

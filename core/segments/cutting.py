@@ -30,7 +30,7 @@ from data.cuts import Limits
 from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
 from data.loudness import Finish, finished
 
-STOPPED = "Stopped. Recordings that are done are kept: resume it, or start it again."
+STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it again."
 
 
 @dataclass(frozen=True)

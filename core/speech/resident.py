@@ -206,7 +206,7 @@ def _start(residence: Residence, job: Job, command: Sequence[str]) -> subprocess
     except OSError as error:
         raise UserError(
             f"The process that speaks could not be started: {shlex.join(words)}: {error.strerror}.",
-            "Free some memory or disk space, then resume the job.",
+            "Free some memory or disk space, then continue the job.",
         ) from error
     finally:
         lock.close()

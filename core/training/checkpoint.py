@@ -94,7 +94,7 @@ def check_room(run: Path, voice: VoiceModel, state: TrainerState) -> None:
         raise UserError(
             f"The checkpoint of step {state.step} was not begun: {run / FOLDER} has {size_text(free)} ({free:,} bytes) "
             f"free, {size_text(wanted)} ({wanted:,} bytes) are wanted. {_intact(run)}",
-            "Free some space, then resume the run.",
+            "Free some space, then continue the run.",
         )
 
 
@@ -129,7 +129,7 @@ def load_state(run: Path, step: int) -> TrainerState:
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
     return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
-                        tensor_files.read(folder / _TENSORS, "Delete this checkpoint and resume from the one before."),
+                        tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
                         Patience(**numbers.get("patience", {})))
 
@@ -227,5 +227,5 @@ def _unsaved(run: Path, voice: VoiceModel, state: TrainerState, error: OSError) 
     return UserError(
         f"The checkpoint of step {state.step} could not be saved in {run / FOLDER}: {error.strerror}"
         f"{f' (about {size_text(wanted)} needed, {size_text(free)} free)' if full else ''}. {_intact(run)}",
-        f"{'Free some space' if full else 'Check that the workspace can be written'}, then resume the run.",
+        f"{'Free some space' if full else 'Check that the workspace can be written'}, then continue the run.",
     )

@@ -220,4 +220,4 @@ def _told(others: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             raise
         code = f" (exit code {dead[0]})" if dead else ""
         raise UserError(f"Another process of this training ended{code}: the steps cannot be shared any more.",
-                        "The log's last lines may say why. Resume goes on from the last checkpoint.") from error
+                        "The log's last lines may say why. The run can continue from its last checkpoint.") from error

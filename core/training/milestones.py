@@ -90,7 +90,7 @@ class Milestones:
         if self.reporter.stop_requested():
             self.announce()
             raise StopRequested(f"Stopped after step {self.trainer.step} of {self.options.steps}, which is saved; "
-                                "resume goes on from there.")
+                                "the run can continue from there.")
 
     def exhausted(self) -> bool:
         """Whether the validations lately brought nothing, so that the training ends here."""
@@ -240,7 +240,7 @@ class Milestones:
             audio.save(target, item.waveform, item.sample_rate)
         except OSError as error:
             raise UserError(f"The sample {target} could not be written: {error.strerror}.",
-                            "Free some space, then resume the run; the checkpoint is intact.") from error
+                            "Free some space, then continue the run; the checkpoint is intact.") from error
         error_value = item.verdict.error if item.verdict else None
         self.reporter.emit(SampleMade(step, item.language, item.text, path.as_posix(), error_value))
 

@@ -50,7 +50,7 @@ def read(run: Path) -> Ranking:
         known = {int(step): float(value) for step, value in values["values"].items()}
         return Ranking(str(values["measure"]), values["best"], known)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "Delete it and resume: the last checkpoint is measured again."
+        hint = "Delete it and continue the run: the last checkpoint is measured again."
         raise UserError(f"{path} is damaged: {error!r}.", hint) from error
 
 
@@ -65,7 +65,7 @@ def write(run: Path, ranking: Ranking) -> None:
             os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        hint = "Free some space, then resume the run."
+        hint = "Free some space, then continue the run."
         raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error
 
 

@@ -56,8 +56,8 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
                          for name in changed)
         raise UserError(
             f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
-            f"Put these values back and resume, or start a new run with yours on its weights: {_adopting(run, step)}. "
-            "Nothing was changed.",
+            f"Put these values back and continue, or start a new run with yours on its weights: {_adopting(run, step)}."
+            " Nothing was changed.",
         )
 
 
@@ -74,7 +74,7 @@ def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str)
         return
     now = records.read(path, ExtensionRecord).origin
     then = records.read(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
-    hint = (f"Put the extension that it began with back and resume, or start a new run on its weights: "
+    hint = (f"Put the extension that it began with back and continue, or start a new run on its weights: "
             f"{_adopting(run, step)}.")
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made anew for another base model: {now.base_hash[:12]} "
@@ -95,7 +95,7 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
             f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
             f"features or ids changed, or some cannot be read any more ({data.content[:12]}, wanted "
             f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
-            "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
+            "Prepare it again with the model that it was prepared with, then continue; or start a new run on its "
             f"weights: {_adopting(run, state.step)}.")
 
 

@@ -189,5 +189,5 @@ def _other_checkpoint(folder: Path) -> str:
         return f"There is no other whole checkpoint in {folder.parent}; start the training anew."
     step = records.read(others[0] / records.CHECKPOINT, CheckpointRecord).step
     run = folder.parent.parent.name
-    return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and resume the run, "
+    return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and continue the run, "
             f"which then goes on from step {step}.")

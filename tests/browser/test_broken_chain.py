@@ -46,7 +46,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     scenes.append(newer[2], Queued(), Started(1, 1), Failed("The dataset has no text.", "Give it some.", "", 1))
     why = f"{newer[2].id} failed, and this job needs what it makes."
     for job in (*newer[3:], listening):
-        scenes.append(job, Queued(), Skipped(why, "Mend what it says and resume it."))
+        scenes.append(job, Queued(), Skipped(why, "Mend what it says and continue it."))
     with served(workspace.path) as app, served(workspace.path) as other:
         yield Scene(app, other, newer[2].id)
 

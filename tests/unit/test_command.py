@@ -147,6 +147,8 @@ def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Pat
 @pytest.mark.usefixtures("fake_train")
 def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     assert invoke(workspace, "--extension", "wrong", "--name", "mine") == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"To continue it: python -m scripts.train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
         invoke(workspace, "--resume", "mine")  # with --device
     where = ["--workspace", str(workspace.path), "--resume"]
@@ -158,6 +160,14 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
     assert command.main("train", [*where, "other", "--json"], resumable=True) == 1
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
+
+
+def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(workspace: Workspace):
+    job = jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    said = command.continuing(job, resumable=False).split()
+    assert said[:3] == ["python", "-m", "scripts.jobs"]
+    given = scripts_jobs.build_parser().parse_args(said[3:])
+    assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
 
 
 def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,

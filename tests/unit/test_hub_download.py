@@ -132,7 +132,7 @@ def test_tries_are_bounded_and_what_came_is_kept(served, workspace, recorder):
     served.fault(T3, drop_after=10_000)
     error = failing(served, workspace, recorder)
     assert f"{T3} (of which" in error.message
-    assert "resume" in error.hint
+    assert "continue" in error.hint
     kept = (partial(workspace) / T3).read_bytes()
     assert kept == FILES[T3][:40_000]  # four tries
     served.faults.clear()

@@ -140,7 +140,7 @@ def test_stopping_what_has_ended_changes_nothing(workspace: Workspace):
     jobs.stop(job)
     jobs.force_stop(job)
     assert job.journal.read_bytes() == before
-    with pytest.raises(UserError, match="cannot be resumed: it is finished"):
+    with pytest.raises(UserError, match="cannot be continued: it is finished"):
         jobs.resume(job, command=COMMAND)
 
 
@@ -281,7 +281,7 @@ def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
     state = jobs.wait(second, PATIENCE_S)
     assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
     assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Mend what it says and resume {first.id}: what waits for it goes on by itself."
+    assert state.hint == f"Mend what it says and continue {first.id}: what waits for it goes on by itself."
 
 
 def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):

@@ -198,7 +198,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
     monkeypatch.setattr("core.training.fitting._time", lambda trainer: 1.0)
     listener = Listener(world.runs / "breaks")
     options = train_options(checkpoint_every=2, judged_sentences=0, steps=30)
-    with pytest.raises(UserError, match=r"The run stopped on its last good checkpoint, of step 2: resume") as caught:
+    with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can continue") as caught:
         train.run(options, world, listener)
     assert "lower learning rates" in caught.value.hint
     assert checkpoint.steps(listener.directory)[-1] == 2

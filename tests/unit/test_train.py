@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monke
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert "MB needed" in caught.value.message
     assert "The checkpoint of step 4 is intact." in caught.value.message
-    assert "Free some space, then resume" in caught.value.hint
+    assert "Free some space, then continue" in caught.value.hint
     assert [path.name for path in (world.runs / "one" / "checkpoints").iterdir() if path.is_dir()] == ["step-000004"]
     assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
 
@@ -278,7 +278,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
-    assert "Put these values back and resume, or start a new run" in caught.value.hint
+    assert "Put these values back and continue, or start a new run" in caught.value.hint
     assert "--adopt-weights run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 
