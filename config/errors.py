@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class UserError(Exception):
     """A fault in what the user gave, with the thing, the value seen and wanted, and a hint.
@@ -13,3 +15,9 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def listed(names: Sequence[str], most: int = 12, otherwise: str = "none") -> str:
+    """The first `most` names, and how many more there are; `otherwise` where there are none."""
+    more = len(names) - most
+    return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or otherwise

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from config.errors import UserError
+from config.errors import UserError, listed
 from config.schema import Name
 
 _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
@@ -169,14 +172,26 @@ class Workspace:
 
 def _names(folder: Path) -> list[str]:
     """Folders in `folder`, sorted; those that start with a dot are being written."""
-    if not folder.is_dir():
-        return []
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry.name for entry in _folders(folder))
+
+
+def _folders(folder: Path) -> Iterator[os.DirEntry[str]]:
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            yield from (entry for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _newest(folder: Path) -> list[str]:
+    """Folders in `folder`, the one that changed last first."""
+    found = []
+    for entry in _folders(folder):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            found.append((-entry.stat().st_mtime_ns, entry.name))
+    return [name for _changed, name in sorted(found)]
 
 
 def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    known = ", ".join(_names(folder)[:12]) or "none"
-    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {known}).", hint)
+    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {listed(_newest(folder))}).", hint)

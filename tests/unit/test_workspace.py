@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,18 @@ def test_something_that_is_not_there_is_named_with_what_is(tmp_path: Path, kind:
     with pytest.raises(UserError, match="cannot be a name"):
         getattr(workspace, kind)("../../x")
     assert getattr(workspace, kind)("present") == tmp_path / f"{kind}s" / "present"
+
+
+def test_of_many_the_newest_are_named_first_and_the_others_counted(tmp_path: Path):
+    workspace = Workspace.open(tmp_path)
+    for age in range(15):
+        folder = workspace.runs / f"run{(age * 7) % 15:02}"
+        folder.mkdir()
+        os.utime(folder, (1_000_000 - age, 1_000_000 - age))
+    newest = ", ".join(f"run{(age * 7) % 15:02}" for age in range(12))
+    with pytest.raises(UserError) as caught:
+        workspace.run("absent")
+    assert f"(there: {newest} and 3 more)" in caught.value.message
 
 
 def test_folders_being_written_are_not_listed(tmp_path: Path):
