@@ -17,11 +17,11 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from config.errors import UserError
+from config.errors import UserError, listed
 from core.incoming.hub import Hub, Listing, NoRevision
 from core.incoming.hub_tables import STOPPED, Give, write_tables
 from core.incoming.transfer import Meter, Patience, ask
-from core.incoming.unfinished import begun, unfinished
+from core.incoming.unfinished import begun, give_up, unfinished
 from core.incoming.unpack import SUFFIXES, unpack
 from core.job.journal import Warned
 from core.job.reporter import Reporter, size_text
@@ -122,9 +122,9 @@ def _listing(order: _Order) -> Listing:
         try:
             return order.listing(commit)
         except NoRevision:
-            shutil.rmtree(there, ignore_errors=True)
+            again = "" if give_up(there) else ", beside another job that is at work on what it has of it"
             order.reporter.emit(Warned(f"{order.address.repository} has no {commit[:12]} any more, with which this "
-                                       "import began; it begins again."))
+                                       f"import began; it begins again{again}."))
     listing = order.listing(order.address.revision or "main")
     if not _tables(listing) and not order.address.revision:
         try:
@@ -170,7 +170,7 @@ def _chosen(order: _Order, configs: list[str]) -> str:
     for name in (asked,) if asked else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
         if name in configs:
             return name
-    shown = ", ".join(sorted(configs)[:30])
+    shown = listed(sorted(configs), 30)
     raise UserError(
         f"{order.address.repository} has {len(configs)} configurations, and none is {asked or code!r}: {shown}.",
         f"Name one: {PREFIX}{order.address.repository}/CONFIG.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from core.incoming.hub import Hub
 from core.incoming.hub_dataset import Address, Brought, brought
 from core.incoming.ranged import BLOCK
 from core.incoming.transfer import Patience
+from core.incoming.unfinished import unfinished
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.workspace import Workspace
@@ -134,6 +136,38 @@ def test_it_goes_on_with_the_commit_at_which_it_began(tmp_path: Path, hub: Loopb
     with fetched(hub, tmp_path, reporter=told) as there:
         assert len(texts(there.folder)) == 1
     assert f"has no {before[:12]} any more" in told.warnings
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_at_work_keeps_what_it_has_when_the_hub_takes_its_commit_away(
+        tmp_path: Path, hub: LoopbackHub, sound: bytes) -> None:
+    told, before = Recorder(), hub.repositories["me/speech"].main
+    with fetched(hub, tmp_path) as first:
+        hub.add("me/speech", {TABLES[0]: table(sound, 50, 1)}, kind="dataset")
+        del hub.repositories["me/speech"].commits[before]
+        with fetched(hub, tmp_path, reporter=told) as second:
+            assert len(texts(second.folder)) == 1
+            assert texts(first.folder) == all_texts(43)
+    assert "beside another job" in told.warnings
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_that_fetch_the_same_at_once_have_it_whole_or_are_refused(tmp_path: Path) -> None:
+    """None may find the folder of another, which is just being deleted, as its own."""
+    def fetch(number: int) -> str:
+        try:
+            with unfinished(tmp_path / "home", {"it": "same"}, "c", "it") as home:
+                (home / "content").mkdir()
+                for name in range(20):
+                    (home / "content" / f"{name}").write_text(str(number))
+                return "".join(sorted({path.read_text() for path in (home / "content").iterdir()}))
+        except UserError:
+            return "refused"
+
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(fetch, range(40)))
+    assert all(one in (str(number), "refused") for number, one in enumerate(said))
+    assert said.count("refused") < 40
     assert list(tmp_path.iterdir()) == []
 
 
