@@ -198,7 +198,8 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
-    assert said.endswith("Saved at step 7.\n")
+    assert "Saved at step 7.\nTo continue it: python -m scripts.train " in said
+    assert said.endswith("--resume mine\n")
     assert jobs.state(job).status == "stopped"
 
 
