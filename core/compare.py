@@ -21,7 +21,7 @@ from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
-from core.speech.judges import judge_of
+from core.speech.judges import judge_of, unmeasured
 from core.speech.shelf import Shelf
 from core.speech.speak import LARGEST_GROUP, Segment, unused_controls
 from core.voice_model.loading import VoiceModel
@@ -97,10 +97,11 @@ class Comparison:
             self._speakers = {BASE: base.speaker, FINETUNED: finetuned.speaker}
             self._loaded, self._computed_in = 2 - base.kept - finetuned.kept, base.computed_in
             self.base, self.finetuned = base.speaker.model, finetuned.speaker.model
-            self._judge = judge_of(workspace, self.finetuned)
+            self.texts = options.texts or _sample_texts(workspace, self.finetuned)
+            self._judge = judge_of(workspace, self.finetuned, lambda message: reporter.emit(Warned(message)),
+                                   spoken={language for language, _ in self.texts})
         if self.base.base_hash != self.finetuned.base_hash:
             reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
-        self.texts = options.texts or _sample_texts(workspace, self.finetuned)
         self._readings = [self._read(language, text) for language, text in self.texts]
         self._announce()
 
@@ -140,7 +141,8 @@ class Comparison:
             picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
             spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, longest_s)
             note = made.reading.note or self._sameness(row)
-            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, note))
+            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, note,
+                                                unmeasured(self._judge, language)))
         return row
 
     def _sameness(self, row: Row) -> str:

@@ -7,7 +7,7 @@ from core import compute
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
 from core.speech import clips, originals, spectrogram
-from core.speech.judges import judge_of
+from core.speech.judges import judge_of, unmeasured
 from core.speech.shelf import Shelf
 from core.speech.speak import unused_controls
 from core.workspace import Workspace
@@ -34,13 +34,14 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
         clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
-        judge = judge_of(workspace, model)
+        judge = judge_of(workspace, model, lambda message: reporter.emit(Warned(message)), spoken=(options.language,))
         said = model.front_end.written_out(options.text, options.language)
         heard = originals.verdict(judge, clip.waveform, clip.sample_rate, said, options.language)
         own_error = originals.judge_error(workspace, model, judge, options.language)
         picture = f"{clips.FOLDER}/speech.png"
         spectrogram.save(reporter.directory / picture, clip.waveform, clip.sample_rate)
-    reporter.emit(clip.event(SIDE, 0, options.text, options.language, heard, picture))
+    reporter.emit(clip.event(SIDE, 0, options.text, options.language, heard, picture,
+                             unmeasured=unmeasured(judge, options.language)))
     return {
         "path": clip.path, "duration_s": round(clip.duration_s, 3), "seconds": round(clip.seconds, 3),
         "real_time_factor": round(clip.real_time_factor, 3), "segments": clip.segments, "model": model.ref,

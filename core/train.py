@@ -139,7 +139,8 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
                              "certificate is missing; continue the run to make it.")
     with stage(reporter, "certificate"):
         folder = checkpoint.folder_of(run, best)
-        made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell)
+        made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell,
+                                      warn=lambda message: reporter.emit(Warned(message)))
         certificate.write(run / certificate.FILE, made)
     if made.failed():
         reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))

@@ -147,7 +147,8 @@ def _side(state: JobState, clip: AudioMade | None, title: tuple[str, object], or
 def _score(clip: AudioMade, original: float | None) -> Html:
     """The judge's error beside its error on original recordings, so that neither is read alone."""
     if clip.error is None:
-        return paragraph("No judge for this language.", class_="small")
+        why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No judge for this language."
+        return paragraph(why, class_="small")
     beside = span("small", f"original recordings: {present.percent(original)}" if original is not None
                   else "original recordings: not measured here")
     heard = paragraph("The judge heard: ", element("q", shortened(clip.heard), lang=clip.language), class_="small")

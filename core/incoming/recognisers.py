@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
@@ -20,7 +20,7 @@ from core.incoming.hub import Hub, Listing, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.reporter import Reporter, stage
 from core.library.catalog import Family, Part, Variant
-from core.library.model_record import hash_file, read_record
+from core.library.model_record import RECORD, hash_file, read_record
 from core.workspace import Workspace
 
 BUILT_IN = "built-in"
@@ -29,19 +29,40 @@ _LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _ADAPTER = "adapter.{}.safetensors"
 _NEWEST = "main"  # what is asked for where no revision is named
-_BY_HAND = "--recogniser FOLDER; on the page: Recogniser"
 _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
 
 
+@dataclass(frozen=True)
+class Asked:
+    """By which option a verb takes a recogniser, and what the page calls that."""
+
+    option: str
+    field: str
+
+    @property
+    def language_option(self) -> str:
+        """That which says what the recogniser calls the language."""
+        return f"{self.option}-language"
+
+    @property
+    def by_hand(self) -> str:
+        return f"{self.option} FOLDER; on the page: {self.field}"
+
+
+AS_RECOGNISER, AS_JUDGE = Asked("--recogniser", "Recogniser"), Asked("--judge", "Judge")
+
+
 def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
-          hub: Hub | None = None, patience: Patience = Patience()) -> Path:  # noqa: B008  a frozen value
+          hub: Hub | None = None, patience: Patience = Patience(),  # noqa: B008  a frozen value
+          asked: Asked = AS_RECOGNISER) -> Path:
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
         return on_this_machine(Path(name))
     target = folder_of(workspace, name, revision)
+    check(target, asked)
     if _has_all(target, adapters):
         return target
-    hub = replace(hub or Hub.from_environment(), otherwise=_BY_HAND)
+    hub = replace(hub or Hub.from_environment(), otherwise=asked.by_hand)
     workspace.recognisers.mkdir(exist_ok=True)
     record = read_record(target) if target.is_dir() else None
     pinned = record.revision if record and record.revision else revision  # a language must fit what is there
@@ -105,9 +126,31 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
     """Whether nothing need be asked for: it is there, and so is the language, where it keeps languages apart."""
     if not target.is_dir():
         return False
-    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{target / 'config.json'} could not be read: {error}.", remedy(target)) from error
     by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None
     return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
+
+
+def check(folder: Path, asked: Asked = AS_RECOGNISER) -> None:
+    """Raise `UserError` where a file of a recogniser that was fetched is gone, or has not the size it came with."""
+    record = read_record(folder) if folder.is_dir() else None
+    for name, expected in record.files.items() if record else ():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"The recogniser in {folder} lacks {name}.", remedy(folder, asked))
+        if (size := path.stat().st_size) != expected.size:
+            raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
+                            f"{expected.size}.", remedy(folder, asked))
+
+
+def remedy(folder: Path, asked: Asked = AS_RECOGNISER) -> str:
+    """What to do about a recogniser that cannot be loaded; what a person put there is theirs to mend."""
+    if (folder / RECORD).is_file():
+        return f"Delete {folder}, and it is fetched anew; or choose another recogniser ({asked.option})."
+    return f"Put whole files into {folder}, or choose another recogniser ({asked.option})."
 
 
 def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, patience: Patience) -> None:

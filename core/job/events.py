@@ -159,6 +159,7 @@ class AudioMade(Event):
     heard: str = ""
     spectrogram: str = ""
     note: str = ""  # where what was spoken is not the text as it stands
+    unmeasured: str = ""  # why there is no error, where the judge that was chosen cannot be had
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from config.errors import UserError
 from core.library.model_record import check_name
 from core.library.records import Origin, hash_file
 
 RECORD, SUMS, CERTIFICATE = "export.json", "SHA256SUMS.json", "certificate.json"
+TRAINING = "training.yaml"  # the options of the run
 AGAIN = "Copy the export again from where it was made, or make it again: python -m scripts.export."
 
 
@@ -29,6 +32,8 @@ class ExportRecord:
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
     judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
+    judge: str = ""  # recogniser of one's choice that judged the run: its name or folder, no copy
+    judge_language: str = ""  # what it calls the language, where that was said
 
 
 def write_record(folder: Path, record: ExportRecord) -> None:
@@ -44,9 +49,20 @@ def read_record(folder: Path) -> ExportRecord:
         values = json.loads(path.read_text(encoding="utf-8"))
         values["origin"] = Origin(**values["origin"])
         values["languages"] = tuple(values["languages"])
+        if "judge" not in values:
+            values["judge"] = _judge_of_training(folder)
         return ExportRecord(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} could not be read: {error}.", AGAIN) from error
+
+
+def _judge_of_training(folder: Path) -> str:
+    """The judge of an export of before its record named it; empty for one that was not trained here."""
+    try:
+        options = yaml.safe_load((folder / TRAINING).read_text(encoding="utf-8"))["options"]
+        return str(options.get("judge", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return ""
 
 
 def read_sums(folder: Path) -> dict[str, str]:

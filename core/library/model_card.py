@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from core.library.catalog import family
 from core.library.exports_record import ExportRecord
-from core.proof.certificate import Certificate, LanguageError
+from core.proof.certificate import Certificate
 
 _SCOPES = {
     "rows": "Only the new rows were trained; the base languages take exactly the path they took before.",
@@ -40,7 +40,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         f"{base.title} taught {languages} with Lisan. Run `{record.run}`, step {record.step}.",
         _SCOPES[record.scope],
         *_failed(certificate, facts.overridden),
-        "## How intelligible it is", _errors(certificate.errors),
+        "## How intelligible it is", _errors(certificate),
         "## What was preserved", _checks(certificate),
         "The certificate was computed from these files when the export was made: `certificate.json`.",
         "## Data and licence",
@@ -73,9 +73,11 @@ def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
     return [f"**Exported in spite of failed checks:**\n\n{rows}"]
 
 
-def _errors(errors: Sequence[LanguageError]) -> str:
+def _errors(certificate: Certificate) -> str:
+    errors = certificate.errors
     if not errors:
-        return "Not measured: there were no held-out sentences in a language that the judge knows."
+        return "Not measured: there were no held-out sentences in a language that the judge knows" + "".join(
+            f" ({check.seen})" for check in certificate.checks if check.name == "judged_errors" and check.seen) + "."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
             f"{_percent(item.after)} | {_percent(item.original)} |" for item in errors]
     return ("Character error on held-out sentences, by the judge that comes with the model or, for a new language, by "

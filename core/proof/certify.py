@@ -7,7 +7,7 @@ saved. Probes are teacher-forced samples of every base language, never trained o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from core.proof import rests_on
 from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
 from core.speech.evaluate import Studio
-from core.speech.judges import judge_of
+from core.speech.judges import judge_of, unmeasured
 from core.training import replay
 from core.training.replay import ProbeSample
 from core.training.training_data import Sentence
@@ -37,6 +37,10 @@ from data.manifest import HELD_OUT
 
 SENTENCES = 40  # spoken and judged in each language
 COUNTED = "sentences"
+
+
+def _to_nobody(message: str) -> None:
+    """Where a warning goes that nobody asked for."""
 
 
 Material = Mapping[str, tuple[VoiceModel, list[Sentence]]]
@@ -82,30 +86,36 @@ class Work:
 
 
 def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-            content: str = "") -> Work:
-    """The work of a certificate of the checkpoint in `folder`, loaded from its files; `content` where it is known."""
+            content: str = "", warn: Callable[[str], None] = _to_nobody) -> Work:
+    """The work of a certificate of the checkpoint in `folder`, loaded from its files; `content` where it is known.
+
+    `warn` hears why the recogniser of the training does not judge, where it cannot be had. Such a certificate rests on
+    nothing that would be found again: it is made anew when the recogniser is there.
+    """
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
     content = content or rests_on.content(workspace, folder, device.type, sentences)
-    return replace(_work(workspace, base, finetuned, record, sentences), content=content)
+    work = _work(workspace, base, finetuned, record, sentences, warn)
+    whole = not any(unmeasured(work.studio.judge, language) for language in finetuned.front_end.languages)
+    return replace(work, content=content if whole else "")
 
 
-def certify_folder(workspace: Workspace, folder: Path, device: torch.device,
-                   sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
+def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+                   tell: Tell = to_nobody, warn: Callable[[str], None] = _to_nobody) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
-    return prepare(workspace, folder, device, sentences).make(tell)
+    return prepare(workspace, folder, device, sentences, warn=warn).make(tell)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
                   sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
     """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
-    return _work(workspace, base, finetuned, record, sentences).make(tell)
+    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(tell)
 
 
-def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
-          sentences: int) -> Work:
-    studio = Studio.of(base, judge_of(workspace, finetuned, record.judge), remember=True)
+def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
+          warn: Callable[[str], None]) -> Work:
+    studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
     clips = replay.load(base, studio.voices).probing
     work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
     material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}
@@ -114,7 +124,8 @@ def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record:
         try:
             before, found = _material(workspace, work, language)
             if not studio.judges(language):
-                raise UserError("no judge knows it")
+                reason = unmeasured(studio.judge, language)
+                raise UserError(f"not measured, because {reason}" if reason else "no judge knows it")
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
             continue

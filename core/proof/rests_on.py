@@ -36,8 +36,10 @@ def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> 
     with suppress(UserError):
         rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = records.hash_files(workspace.model(record.origin.model))
-    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base,
-              _recogniser(workspace, record.judge)]
+    stands = dataclasses.asdict(record)
+    if not record.judge_language:
+        del stands["judge_language"]  # certificates of before it was there go on to be found
+    values = [_VERSION, device, sentences, stands, dataset, rows, base, _recogniser(workspace, record.judge)]
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -45,7 +47,10 @@ def _recogniser(workspace: Workspace, name: str) -> object:
     """What the recogniser that judges is: by its record, or by the state of files that a person has put there."""
     if name in ("", recognisers.BUILT_IN):
         return name
-    folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+    try:
+        folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+    except UserError as error:  # its record is damaged, and nothing is judged by it
+        return error.message
     if (folder / RECORD).is_file():
         return records.hash_file(folder / RECORD)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
@@ -63,7 +68,9 @@ def find(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
 
 
 def keep(workspace: Workspace, made: Certificate) -> None:
-    """For the next export of the same, or this one when it goes on."""
+    """For the next export of the same, or this one when it goes on; not where its judge was missing."""
+    if not made.content:
+        return
     path = _path(workspace, made.content)
     path.parent.mkdir(parents=True, exist_ok=True)
     certificate.write(path, made)

@@ -6,7 +6,6 @@ Nothing is fetched here and no code of a repository is run. Texts come with the 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from config.errors import UserError
+from core.incoming.recognisers import AS_RECOGNISER, Asked, remedy
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard, Speller, best_path
 
@@ -26,12 +26,12 @@ _MOST_TOKENS = 440  # that Whisper's decoder has room for beside its prompt
 class _Loaded:
     """A model with what turns waveforms into its input, and its signs into text."""
 
-    def __init__(self, folder: Path, device: torch.device, language: str, called: str) -> None:
+    def __init__(self, folder: Path, device: torch.device, language: str, called: str, asked: Asked) -> None:
         import transformers
 
         logging.getLogger("transformers").setLevel(logging.ERROR)
-        self.folder, self.device = folder, device
-        with _explained(folder):
+        self.folder, self.device, self._asked = folder, device, asked
+        with _explained(folder, asked):
             self.config: Any = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
             self.kind = _kind(self.config)
             self.extractor: Any = transformers.AutoFeatureExtractor.from_pretrained(folder, **_LOCAL)
@@ -51,20 +51,26 @@ class _Loaded:
             there = [name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()]
             if not there:
                 raise UserError(f"The recogniser has no language {' or '.join(names[:2])}.",
-                                "Say what it calls the language, such as `amh` (--recogniser-language), or choose "
-                                "another.")
+                                f"Say what it calls the language, such as `amh` ({self._asked.language_option}), or "
+                                f"choose another ({self._asked.option}).")
             self.tokenizer.set_target_lang(there[0])
             self.model.load_adapter(there[0], local_files_only=True, use_safetensors=True)
         elif known := getattr(self.model.generation_config, "lang_to_id", None):
-            codes = {code.strip("<|>") for code in known}
-            chosen = [name for name in (called, language, language.split("-")[0]) if name in codes]
-            if not chosen and called:
-                chosen = [called]  # Whisper takes the language's English name too
-            if not chosen:
-                raise UserError(f"The recogniser does not know {language!r}.",
-                                "Say what it calls the language (--recogniser-language), or choose another, such as "
-                                "facebook/mms-1b-all.")
-            self.language = chosen[0]
+            self.language = self._written(language, called, {code.strip("<|>") for code in known})
+
+    def _written(self, language: str, called: str, codes: set[str]) -> str:
+        """The code of Whisper's; of what a person calls it, alone, where they say it: it may be the English name."""
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+        said = called.strip("<|> ").lower()
+        names = (said, TO_LANGUAGE_CODE.get(said, "")) if said else (language, language.split("-")[0])
+        found = next((name for name in names if name in codes), "")
+        if not found:
+            raise UserError(f"The recogniser does not know {called or language!r}.",
+                            f"Say what it calls the language, such as `am` or `amharic` "
+                            f"({self._asked.language_option}), or choose another ({self._asked.option}), such as "
+                            "facebook/mms-1b-all.")
+        return found
 
 
 class HubRecogniser:
@@ -75,8 +81,10 @@ class HubRecogniser:
         self.sample_rate = loaded.sample_rate
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, language: str, called: str) -> HubRecogniser:
-        return cls(_Loaded(folder, device, language, called))
+    def load(cls, folder: Path, device: torch.device, language: str, called: str,
+             asked: Asked = AS_RECOGNISER) -> HubRecogniser:
+        """`called`: what it calls the language, where that is told; `asked`: by what it was chosen, for errors."""
+        return cls(_Loaded(folder, device, language, called, asked))
 
     @torch.inference_mode()
     def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Heard]:
@@ -128,7 +136,7 @@ class HubListener:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, language: str, called: str, sample: str) -> HubListener:
-        return cls(_Loaded(folder, device, language, called), sample)
+        return cls(_Loaded(folder, device, language, called, AS_RECOGNISER), sample)
 
     @torch.inference_mode()
     def heard(self, waveform: np.ndarray) -> np.ndarray:
@@ -165,7 +173,7 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
+def _explained(folder: Path, asked: Asked) -> Iterator[None]:
     """No network while a recogniser is loaded, and faults in words."""
     from huggingface_hub import constants
 
@@ -173,9 +181,10 @@ def _explained(folder: Path) -> Iterator[None]:
     constants.HF_HUB_OFFLINE = True
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError,
+            SafetensorError) as error:
         said = " ".join(str(error).split())[:300]
         raise UserError(f"The recogniser in {folder} could not be loaded: {type(error).__name__}: {said}.",
-                        f"Delete {os.path.basename(folder)} to fetch it anew, or choose another recogniser.") from error
+                        remedy(folder, asked)) from error
     finally:
         constants.HF_HUB_OFFLINE = before

@@ -54,11 +54,12 @@ class Clip:
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
     def event(self, side: str, index: int, text: str, language: str, verdict: Verdict | None, spectrogram: str,
-              note: str = "") -> AudioMade:
+              note: str = "", unmeasured: str = "") -> AudioMade:
         """What is told of the finished clip."""
         return AudioMade(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.seconds, 3),
             verdict.error if verdict else None, verdict.heard if verdict else "", spectrogram, note,
+            unmeasured,
         )
 
     @property

@@ -7,6 +7,7 @@ case and signs are not pronounced.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +15,11 @@ from typing import Protocol
 import torch
 
 from config.errors import UserError
+from config.languages import language_name
 from core.incoming import recognisers
-from core.incoming.recognisers import BUILT_IN
+from core.incoming.recognisers import AS_JUDGE, BUILT_IN
 from core.job.reporter import Reporter, stage
-from core.library import records
+from core.library import exports, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
 from core.segments.language_codes import names_of
@@ -41,6 +43,20 @@ class Hearing(Protocol):
 
     def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
         """Compare what is heard in waveform (S,) with `text`."""
+        ...
+
+
+class Choice(Protocol):
+    """What names a judge: the options of a training, the record of a checkpoint or of an export."""
+
+    @property
+    def judge(self) -> str:
+        """A recogniser; empty is the judge that comes with the model."""
+        ...
+
+    @property
+    def judge_language(self) -> str:
+        """What it calls the language; empty where that need not be said."""
         ...
 
 
@@ -75,17 +91,19 @@ class _Both:
 
 
 @dataclass(frozen=True)
-class _Without:
-    """The model's own judge, but for a language that another one judged who is not here any more."""
+class Without:
+    """The model's own judge, but for a language whose chosen judge cannot be had."""
 
-    own: Hearing
-    missing: str
+    own: Hearing | None
+    missing: str  # the language
+    reason: str  # without a path: it may be published
 
     @property
     def languages(self) -> tuple[str, ...]:
-        return tuple(code for code in self.own.languages if code != self.missing)
+        return tuple(code for code in self.own.languages if code != self.missing) if self.own else ()
 
     def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+        assert self.own is not None
         return self.own.verdict(waveform, sample_rate, text, language)
 
 
@@ -95,47 +113,116 @@ def letters_of(text: str) -> str:
                    if sign.isalnum() or unicodedata.category(sign)[0] == "M")
 
 
-def bring(name: str, language: str, workspace: Workspace, reporter: Reporter) -> None:
-    """Fetch the recogniser `name` where it has to be; nothing for none, or the built-in one."""
-    if name not in ("", BUILT_IN):
+def bring(choice: Choice, language: str, workspace: Workspace, reporter: Reporter) -> None:
+    """Fetch the recogniser where it has to be; nothing for none, or the built-in one."""
+    if choice.judge not in ("", BUILT_IN):
         with stage(reporter, "recogniser"):
-            recognisers.bring(name, _REVISION, names_of(language), workspace, reporter)
+            recognisers.bring(choice.judge, _REVISION, names_of(language, choice.judge_language), workspace, reporter,
+                              asked=AS_JUDGE)
 
 
-def judge_of(workspace: Workspace, model: VoiceModel, name: str | None = None) -> Hearing | None:
-    """The judge of `model`: its own, and the recogniser `name` (else the one that its run was judged by).
+def choosing_judge(workspace: Workspace, model: VoiceModel, choice: Choice) -> Hearing | None:
+    """The judge of a training, which may choose its best checkpoint; `UserError` where it cannot be had."""
+    own, language = _own(model), _new_language(model)
+    if not choice.judge or not language:
+        return own
+    try:
+        return _both(_load(workspace, model, choice, language), own)
+    except UserError as error:
+        raise UserError(f"{error.message} It is to judge what is spoken.", error.hint) from error
 
-    Nobody takes the place of a recogniser that was deleted since: errors of two judges would stand side by side.
+
+def judge_of(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None], choice: Choice | None = None,
+             spoken: Collection[str] | None = None) -> Hearing | None:
+    """The judge of what is trained: the model's own, and the recogniser of `choice`, else that of its training.
+
+    Where the recogniser cannot be had, `warn` is told why, and nobody judges in its place: errors of two judges would
+    stand side by side. It is loaded only where its language is among those `spoken`, if these are known.
     """
-    own: Hearing | None = model.family.judge(model.base_folder)
-    name = _of_run(workspace, model) if name is None else name
-    new = [code for code in model.front_end.languages if model.front_end.is_new(code)]
-    chosen = _load(workspace, model, name, new[0]) if name and new else None
-    if chosen is None and own is not None and name and new:
-        return _Without(own, new[0])
-    if chosen is None or own is None:
-        return own if chosen is None else chosen
-    return _Both(chosen, own)
+    own, language = _own(model), _new_language(model)
+    choice = choice or _of_training(workspace, model)
+    if choice is None or not choice.judge or not language or (spoken is not None and language not in spoken):
+        return own
+    try:
+        return _both(_load(workspace, model, choice, language), own)
+    except UserError as error:
+        return without(workspace, model, warn, choice, error)
 
 
-def _of_run(workspace: Workspace, model: VoiceModel) -> str:
-    """The recogniser that judged the run of a checkpoint; empty for other models."""
-    if not model.ref.startswith("run:"):
-        return ""
-    return records.read(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord).judge
+def without(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None], choice: Choice,
+            error: UserError) -> Without:
+    """What is left when `error` keeps the recogniser of `choice` from judging; `warn` is told."""
+    language, folder = _new_language(model), _folder(workspace, choice.judge)
+    there = folder is not None and folder.is_dir()
+    shown = folder.name if folder is not None and Path(choice.judge).is_absolute() else choice.judge
+    reason = (f"the recogniser {shown}, the judge of its training, "
+              f"{'cannot be loaded' if there else 'is not there any more'}")
+    said = f": {error.message}" if there else f" ({folder})." if folder is not None else "."
+    warn(f"{language_name(language)} is not measured: {reason}{said} {_way_out(choice, folder, there)}")
+    return Without(_own(model), language, reason)
 
 
-def _load(workspace: Workspace, model: VoiceModel, name: str, language: str) -> Hearing | None:
-    """A recogniser that is here; None for one that was deleted since."""
+def unmeasured(judge: Hearing | None, language: str) -> str:
+    """Why the judge that was chosen for `language` is not heard; empty where none was, or it is."""
+    return judge.reason if isinstance(judge, Without) and language == judge.missing else ""
+
+
+def _own(model: VoiceModel) -> Hearing | None:
+    return model.family.judge(model.base_folder)
+
+
+def _new_language(model: VoiceModel) -> str:
+    """The language that a chosen recogniser judges; empty for a model that was taught none."""
+    return next((code for code in model.front_end.languages if model.front_end.is_new(code)), "")
+
+
+def _both(chosen: Hearing | None, own: Hearing | None) -> Hearing | None:
+    return _Both(chosen, own) if chosen is not None and own is not None else chosen or own
+
+
+def _of_training(workspace: Workspace, model: VoiceModel) -> Choice | None:
+    """Who judged the training of a checkpoint or an export; None for other models."""
+    if model.ref.startswith("export:"):
+        return exports.record_of(model)
+    if model.ref.startswith("run:"):
+        return records.read(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
+    return None
+
+
+def _folder(workspace: Workspace, name: str) -> Path | None:
+    """Where a recogniser lies, or would; None for the built-in one."""
     if name == BUILT_IN:
-        return family(_BUILT_IN_MODEL).judge(workspace.model(_BUILT_IN_MODEL))
-    folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, _REVISION)
-    if not folder.is_dir():
         return None
+    if Path(name).is_absolute():
+        return Path(name)
+    try:
+        return recognisers.folder_of(workspace, name, _REVISION)
+    except UserError:  # its record is damaged, which the check of its files says
+        return workspace.recognisers / recognisers.folder_name(name)
+
+
+def _load(workspace: Workspace, model: VoiceModel, choice: Choice, language: str) -> Hearing | None:
+    """The recogniser of `choice`; `UserError` where it is not there, or cannot be loaded."""
+    folder = _folder(workspace, choice.judge)
+    if folder is None:
+        return family(_BUILT_IN_MODEL).judge(workspace.model(_BUILT_IN_MODEL))
+    if not folder.is_dir():
+        raise UserError(f"There is no recogniser {folder}.", f"Put it back, or choose another ({AS_JUDGE.option}).")
+    if not Path(choice.judge).is_absolute():
+        recognisers.check(folder, AS_JUDGE)
     from core.segments.hub_recogniser import HubRecogniser  # loads transformers
 
-    try:
-        return RecogniserJudge(HubRecogniser.load(folder, model.device, language, ""), language)
-    except UserError as error:
-        raise UserError(f"{error.message} It is to judge what is spoken.",
-                        f"Put it right, or move {folder} away: then nothing is judged in that language.") from error
+    loaded = HubRecogniser.load(folder, model.device, language, choice.judge_language, AS_JUDGE)
+    return RecogniserJudge(loaded, language)
+
+
+def _way_out(choice: Choice, folder: Path | None, there: bool) -> str:
+    """How to have the recogniser again."""
+    if folder is None:
+        return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
+    if Path(choice.judge).is_absolute():
+        return f"Put a whole recogniser into {folder}, then do this again."
+    called = f" {AS_JUDGE.language_option} {choice.judge_language}" if choice.judge_language else ""
+    return (f"{f'Delete {folder}, then fetch' if there else 'Fetch'} it anew by the check of a training that names it "
+            f"(python -m scripts.preflight {AS_JUDGE.option} {choice.judge}{called}; on the page: Train, Check first), "
+            "and do this again.")

@@ -19,6 +19,7 @@ from core.job.reporter import Reporter, StopRequested, Tell, telling
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
 from core.speech.evaluate import Spoken, Studio
+from core.speech.judges import unmeasured
 from core.training import checkpoint, drift, ranking, validation
 from core.training.patience import Patience
 from core.training.trainer import Trainer
@@ -57,7 +58,9 @@ class Milestones:
     @property
     def measure(self) -> str:
         """By what the best is chosen: what was asked for, or judged speech where it can be judged, else the loss."""
-        judged = self.options.judged_sentences > 0 and self.studio.judges(self.trainer.data.language)
+        language = self.trainer.data.language
+        known = self.studio.judges(language) or bool(unmeasured(self.studio.judge, language))  # it chose before
+        judged = self.options.judged_sentences > 0 and known
         return _JUDGED if judged and self.options.choose_by != "speech_loss" else _LOSS
 
     def warn(self) -> None:
@@ -68,6 +71,8 @@ class Milestones:
                 "The best checkpoint cannot be chosen by judged speech: "
                 + ("no sentence is to be judged." if self.studio.judges(language) else f"no judge knows {language!r}."),
                 "Choose it by speech_loss, or give a number of judged sentences and a judge that knows the language.")
+        if unmeasured(self.studio.judge, language):  # which was said when it was looked for
+            return
         if self.options.judged_sentences > 0 and not self.studio.judges(language):
             self.reporter.emit(Warned(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from config.errors import UserError
 from config.schema import TrainOptions
 from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
@@ -14,7 +15,9 @@ from core.library import records
 from core.library.records import CheckpointRecord
 from core.speech import judges
 from core.speech.evaluate import Studio
+from core.speech.judges import Hearing
 from core.training import adopt, checkpoint, ranking, rehearsal, resuming, scopes, training_data
+from core.training.checkpoint import TrainerState
 from core.training.company import Company
 from core.training.milestones import Milestones
 from core.training.patience import Patience
@@ -41,10 +44,9 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         data = training_data.some(data, most_clips)
     for note in data.notes:
         reporter.emit(Warned(note))
+    state = None if saved is None else checkpoint.load_state(run, saved)
     speaks = company is None or company.rank == 0  # the others neither speak nor judge
-    if speaks:
-        judges.bring(options.judge, data.language, workspace, reporter)
-    studio = Studio.of(voice, judges.judge_of(workspace, voice, options.judge) if speaks else None)
+    studio = Studio.of(voice, _judge(options, workspace, reporter, voice, data.language, state) if speaks else None)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
                                 lambda message: reporter.emit(Warned(message)), telling(reporter),
                                 None if most_clips is None else most_clips // 2)
@@ -53,7 +55,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
-    patience = Patience() if saved is None else _go_on(trainer, run, saved)
+    patience = Patience() if state is None else _go_on(trainer, run, state)
     if company:
         if company.rank == 0:
             company.agree((run.name, options.model_dump(mode="json")))
@@ -78,13 +80,38 @@ def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, devi
                        scopes.changed_parts(options))
 
 
-def _go_on(trainer: Trainer, run: Path, saved: int) -> Patience:
-    """Stand where the checkpoint of step `saved` was taken, also in the ranking; the patience that was left then."""
-    state = checkpoint.load_state(run, saved)
+def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: VoiceModel, language: str,
+           state: TrainerState | None) -> Hearing | None:
+    """Who judges; `UserError` where a recogniser that was chosen cannot be had.
+
+    A run that goes on, and whose best checkpoint it does not choose any more, does so without it.
+    """
+    try:
+        judges.bring(options, language, workspace, reporter)
+        return judges.choosing_judge(workspace, voice, options)
+    except UserError as error:
+        if state is None or _is_to_choose(options, state, reporter.directory):
+            raise
+        return judges.without(workspace, voice, lambda message: reporter.emit(Warned(message)), options, error)
+
+
+def _is_to_choose(options: TrainOptions, state: TrainerState, run: Path) -> bool:
+    """Whether a checkpoint of the run that stands at `state` may still be ranked by judged speech."""
+    if options.judged_sentences == 0 or options.choose_by == "speech_loss":
+        return False
+    known = ranking.read(run).values
+    if state.step not in known:
+        return True
+    ended = state.step >= options.steps or 0 < options.max_minutes * 60 <= state.seconds
+    return not ended and not state.patience.after(state.step, known[state.step]).exhausted(options.patience)
+
+
+def _go_on(trainer: Trainer, run: Path, state: TrainerState) -> Patience:
+    """Stand where the checkpoint of `state` was taken, also in the ranking; the patience that was left then."""
     resuming.check_data(run, trainer.options, state, trainer.data)
     trainer.restore(state)
-    if (ranked := ranking.read(run)) != ranked.up_to(saved):
-        ranking.write(run, ranked.up_to(saved))
+    if (ranked := ranking.read(run)) != ranked.up_to(state.step):
+        ranking.write(run, ranked.up_to(state.step))
     return state.patience
 
 
@@ -103,4 +130,4 @@ def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: Voice
     there = folder / records.EXTENSION
     rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
-                            options.adapter_rank if voice.adapters else None, options.judge)
+                            options.adapter_rank if voice.adapters else None, options.judge, options.judge_language)

@@ -69,6 +69,9 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
         def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
             return Verdict.of("own", language)
 
-    left = judges._Without(Own(), "am")
+    left = judges.Without(Own(), "am", "it is gone")
     assert left.languages == ("en",)
     assert left.verdict(torch.zeros(9), 16_000, "hello", "en").heard == "en"
+    assert judges.Without(None, "am", "it is gone").languages == ()
+    assert [judges.unmeasured(left, code) for code in ("am", "en")] == ["it is gone", ""]
+    assert judges.unmeasured(Own(), "am") == ""

@@ -1,0 +1,203 @@
+"""The recogniser that judged a training is gone or damaged: what is finished goes on, and nobody judges in its place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from config.errors import UserError
+from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
+from core import compare, export, synthesize, train
+from core.job.journal import Result
+from core.library import exports_record
+from core.library.model_record import RECORD, Expected, ModelRecord, write_record
+from core.proof import certificate
+from core.training import checkpoint
+from core.workspace import Workspace
+from tests.trained import RUN, trained_world
+from tests.unit import tiny_recognisers
+from tests.worlds import Listener, extended_world, train_options
+
+TEXT = "ሀለመ ሰረቀ"
+HUB = "some/ear"
+
+
+def fetched(workspace: Workspace) -> Path:
+    """A recogniser as it stands when it was fetched from the hub."""
+    folder = tiny_recognisers.write_ctc(workspace.recognisers / "some--ear", {"amh": tiny_recognisers.ETHIOPIC})
+    files = {path.name: Expected(path.stat().st_size) for path in folder.iterdir()}
+    write_record(folder, ModelRecord("recogniser", HUB, HUB, "1" * 40, "main", files))
+    return folder
+
+
+def cut_off(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+def same_size(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"\xff" * weights.stat().st_size)
+
+
+def damaged_record(folder: Path) -> None:
+    (folder / RECORD).write_text("{", encoding="utf-8")
+
+
+FAULTS = {"gone": shutil.rmtree, "cut off": cut_off, "other bytes": same_size, "damaged record": damaged_record}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A trained run, an export of it, and the recogniser that judged both."""
+    world = trained_world(tmp_path_factory.mktemp("kept") / "workspace", judge=HUB)
+    fetched(world)
+    export.run(ExportOptions(run=f"run:{RUN}", export="judged"), world, Listener(world.runs / "export-judged"))
+    return world
+
+
+@pytest.fixture
+def world(kept: Workspace, tmp_path: Path) -> Workspace:
+    shutil.copytree(kept.path, tmp_path / "workspace")
+    return Workspace.open(tmp_path / "workspace")
+
+
+def speak(world: Workspace, model: str, language: str = "am", text: str = TEXT) -> tuple[Listener, Result]:
+    listener = Listener(world.runs / f"speak-{model.partition(':')[0]}-{language}")
+    options = SynthesizeOptions(voice_model=model, language=language, text=text, device="cpu")
+    return listener, synthesize.run(options, world, listener)
+
+
+def warnings(listener: Listener) -> list[str]:
+    return [event.message for event in listener.of("warned")]
+
+
+def assert_told(messages: list[str]) -> None:
+    """One warning that names the recogniser and the way out."""
+    (told,) = [message for message in messages if "not measured" in message]
+    assert told.startswith(f"Amharic is not measured: the recogniser {HUB}, the judge of its training, ")
+    assert f"python -m scripts.preflight --judge {HUB}" in told
+
+
+@pytest.mark.parametrize(("model", "break_it"), [*((f"run:{RUN}", fault) for fault in FAULTS.values()),
+                                                ("export:judged", shutil.rmtree)], ids=[*FAULTS, "gone, an export"])
+def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it: Callable[[Path], None]) -> None:
+    break_it(world.recognisers / "some--ear")
+    listener, result = speak(world, model)
+    assert result["error"] is result["error_on_originals"] is None
+    assert_told(warnings(listener))
+    (clip,) = listener.of("audio")
+    assert (clip.error, clip.heard) == (None, "")
+    assert clip.unmeasured.startswith(f"the recogniser {HUB}, the judge of its training, ")
+    listener, result = speak(world, model, "en", "the cat sees a dog")
+    assert result["error"] is not None
+    assert not any("measured" in message for message in warnings(listener))
+
+
+def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
+    of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:judged")[0].of("audio")[0]
+    assert of_run.heard
+    assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
+    assert (of_export.error, of_export.heard) == (of_run.error, of_run.heard)
+    compared = Listener(world.runs / "compared")
+    compare.run(CompareOptions(base="base:tiny", finetuned="export:judged", texts=(("am", TEXT),), device="cpu"), world,
+                compared)
+    assert [clip.error for clip in compared.of("audio") if clip.side == "finetuned"] == [of_run.error]
+
+
+def test_an_export_of_before_has_its_judge_from_the_options_of_its_run(world: Workspace) -> None:
+    path = world.exports / "judged" / exports_record.RECORD
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert values.pop("judge") == HUB
+    values.pop("judge_language")
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert exports_record.read_record(path.parent).judge == HUB
+    (path.parent / exports_record.TRAINING).write_text(yaml.safe_dump({"options": {}}), encoding="utf-8")
+    assert exports_record.read_record(path.parent).judge == ""
+
+
+def test_a_comparison_goes_on_without_a_judge(world: Workspace) -> None:
+    cut_off(world.recognisers / "some--ear")
+    listener = Listener(world.runs / "compared")
+    options = CompareOptions(base="base:tiny", finetuned="export:judged", device="cpu",
+                             texts=(("am", TEXT), ("en", "the cat sees a dog")))
+    result = compare.run(options, world, listener)
+    assert_told(warnings(listener))
+    clips = {(clip.language, clip.side): clip for clip in listener.of("audio")}
+    assert result["error_finetuned_am"] is None
+    assert clips["am", "base"].error is None
+    assert "cannot be loaded" in clips["am", "finetuned"].unmeasured
+    assert (clips["en", "finetuned"].error is not None, clips["en", "finetuned"].unmeasured) == (True, "")
+
+
+def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world: Workspace, tmp_path: Path) -> None:
+    shutil.rmtree(world.cache / "certificates")
+    ear = (world.recognisers / "some--ear").rename(tmp_path / "ear")
+
+    def exported(name: str) -> tuple[Listener, certificate.Certificate, str]:
+        listener = Listener(world.runs / f"export-{name}")
+        export.run(ExportOptions(run=f"run:{RUN}", export=name), world, listener)
+        folder = world.exports / name
+        return listener, certificate.read(folder / certificate.FILE), (folder / "README.md").read_text(encoding="utf-8")
+
+    listener, proof, card = exported("without")
+    assert_told(warnings(listener))
+    reason = f"not measured, because the recogniser {HUB}, the judge of its training, is not there any more"
+    assert {one.language for one in proof.errors} == {"en", "fr"}
+    assert f"am: {reason}" in proof.check("judged_errors").seen
+    assert not proof.failed()
+    assert reason[:40] in card
+    record = exports_record.read_record(world.exports / "without")
+    assert (record.judge, "am" in record.judge_errors) == (HUB, False)
+    ear.rename(world.recognisers / "some--ear")
+    listener, proof, _ = exported("with")
+    assert "am" in {one.language for one in proof.errors}
+    assert not any("measured" in message for message in warnings(listener))
+
+
+def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuses(tmp_path: Path) -> None:
+    world = extended_world(tmp_path / "workspace")
+    ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
+    options = train_options(steps=2, checkpoint_every=2, judged_sentences=1, judge=str(ear))
+    run = world.runs / "judged"
+    train.run(options, world, Listener(run))
+    assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
+    (run / certificate.FILE).unlink()  # a kill before it was made
+    cut_off(ear)
+    resumed = Listener(run)
+    result = train.run(options, world, resumed)
+    assert (result["best_step"], result["chosen_by"]) == (2, "judged error")
+    (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
+    assert f"Put a whole recogniser into {ear}" in told
+    proof = certificate.read(run / certificate.FILE)
+    assert "am: not measured, because the recogniser ear, the judge of its training" in proof.check(
+        "judged_errors").seen
+    assert (proof.content, str(tmp_path) in proof.check("judged_errors").seen) == ("", False)
+    with pytest.raises(UserError, match=r"could not be loaded.*It is to judge what is spoken\.") as refused:
+        train.run(options, world, Listener(world.runs / "another"))
+    assert "(--judge)" in refused.value.hint
+    assert checkpoint.steps(world.runs / "another") == []
+
+
+@pytest.mark.parametrize("chosen_by", ["speech_loss", "auto"])
+def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_path: Path, chosen_by: str) -> None:
+    world = extended_world(tmp_path / "workspace")
+    ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
+    options = train_options(steps=4, checkpoint_every=2, judged_sentences=1, judge=str(ear), choose_by=chosen_by)
+    run = world.runs / "stopped"
+    with pytest.raises(Exception, match="Stopped after step"):
+        train.run(options, world, Listener(run, stop_after=2))
+    shutil.rmtree(ear)
+    again = Listener(run)
+    if chosen_by == "auto":
+        with pytest.raises(UserError, match="It is to judge what is spoken|holds no recogniser"):
+            train.run(options, world, again)
+        assert not again.of("step")
+    else:
+        assert train.run(options, world, again)["best_step"] in (2, 4)
+        assert again.of("evaluated")[-1].errors == {}
