@@ -1,8 +1,7 @@
 """Find where in a long recording its text is said, sentence by sentence, and cut clips there; also for subtitles."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("align", resumable=True))
+    end(main, "align", resumable=True)

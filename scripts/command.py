@@ -1,7 +1,7 @@
 """The frame of every verb on the command line: flags from the schema, the run as a job, an exit code.
 
 The job stands in the workspace like one started from the page, and is seen there; only its
-process is this one. Exit codes: 0 finished, 1 failed, 2 usage, 130 stopped.
+process is this one. Exit codes are in `scripts.ending`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from config.arguments import add_arguments, given_values, merged
@@ -29,8 +28,8 @@ from core.job.reporter import describe
 from core.job.state import JobState
 from core.workspace import Workspace
 from scripts import preset
+from scripts.ending import ALREADY_RUNNING, ASKED_WRONGLY, CODES, to_nobody
 
-USAGE = 2
 DEFAULT_WORKSPACE = "workspace"
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
@@ -50,9 +49,6 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
     try:
         workspace = Workspace.open(given.workspace)
         options = options_of(verb, given, workspace)
-    except UserError as error:
-        return _refuse(error, USAGE, given.json)
-    try:
         if resuming:
             job = _load(workspace, verb, given.resume)
         else:
@@ -60,26 +56,20 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
                               name=given.name if resumable else None)
         return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(jobs.state(job))
     except UserError as error:
-        code = worker.ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else worker.FAILED
-        return _refuse(error, code, given.json)
+        return _refuse(error, given.json)
 
 
-def do_at_once(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work, *,
-               refused: int = USAGE) -> int:
+def do_at_once(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
     """The frame of what is no job: parse, open the workspace, `do` it, say the outcome; the exit code.
 
-    `do` gives what `--json` tells, or an exit code when it has said all itself; `refused` is that of its `UserError`.
+    `do` gives what `--json` tells, or an exit code when it has said all itself.
     """
     given = parser.parse_args(arguments)
     _take_any_letter()
     try:
-        workspace = Workspace.open(given.workspace)
+        outcome = do(Workspace.open(given.workspace), given)
     except UserError as error:
-        return _refuse(error, USAGE, given.json)
-    try:
-        outcome = do(workspace, given)
-    except UserError as error:
-        return _refuse(error, refused, given.json)
+        return _refuse(error, given.json)
     if isinstance(outcome, int):
         return outcome
     if given.json:
@@ -106,7 +96,7 @@ def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_jso
     if state.resumable:
         console.say(f"To continue it: {continuing(job, resumable)}")
     if as_json:
-        sys.stdout.write(json_line(state) + "\n")
+        console.say(json_line(state))
     return code
 
 
@@ -129,7 +119,7 @@ def json_line(state: JobState) -> str:
 def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
     model = VERBS[verb]
-    codes = f"Exit code: 0 finished, 1 failed{f' or {graded}' if graded else ''}, 2 usage, 130 stopped."
+    codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, epilog=codes,
                                      allow_abbrev=False)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
@@ -165,13 +155,13 @@ def _load(workspace: Workspace, verb: str, name: str) -> Job:
     return job
 
 
-def _refuse(error: UserError, code: int, as_json: bool) -> int:
-    """Say why nothing was run."""
+def _refuse(error: UserError, as_json: bool) -> int:
+    """Say why nothing was begun; the exit code."""
     sys.stderr.write(f"{error.message}\n{error.hint}\n")
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
-    return code
+    return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else ASKED_WRONGLY
 
 
 class Console:
@@ -192,9 +182,11 @@ class Console:
 
     def say(self, text: str, *, failed: bool = False) -> None:
         stream = sys.stderr if failed else sys.stdout
-        with suppress(BrokenPipeError):  # whoever listened has gone; the run goes on
+        try:
             stream.write(text + "\n")
             stream.flush()
+        except BrokenPipeError:  # whoever listened has gone; the run goes on
+            to_nobody(stream)
 
     def end_line(self) -> None:
         if self._open_line:

@@ -1,8 +1,7 @@
 """Speak the same texts with the base and the finetuned model, and judge both."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("compare"))
+    end(main, "compare")

@@ -11,13 +11,13 @@ import dataclasses
 import json
 import sys
 
-from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions
 from core import demo, demo_report, jobs
 from core.job.directory import Job, create
 from core.proof import certificate
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_job
+from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
+from scripts.ending import end
 
 
 def main() -> int:
@@ -26,12 +26,7 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="end with the report as one line of JSON")
-    given = parser.parse_args()
-    try:
-        return run(Workspace.open(given.workspace), as_json=given.json)
-    except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        return 1
+    return do_at_once(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
 
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
@@ -63,4 +58,4 @@ def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -19,6 +19,7 @@ from core import doctor
 from core.job.state import JobState
 from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
+from scripts.ending import end
 
 _BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
         "or with no word `model` something to mend on this machine")
@@ -56,4 +57,4 @@ def machine(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

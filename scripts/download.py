@@ -1,8 +1,7 @@
 """Get a base model into the workspace."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("download", resumable=True))
+    end(main, "download", resumable=True)

@@ -1,8 +1,7 @@
 """Write a finetuned model for others to load, with its certificate."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("export", resumable=True))
+    end(main, "export", resumable=True)

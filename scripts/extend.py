@@ -1,8 +1,7 @@
 """Give the base model rows for the new tokens."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("extend"))
+    end(main, "extend")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
@@ -16,14 +15,15 @@ from core.job import kept, places
 from core.job.reader import JobBoard
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
+from scripts.ending import end
 
 MOST = 20  # ended jobs that are listed
 Action = Callable[[JobBoard, str], str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked; the exit code: 0 done, 1 refused, 2 wrong usage."""
-    return do_at_once(build_parser(), arguments, _do, refused=1)
+    """Do what is asked; the exit code."""
+    return do_at_once(build_parser(), arguments, _do)
 
 
 def _do(workspace: Workspace, given: argparse.Namespace) -> int:
@@ -100,4 +100,4 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -5,17 +5,16 @@ With `RUN` alone the checkpoints are listed. The run may go on meanwhile; `run:R
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 
-from config.errors import UserError
 from core.job import kept
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE
+from scripts.command import DEFAULT_WORKSPACE, do_at_once
+from scripts.ending import DONE, end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: done; 1: what is asked cannot be done."""
+    """Do what is asked; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m scripts.keep", description=__doc__)
     parser.add_argument("run", help="id of the run")
     parser.add_argument("step", nargs="?", type=int, help="step of the checkpoint to keep")
@@ -26,18 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if (given.step is None) != (given.name is None) or (given.release and given.step is not None):
         parser.error("give a step and a name, or --release with a name, or the run alone")
-    try:
-        run = Workspace.open(given.workspace).run(given.run)
-        if given.release:
-            print(f"The checkpoint of step {kept.release(run, given.release)} may be deleted again.")
-        elif given.name:
-            kept.keep(run, given.step, given.name)
-            print(f"The checkpoint of step {given.step} is kept as {given.name}: run:{given.run}@{given.name}")
-        _show(run.name, kept.steps(run), kept.names(run), given.json)
-    except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        return 1
-    return 0
+    return do_at_once(parser, arguments, _do)
+
+
+def _do(workspace: Workspace, given: argparse.Namespace) -> int:
+    run = workspace.run(given.run)
+    if given.release:
+        print(f"The checkpoint of step {kept.release(run, given.release)} may be deleted again.")
+    elif given.name:
+        kept.keep(run, given.step, given.name)
+        print(f"The checkpoint of step {given.step} is kept as {given.name}: run:{given.run}@{given.name}")
+    _show(run.name, kept.steps(run), kept.names(run), given.json)
+    return DONE
 
 
 def _show(run: str, steps: list[int], names: dict[str, int], as_json: bool) -> None:
@@ -50,4 +49,4 @@ def _show(run: str, steps: list[int], names: dict[str, int], as_json: bool) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -1,8 +1,7 @@
 """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("lab"))
+    end(main, "lab")

@@ -1,8 +1,7 @@
 """Try a training on eight clips in about a minute: prepare, two steps, save, reload, speak."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("preflight"))
+    end(main, "preflight")

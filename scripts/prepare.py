@@ -1,8 +1,7 @@
 """Import a dataset, check it, split it, and cache its features."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("prepare"))
+    end(main, "prepare")

@@ -1,8 +1,7 @@
 """Upload an export to a repository of the hub."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("push"))
+    end(main, "push")

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -23,6 +22,7 @@ from core.review import Decision
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.command import main as run_verb
+from scripts.ending import end
 
 _SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
 
@@ -117,4 +117,4 @@ def _tell(one: Judged, made: Decision | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

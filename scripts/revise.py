@@ -1,8 +1,7 @@
 """Write a reviewed dataset anew, with what was decided about its clips (`scripts.review`)."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("revise"))
+    end(main, "revise")

@@ -20,6 +20,7 @@ from config.errors import UserError
 from core.text import rules_preview, text_rules
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
+from scripts.ending import end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,4 +115,4 @@ def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) ->
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

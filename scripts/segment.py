@@ -1,8 +1,7 @@
 """Cut long recordings without text into clips at their pauses, to be transcribed."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("segment", resumable=True))
+    end(main, "segment", resumable=True)

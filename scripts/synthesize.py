@@ -1,8 +1,7 @@
 """Speak a text."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("synthesize"))
+    end(main, "synthesize")

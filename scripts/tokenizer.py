@@ -1,8 +1,7 @@
 """Learn new pieces, merge them into the base tokenizer and report; or one of the three alone."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("tokenizer"))
+    end(main, "tokenizer")

@@ -5,9 +5,9 @@ Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.tr
 
 import argparse
 import os
-import sys
 
 from scripts.command import DEFAULT_WORKSPACE, main
+from scripts.ending import end
 
 
 def follow() -> int:
@@ -20,4 +20,6 @@ def follow() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(follow() if int(os.environ.get("RANK", "0")) > 0 else main("train", resumable=True))
+    if int(os.environ.get("RANK", "0")) > 0:
+        end(follow)
+    end(main, "train", resumable=True)

@@ -1,8 +1,7 @@
 """Find the text of segments with a speech recogniser."""
 
-import sys
-
 from scripts.command import main
+from scripts.ending import end
 
 if __name__ == "__main__":
-    sys.exit(main("transcribe", resumable=True))
+    end(main, "transcribe", resumable=True)

@@ -230,7 +230,7 @@ def _to_use_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
             yield _voice_model(workspace, options.run)
         case DoctorOptions() if options.base and not Path(options.base).is_absolute():
             yield _Need("download", options.base, workspace.model)
-        case PushOptions() if options.export:
+        case PushOptions():
             yield _Need("export", options.export, workspace.export)
 
 

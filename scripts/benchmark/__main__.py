@@ -24,6 +24,7 @@ from scripts.benchmark.bench import Bench
 from scripts.benchmark.extent import FULL, QUICK
 from scripts.benchmark.reference import Reference
 from scripts.benchmark.rows import Found
+from scripts.ending import ASKED_WRONGLY, end
 
 PARTS: dict[str, Callable[[Bench], Found]] = {
     part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
@@ -31,13 +32,13 @@ PARTS: dict[str, Callable[[Bench], Found]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write and print; 1 when it cannot, and 0 whatever was aimed at."""
+    """Measure, write and print; 2 when it cannot, and 0 whatever was aimed at."""
     asked = _parser().parse_args(arguments)
     try:
         return run(asked, ["python", "-m", "scripts.benchmark", *(sys.argv[1:] if arguments is None else arguments)])
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
-        return 1
+        return ASKED_WRONGLY
 
 
 def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
@@ -94,4 +95,4 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

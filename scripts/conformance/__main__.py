@@ -9,6 +9,7 @@ from pathlib import Path
 from config.errors import UserError
 from scripts.conformance import chatterbox
 from scripts.conformance.comparison import show
+from scripts.ending import ASKED_WRONGLY, end
 
 FAMILIES = {"chatterbox": chatterbox.compare}
 
@@ -23,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = FAMILIES[asked.family](asked.folder)
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
-        return 2
+        return ASKED_WRONGLY
     print(show(rows))
     failed = sum(not row.passed for row in rows)
     print(f"\n{len(rows) - failed} of {len(rows)} passed.")
@@ -31,4 +32,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -24,6 +24,7 @@ from core.proof import certificate
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
+from scripts.ending import ASKED_WRONGLY, DONE, FAILED, end
 from scripts.experiments import engine, measured, plan, process, report
 from scripts.experiments.measured import Measured
 from scripts.experiments.plan import Group, Trial
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workspace = Workspace.open(given.workspace)
         chosen = given.only.split(",") if given.only else None
         groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
+    except UserError as error:
+        return _say(error, ASKED_WRONGLY)
+    try:
         if groups:
             _prepare(workspace)
         for seed in range(given.seeds):  # a whole round of all trials first, so that what is cut off is comparable
@@ -49,9 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine.measure(workspace)
         _write(Path(given.out or workspace.path / "experiments.md"), workspace, groups, given.seeds)
     except UserError as error:
-        sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        return 1
-    return 0
+        return _say(error, FAILED)
+    return DONE
+
+
+def _say(error: UserError, code: int) -> int:
+    sys.stderr.write(f"{error.message}\n{error.hint}\n")
+    return code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -149,4 +157,4 @@ def _commits(folders: Sequence[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -121,7 +121,7 @@ def test_an_unknown_part_and_a_missing_package_are_named(tmp_path: Path, monkeyp
         command.main(["--only", "T3,T4"])
     assert "no part T4" in capsys.readouterr().err
     monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))
-    assert command.main(["--quick", "--against-reference", "--out", str(tmp_path)]) == 1
+    assert command.main(["--quick", "--against-reference", "--out", str(tmp_path)]) == 2
     assert "make reference" in capsys.readouterr().err
 
 

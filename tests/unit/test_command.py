@@ -18,6 +18,7 @@ from core.job import asked
 from core.workspace import Workspace
 from scripts import command
 from scripts import jobs as scripts_jobs
+from scripts.ending import ASKED_WRONGLY
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
 
@@ -98,14 +99,14 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
 ])
 def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys: pytest.CaptureFixture[str],
                                                    arguments: list[str], said: list[str]):
-    assert invoke(workspace, *arguments) == command.USAGE
+    assert invoke(workspace, *arguments) == ASKED_WRONGLY
     printed = capsys.readouterr().err
     assert all(part in printed for part in said)
     assert workspace.list_runs() == []
 
 
 def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
-    assert invoke(workspace, "--extension", "nosuch") == worker.FAILED
+    assert invoke(workspace, "--extension", "nosuch") == ASKED_WRONGLY
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
 
@@ -118,7 +119,7 @@ def test_an_unknown_flag_is_a_usage_error(workspace: Workspace):
 
 def test_a_workspace_that_cannot_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").touch()
-    assert command.main("download", ["--workspace", str(tmp_path / "file")]) == command.USAGE
+    assert command.main("download", ["--workspace", str(tmp_path / "file")]) == ASKED_WRONGLY
     assert "cannot be written" in capsys.readouterr().err
 
 
@@ -137,10 +138,10 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
 def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     preset = tmp_path / "preset.yaml"
     preset.write_text("verb: prepare\noptions: {}\n")
-    assert invoke(workspace, "--config", str(preset)) == command.USAGE
+    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
     assert "is for 'prepare', not for 'train'" in capsys.readouterr().err
     preset.write_text("stepz: 3\n")
-    assert invoke(workspace, "--config", str(preset)) == command.USAGE
+    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
     assert "stepz" in capsys.readouterr().err
 
 
@@ -154,10 +155,10 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
     where = ["--workspace", str(workspace.path), "--resume"]
     assert command.main("train", [*where, "mine"], resumable=True) == 1
     assert jobs.state(jobs.load(workspace, "mine")).attempt == 2
-    assert command.main("train", [*where, "nobody"], resumable=True) == 1
+    assert command.main("train", [*where, "nobody"], resumable=True) == ASKED_WRONGLY
     assert "no run named 'nobody'" in capsys.readouterr().err
     jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
-    assert command.main("train", [*where, "other", "--json"], resumable=True) == 1
+    assert command.main("train", [*where, "other", "--json"], resumable=True) == ASKED_WRONGLY
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
@@ -233,5 +234,5 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
         (first.id, "running"), (third.id, "waiting"), (second.id, "stopped")]
     for job in (first, third):
         assert job.id in do("force-stop", job.id)[0]
-    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == 1
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == ASKED_WRONGLY
     assert "no-such-job" in capsys.readouterr().err

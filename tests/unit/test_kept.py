@@ -98,5 +98,5 @@ def test_the_command_names_lists_and_releases(run: Path, workspace: Workspace, c
     assert "run:one@best-so-far" in capsys.readouterr().out
     assert keep.main(["one", "--json", *place]) == 0
     assert json.loads(capsys.readouterr().out) == {"run": "one", "steps": [200, 400], "names": {"best-so-far": 400}}
-    assert keep.main(["one", "--release", "nothing", *place]) == 1
+    assert keep.main(["one", "--release", "nothing", *place]) == 2
     assert "Names that are kept: best-so-far" in capsys.readouterr().err
