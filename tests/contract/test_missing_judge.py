@@ -1,4 +1,4 @@
-"""The recogniser that judged a training is gone or damaged: what is finished goes on, and nobody judges in its place."""
+"""The judge of a training is gone or damaged: what is finished goes on, and nobody judges in its place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from config.errors import UserError
@@ -17,9 +18,11 @@ from core.job.journal import Result
 from core.library import exports_record
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate
+from core.speech import judges
 from core.training import checkpoint
+from core.voice_model.loading import load
 from core.workspace import Workspace
-from tests.trained import RUN, trained_world
+from tests.trained import RUN, trained_world, write_checkpoint
 from tests.unit import tiny_recognisers
 from tests.worlds import Listener, extended_world, train_options
 
@@ -201,3 +204,19 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
     else:
         assert train.run(options, world, again)["best_step"] in (2, 4)
         assert again.of("evaluated")[-1].errors == {}
+
+
+def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> None:
+    world = extended_world(tmp_path / "workspace")
+    ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"ethio": tiny_recognisers.ETHIOPIC})
+    options = train_options(judge=str(ear))
+    with pytest.raises(UserError, match=r"has no language amh or am\. It is to judge") as refused:
+        train.run(options, world, Listener(world.runs / "refused"))
+    assert "(--judge-language)" in refused.value.hint
+    write_checkpoint(world, "gated", judge=str(ear), judge_language="ethio")
+    listener, result = speak(world, f"run:{RUN}")
+    assert (result["error"] is not None, warnings(listener)) == (True, [])
+    judge = judges.choosing_judge(world, load(world, f"run:{RUN}", torch.device("cpu")),
+                                  train_options(judge=str(ear), judge_language="ethio"))
+    assert judge is not None
+    assert judge.languages[0] == "am"

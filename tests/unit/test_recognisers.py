@@ -20,7 +20,8 @@ from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
 from core.incoming import recognisers
 from core.incoming.fetch import partial_folder
 from core.incoming.hub import Hub
-from core.library.model_record import read_record, write_record
+from core.incoming.recognisers import AS_JUDGE, AS_RECOGNISER, Asked
+from core.library.model_record import Expected, ModelRecord, read_record, write_record
 from core.segments.hub_recogniser import HubListener, HubRecogniser
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Speller, best_path, frames_of
@@ -180,14 +181,52 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     assert len(served.asked) == asked
 
 
-@pytest.mark.parametrize("name", ["no/such", "some/gated"])
-def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str,
+@pytest.mark.parametrize(("name", "asked", "said"), [
+    ("no/such", AS_RECOGNISER, "--recogniser FOLDER; on the page: Recogniser"),
+    ("some/gated", AS_RECOGNISER, "--recogniser FOLDER; on the page: Recogniser"),
+    ("no/such", AS_JUDGE, "--judge FOLDER; on the page: Judge"),
+])
+def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str, asked: Asked, said: str,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError) as caught:
-        recognisers.bring(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK)
+        recognisers.bring(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK, asked)
     assert "--folder" not in caught.value.hint
-    assert "--recogniser FOLDER" in caught.value.hint
+    assert said in caught.value.hint
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(("asked", "options"), [
+    (AS_RECOGNISER, ("(--recogniser-language)", "(--recogniser)")), (AS_JUDGE, ("(--judge-language)", "(--judge)")),
+], ids=["transcribe", "train"])
+def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
+        tmp_path: Path, asked: Asked, options: tuple[str, str]) -> None:
+    whisper = write_whisper(tmp_path / "w")
+    for called in ("am", "Amharic", "<|am|>"):
+        assert HubRecogniser.load(whisper, CPU, "x-own", called, asked)._loaded.language == "am"
+    mms = write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
+    assert HubRecogniser.load(mms, CPU, "x-own", "amh", asked).transcribe([NOISE])
+    for folder, called in ((whisper, ""), (whisper, "amh"), (mms, ""), (mms, "amharic")):
+        with pytest.raises(UserError, match="does not know|has no language") as caught:
+            HubRecogniser.load(folder, CPU, "x-own", called, asked)
+        assert all(option in caught.value.hint for option in options)
+
+
+def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace: Workspace) -> None:
+    folder = write_ctc(workspace.recognisers / "some--ctc")
+    files = {path.name: Expected(path.stat().st_size) for path in folder.iterdir()}
+    write_record(folder, ModelRecord("recogniser", "some/ctc", "some/ctc", "1" * 40, "main", files))
+    assert recognisers.bring("some/ctc", "main", (), workspace, Recorder()) == folder
+    for name, content, fault in (("config.json", b"{", "config.json has 1 bytes"), ("vocab.json", None, "lacks vocab")):
+        before = (folder / name).read_bytes()
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+        with pytest.raises(UserError, match=fault) as caught:
+            recognisers.bring("some/ctc", "main", (), workspace, Recorder(), asked=AS_JUDGE)
+        assert f"Delete {folder}" in caught.value.hint
+        assert "(--judge)" in caught.value.hint
+        (folder / name).write_bytes(before)
 
 
 def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) -> None:
