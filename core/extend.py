@@ -45,9 +45,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     record = _record(options, base, front_end, made)
     reporter.emit(_plan(base, record, made))
     if made.fallen_back:
-        named = ", ".join(made.fallen_back[:_NAMED]) + (" ..." if len(made.fallen_back) > _NAMED else "")
-        count_named = len(made.fallen_back)
-        reporter.emit(Warned(f"{count_named} tokens have no spelling in the base and start from the mean: {named}"))
+        reporter.emit(Warned(_fallen_back(options, made)))
     check_stop(reporter)
     state = _save(workspace, options.extension, record, front_end, made)
     with stage(reporter, "read back"):
@@ -55,8 +53,18 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     return {
         "extension": options.extension, "state": state, "new_rows": count, "old_rows": front_end.prefix_size,
         "rows": front_end.size, "tables": len(made.rows), "old_rows_equal": True, "from_spelling": len(made.spelled),
-        "from_mean": len(made.fallen_back), "languages": ", ".join(record.languages),
+        "from_mean": count - len(made.spelled) - len(made.tags), "languages": ", ".join(record.languages),
     }
+
+
+def _fallen_back(options: ExtendOptions, made: Initialised) -> str:
+    """Which tokens the strategy found nothing for; when that is all of them, that it is the start of another one."""
+    count = len(made.fallen_back)
+    if not made.spelled:
+        return (f"None of the {count} new tokens is spelled by tokens of the base: {options.initialisation!r} is the "
+                "same start as 'mean' here, to the bit.")
+    named = ", ".join(made.fallen_back[:_NAMED]) + (" ..." if count > _NAMED else "")
+    return f"{count} tokens have no spelling in the base and start from the mean: {named}"
 
 
 def _fitted(base: VoiceModel, front_end: FrontEnd, made: Initialised, options: ExtendOptions,
@@ -84,7 +92,7 @@ def _record(options: ExtendOptions, base: VoiceModel, front_end: FrontEnd, made:
                     front_end.fingerprint)
     languages = tuple(code for code in front_end.languages if front_end.is_new(code))
     return ExtensionRecord(options.extension, options.tokenizer, languages, options.initialisation, options.seed,
-                           hash_tensors(made.rows), origin)
+                           hash_tensors(made.rows), origin, len(made.spelled))
 
 
 def _plan(base: VoiceModel, record: ExtensionRecord, made: Initialised) -> Plan:
@@ -102,7 +110,7 @@ def _save(workspace: Workspace, name: str, record: ExtensionRecord, front_end: F
     target = resolve_inside(workspace.extensions, name)
     if target.exists():
         there = records.read(target / records.EXTENSION, ExtensionRecord)
-        if there == record:
+        if replace(there, from_spelling=record.from_spelling) == record:  # earlier ones do not have that count
             return "already there"
         raise UserError(f"There already is another extension named {name!r}: {_difference(there, record)}.",
                         "Choose another extension name.")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gradio as gr
 
+from config.schema import ExtendOptions
+from core.text import row_starts
+from core.text.row_starts import Found
 from ui import needs, steps, suggest
 from ui.live import View
 from ui.page import Page
@@ -20,10 +23,12 @@ def build(page: Page) -> None:
                        "tokenizer": lambda view: suggest.fitting_tokenizers(
                            page.workspace, view.chosen["extend.model"])}
             needs.build(page, "extend", "embeddings", choices)
-            steps.step_form(page, "extend", "Add the rows", first=("model", "tokenizer", "extension", "initialisation"),
-                            choices=choices,
-                            suggested={"extension": (lambda view: _name(page, view),
-                                                     lambda: suggest.made_up_names(page.workspace))})
+            form = steps.step_form(page, "extend", "Add the rows",
+                                   first=("model", "tokenizer", "extension", "initialisation"), choices=choices,
+                                   suggested={"extension": (lambda view: _name(page, view),
+                                                            lambda: suggest.made_up_names(page.workspace))})
+            page.live.panel(form.widget("initialisation"), lambda view: gr.update(info=_starts(page, view)),
+                            "embeddings")
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
             page.live.panel(last, steps.last_job("extend", "How many rows were added, and whether the old ones are "
@@ -33,3 +38,21 @@ def build(page: Page) -> None:
 def _name(page: Page, view: View) -> str:
     """The tokenizer's, so that what belongs together is called the same."""
     return view.chosen["extend.tokenizer"] or suggest.tokenizer_name(page.workspace, view.chosen["extend.model"], "")
+
+
+def _starts(page: Page, view: View) -> str:
+    """What the starts are, and how many rows each of them finds for the chosen tokenizer."""
+    about, name = str(ExtendOptions.model_fields["initialisation"].description), view.chosen["extend.tokenizer"]
+    found = row_starts.found_for(page.workspace, name)
+    return about if found is None else f"{about} {found_words(name, found)}"
+
+
+def found_words(name: str, found: Found) -> str:
+    """How many of a tokenizer's new rows the base can spell, and which start is therefore another one's."""
+    words = [f"{strategy} {count}" for strategy, count in found.spelled.items()]
+    same = [strategy for strategy, count in found.spelled.items() if count == 0]
+    said = f"Of the {found.rows} new rows of {name}, tags aside, the base can spell: {', '.join(words)}."
+    return f"{said} So here {' and '.join(same)} {_IS[len(same) > 1]} the same start as mean." if same else said
+
+
+_IS = {False: "is", True: "are"}

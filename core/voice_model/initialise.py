@@ -15,12 +15,13 @@ import torch
 
 from config.errors import UserError
 from config.schema import Initialisation
+from core.text.row_starts import AROUND_THE_MEAN, source_ids
 from data.entries import NewToken
 from data.front_end import FrontEnd
 from data.romanise import romanise
 
 _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
-_FROM_ALL = {"mean": 0.1, "random": 1.0}  # noise around the mean of all rows, in standard deviations of the old ones
+_NOISE = {"mean": 0.1, "random": 1.0}  # around the mean of all rows, in standard deviations of the old ones
 TWIN_NOISE = 0.02  # the same, for rows that would equal another
 
 
@@ -50,33 +51,19 @@ def initial_rows(tables: Mapping[str, torch.Tensor], base: FrontEnd, extended: F
                 "Use the tokenizer that came with this model.",
             )
     tokens = extended.added_tokens()
-    sources = [_source_ids(token, base, strategy) for token in tokens]
+    sources = [source_ids(token, base, strategy) for token in tokens]
     factors = [_factors(token, base) if strategy == "factored" else None for token in tokens]
     generator = torch.Generator().manual_seed(seed)
-    noise = _FROM_ALL.get(strategy, _FROM_ALL["mean"])
+    noise = _NOISE.get(strategy, _NOISE["mean"])
     rows = {name: _rows(old, sources, factors, generator, noise) for name, old in tables.items()}
     return Initialised(
         rows,
         spellings=tuple(tuple(ids) if token.kind != "tag" else () for token, ids in zip(tokens, sources, strict=True)),
         spelled=tuple(t.text for t, ids in zip(tokens, sources, strict=True) if ids and t.kind != "tag"),
         fallen_back=tuple(t.text for t, ids in zip(tokens, sources, strict=True)
-                          if not ids and t.kind != "tag" and strategy not in _FROM_ALL),
+                          if not ids and t.kind != "tag" and strategy not in AROUND_THE_MEAN),
         tags=tuple(token.text for token in tokens if token.kind == "tag"),
     )
-
-
-def _source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> list[int]:
-    """Ids of the old rows whose mean the new row is; none means all rows, with noise."""
-    if token.kind == "tag":
-        tags = (base.tag_id(language) for language in base.base_languages)
-        return [tag for tag in tags if tag is not None]
-    if strategy in _FROM_ALL or token.kind == "byte":  # the name of a byte spells nothing
-        return []
-    ids, unknown = base.spell(token.text if strategy == "neighbours" else romanise(token.text))
-    if strategy == "neighbours" and unknown:
-        return []
-    unknown_id = base.special_id("[UNK]")
-    return [token_id for token_id in ids if token_id != unknown_id]
 
 
 def _factors(token: NewToken, base: FrontEnd) -> tuple[list[int], list[int]] | None:

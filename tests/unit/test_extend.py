@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from config.errors import UserError
 from config.schema import ExtendOptions
 from core import extend
 from core.library import records, tensor_files
+from core.library.records import ExtensionRecord
 from core.voice_model.loading import load_base, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
@@ -49,6 +51,25 @@ def test_old_rows_are_equal_to_the_bit_in_both_tables(world: Workspace) -> None:
 
 def test_the_same_extension_twice_is_there_already(world: Workspace) -> None:
     extend.run(OPTIONS, world, listener(world))
+    assert extend.run(OPTIONS, world, listener(world))["state"] == "already there"
+
+
+def test_the_record_counts_the_rows_that_the_base_can_spell(world: Workspace) -> None:
+    for strategy, spelled in (("romanised", 10), ("neighbours", 0), ("mean", 0)):
+        told = listener(world)
+        result = extend.run(OPTIONS.model_copy(update={"initialisation": strategy, "extension": strategy}), world, told)
+        record = records.read(world.extension(strategy) / records.EXTENSION, ExtensionRecord)
+        assert (record.from_spelling, result["from_spelling"], result["from_mean"]) == (spelled, spelled, 10 - spelled)
+        warned = [event.message for event in told.of("warned")]
+        assert ["the same start as 'mean'" in message for message in warned] == [True] * (strategy == "neighbours")
+
+
+def test_an_extension_of_before_that_count_is_the_same_one(world: Workspace) -> None:
+    extend.run(OPTIONS, world, listener(world))
+    path = world.extension("tiny-am") / records.EXTENSION
+    values = json.loads(path.read_text())
+    del values["from_spelling"]
+    path.write_text(json.dumps(values))
     assert extend.run(OPTIONS, world, listener(world))["state"] == "already there"
 
 

@@ -27,7 +27,7 @@ WEB_SAFE = (
     "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
     "core.review",
     "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
-    "core.text.lab_text", "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules",
+    "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules",
     "core.training.divisible", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")

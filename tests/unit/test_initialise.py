@@ -6,6 +6,7 @@ from small_data import AMHARIC, base
 
 from config.errors import UserError
 from config.schema import Initialisation
+from core.text import row_starts
 from core.voice_model.initialise import initial_rows
 from data.front_end import FrontEnd
 
@@ -99,6 +100,23 @@ def test_neighbours_spell_merges_and_fall_back_where_the_base_cannot() -> None:
     assert torch.allclose(made.rows["text_emb"][index], old[[base().special_id(c) for c in "sala"]].mean(0))
     assert made.spelled == ("sa", "la", "sala")
     assert made.fallen_back == ("ñ", "añ")
+
+
+@pytest.mark.parametrize("strategy", ["neighbours", "romanised", "factored", "fitted"])
+def test_what_the_base_can_spell_is_counted_without_the_model(strategy: Initialisation) -> None:
+    for extended in (amharic(), base().extended("so", "latin", list("salñ"), [("s", "a"), ("a", "ñ")])):
+        made, found = initial_rows(tables(), base(), extended, strategy, 0), row_starts.found(extended)
+        assert found.spelled[strategy] == len(made.spelled)
+        assert found.rows == len(made.spelled) + len(made.fallen_back)
+
+
+def test_where_no_neighbour_is_found_they_are_the_same_start_as_the_mean() -> None:
+    found = row_starts.found(amharic()).spelled
+    assert found["neighbours"] == 0 < found["romanised"]
+    mean, neighbours, romanised = (initial_rows(tables(), base(), amharic(), strategy, 0).rows["text_emb"]
+                                   for strategy in ("mean", "neighbours", "romanised"))
+    assert torch.equal(mean, neighbours)
+    assert not torch.equal(mean, romanised)
 
 
 def test_anagrams_are_parted() -> None:

@@ -10,8 +10,9 @@ import pytest
 from core.job.directory import Job
 from core.job.journal import Progress, Stage, Step
 from core.job.state import JobState
+from core.text.row_starts import Found
 from tests.serving import ROOT
-from ui import present, words
+from ui import embeddings, present, words
 
 
 def job(verb: str = "train", device: str = "cpu") -> Job:
@@ -91,3 +92,10 @@ def test_a_stop_of_other_work_says_what_it_is_at() -> None:
     state = JobState(job("prepare"), "stopping", stages=(Stage("features"),), progress=Progress(3, 9, "clips"))
     assert words.now_line(state) == "Stopping, 3 of 9 clips."
     assert "step" not in words.stop_words(state)
+
+
+def test_starts_of_rows_that_are_the_same_start_are_told() -> None:
+    told = embeddings.found_words("tiny-am", Found(80, {"neighbours": 0, "romanised": 80}))
+    assert "neighbours 0, romanised 80" in told
+    assert told.endswith("So here neighbours is the same start as mean.")
+    assert "same start" not in embeddings.found_words("tiny-so", Found(4, {"neighbours": 3, "romanised": 4}))
