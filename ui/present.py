@@ -134,21 +134,23 @@ def plan(lines: Sequence[str], title: str = "What will change") -> Html:
     return div("plan", element("strong", title), element("ul", *(element("li", line) for line in lines)))
 
 
-def chain(states: Sequence[JobState]) -> Html:
-    """Jobs that follow each other, as steps."""
+def chain(states: Sequence[JobState], notes: Mapping[str, str] | None = None) -> Html:
+    """Jobs that follow each other, as steps; under some of them a note, by the job's id."""
     why = next((state for state in states if state.status == "skipped"), None)  # told once, at the first
-    return element("ol", *(_link(number, state, told=state.status == "skipped" and state is not why)
-                           for number, state in enumerate(states, 1)), class_="chain")
+    links = (_link(number, state, (notes or {}).get(state.id, ""), told=state.status == "skipped" and state is not why)
+             for number, state in enumerate(states, 1))
+    return element("ol", *links, class_="chain")
 
 
-def _link(number: int, state: JobState, *, told: bool) -> Html:
+def _link(number: int, state: JobState, note: str, *, told: bool) -> Html:
     tone = _STATUS_TONE[state.status]
     mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
     show_bar = cut_short(state) or state.status in ("running", "stopping") or (state.alive and state.progress)
     return element(
         "li", span("mark", mark),
         div("step", div("ends", element("strong", title_of(state)), badge(state)),
-            bar(state) if show_bar else NOTHING, NOTHING if told else _now(state), ending(state)),
+            bar(state) if show_bar else NOTHING, NOTHING if told else _now(state), ending(state),
+            paragraph(note, class_="small") if note else NOTHING),
         class_=f"link {tone}",
     )
 

@@ -12,11 +12,12 @@ from core import demo, jobs
 from core.job import kept
 from core.job.state import JobState
 from core.library.catalog import FAMILIES
-from ui import present, teach
+from ui import present, proof_time, teach
 from ui.curves import chart
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, paragraph, span
 from ui.page import Page
+from ui.proof_time import Past
 from ui.training import loss_series
 
 
@@ -105,7 +106,8 @@ def _follow(page: Page, widgets: _Widgets) -> None:
                                                ""), "start")
     live.panel(widgets.notice, said_until_the_end, "start")
     live.panel(widgets.teach, _teach_button, "start")
-    live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view)), "start")
+    live.panel(widgets.steps, lambda view: chain_view(chain_of(view.jobs), teach.pace(workspace, view),
+                                                       teach.last_proof(workspace, view)), "start")
     live.panel(widgets.curve, _curve, "start")
     for button, shown in ((widgets.stop, _can_stop), (widgets.go_on, _can_go_on), (widgets.hear, _has_voice),
                           (widgets.details, _has_training)):
@@ -142,13 +144,14 @@ def chain_of(states: Sequence[JobState]) -> list[JobState]:
     return found
 
 
-def chain_view(states: Sequence[JobState], pace: str) -> Html:
-    """The chain's steps as they stand, or what they will be, at which pace."""
+def chain_view(states: Sequence[JobState], pace: str, proof: Past | None) -> Html:
+    """The chain's steps as they stand, or what they will be, at which pace, with how long a `proof`."""
     if states:
-        return div("card", present.chain(states))
+        return div("card", present.chain(states, {state.id: proof_time.during(state, proof) for state in states}))
     steps = (
         ("Press the button.", "Lisan gets the base model, reads the recordings, learns the new letters and practises."),
         ("Watch it learn.", f"{pace} Close the page if you like."),
+        ("Wait for the proof.", proof_time.before(proof)),
         ("Listen.", "The same sentence before and after, with a score for how well it can be understood."),
     )
     items = [element("li", span("mark", str(number)), div("step", element("strong", title), paragraph(text)),

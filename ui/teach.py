@@ -17,8 +17,9 @@ from core.library import offers, presets
 from core.library.catalog import FAMILIES, Family, family, family_of
 from core.text import text_rules
 from core.workspace import Workspace
-from ui import present, records
+from ui import present, proof_time, records
 from ui.live import View
+from ui.proof_time import Past
 
 DEMO = "demo"
 DEMO_LABEL = "Built-in Amharic demo"
@@ -126,6 +127,18 @@ def pace(workspace: Workspace, view: View) -> str:
     if _family_or_first(workspace, view.chosen["start_model"]).preset == "demo":
         return "A few minutes on an ordinary computer, without a network."
     return "Made for a GPU; the log tells the time that it will take on this machine."
+
+
+def last_proof(workspace: Workspace, view: View) -> Past | None:
+    """What the last proof of the chosen model took; of another model it would take another time."""
+    return proof_time.last(view.jobs, lambda state: _model_of(workspace, state) == view.chosen["start_model"])
+
+
+def _model_of(workspace: Workspace, training: JobState) -> str:
+    try:
+        return offers.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
+    except UserError:  # it was deleted since
+        return ""
 
 
 def _family_or_first(workspace: Workspace, name: str) -> Family:

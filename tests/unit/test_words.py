@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from core.job.journal import Progress, Stage, Step
 from core.job.state import JobState
 from core.text.row_starts import Found
 from tests.serving import ROOT
-from ui import embeddings, present, words
+from ui import embeddings, present, proof_time, words
 
 
 def job(verb: str = "train", device: str = "cpu") -> Job:
@@ -99,3 +100,33 @@ def test_starts_of_rows_that_are_the_same_start_are_told() -> None:
     assert "neighbours 0, romanised 80" in told
     assert told.endswith("So here neighbours is the same start as mean.")
     assert "same start" not in embeddings.found_words("tiny-so", Found(4, {"neighbours": 3, "romanised": 4}))
+
+
+def step(seconds: float) -> Step:
+    return Step(100, 100, 3.0, 2.0, 1e-3, 0.5, 900.0, seconds)
+
+
+def test_a_proof_is_told_by_the_last_one_until_it_is_measured_itself() -> None:
+    ended = JobState(job(), "finished", started_at=1000.0, ended_at=1400.0, steps=(step(90.0),),
+                     stages=(Stage("load", 5.0), Stage("certificate", 300.0)))
+    past = proof_time.of(ended)
+    assert past == proof_time.Past(300.0, 400.0)
+    assert proof_time.last([JobState(job()), ended], lambda one: True) == past
+    assert proof_time.last([ended], lambda one: False) is None
+    running = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),))
+    assert "The last proof here took 5 min, 75% of the 6 min 40 s of its training." in proof_time.during(running, past)
+    unknown = proof_time.during(running, None)
+    assert "proves what it can say" in unknown
+    assert "%" not in unknown
+    for quiet in ("stopping", "stopped", "finished"):
+        assert proof_time.during(replace(running, status=quiet), past) == ""  # type: ignore[arg-type]
+
+
+def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
+    proving = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),),
+                       stages=(Stage("certificate", time=1100.0),))
+    for state in (proving, replace(proving, progress=Progress(1, 200, "sentences", time=1090.0))):
+        assert "%" not in proof_time.during(state, proof_time.Past(300.0, 400.0))
+    counted = replace(proving, progress=Progress(50, 200, "sentences", time=1200.0))
+    assert "Before it were 1 min 40 s of work." in proof_time.during(counted, None)
+    assert "the proof is about 80% of the whole." in proof_time.during(replace(counted, eta_s=300.0), None)
