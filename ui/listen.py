@@ -163,7 +163,10 @@ def status_view(view: View) -> Html:
         return present.gone(gone)
     if state is None:
         return present.empty("Nothing has been spoken yet. Choose a voice and a sentence, and press the button.")
-    return NOTHING if state.status == "finished" else present.job_card(state)
+    if state.status != "finished":
+        return present.job_card(state)
+    told = state.warnings and view.chosen.get("blind") != "True"  # a warning may name a side
+    return div("card", present.warnings(state.warnings)) if told else NOTHING
 
 
 def clips_view(page: Page, view: View) -> Html:

@@ -229,6 +229,18 @@ def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
     assert "run:one" in shown
 
 
+def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
+    asked, reason = job("synthesize", text="ሰላም", language="am", voice_model="run:one"), "the recogniser me/ear is gone"
+    made = (AudioMade("speech", 0, "audio/speech.wav", "ሰላም", "am", 1.5, 0.4, None, "", "a.png", "", reason),)
+    state = JobState(asked, "finished", audio=made, warnings=("Amharic is not measured: put it back.",))
+    shown = listening.comparison(state, {}, listening.Blind(False))
+    assert f"Not measured: {reason}." in shown
+    assert "No judge for this language" not in shown
+    chosen = {"pair": asked.id, "blind": "False"}
+    assert "put it back" in listen.status_view(View("listen", chosen, (state,)))
+    assert "put it back" not in listen.status_view(View("listen", {**chosen, "blind": "True"}, (state,)))
+
+
 def test_one_voice_is_shown_alone_and_never_blind() -> None:
     asked = job("synthesize", text="A boat.", language="en", voice_model="base:tiny")
     coming = listening.comparison(JobState(asked, "running"), {}, listening.Blind(True))
