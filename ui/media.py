@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import quote
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from config.errors import UserError
+from core.dataset.playable import DECODED, TYPES, playable
 from core.workspace import Workspace
 
-KINDS = {".ogg": "audio/ogg", ".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".png": "image/png"}
+KINDS = {**TYPES, **dict.fromkeys(DECODED, TYPES[".wav"]), ".png": "image/png"}
 PLACES = {"runs": ("audio", "samples"), "datasets": ("audio",), "exports": ("audio", "samples")}
 """Under each kind of artefact, the subfolders that may be heard and seen."""
 
@@ -75,6 +78,10 @@ def routes(workspace: Workspace) -> list[Route]:
         if path is None:
             return PlainTextResponse("Not here.", status_code=404)
         kind = KINDS[path.suffix.lower()]
+        try:
+            path = await run_in_threadpool(playable, workspace, path)
+        except UserError as error:
+            return PlainTextResponse(error.message, status_code=415)
         return FileResponse(path, media_type=kind, headers={"Cache-Control": "private, max-age=60"})
 
     async def font(request: Request) -> Response:

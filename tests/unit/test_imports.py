@@ -19,7 +19,8 @@ SHARED_MODELS = ("models.base", "models.values", "models.decoder", "models.speec
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.dataset.clip_index", "core.dataset.languages", "core.demo", "core.doctor", "core.download",
+    "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.demo",
+    "core.doctor", "core.download",
     "core.incoming.hub", "core.incoming.looking", "core.job.asked", "core.job.directory", "core.job.events",
     "core.job.free_gpu", "core.job.gpus", "core.job.journal", "core.job.kept",
     "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
@@ -27,7 +28,8 @@ WEB_SAFE = (
     "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
     "core.review",
     "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
-    "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text", "core.text.text_rules",
+    "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text",
+    "core.text.text_rules",
     "core.training.divisible", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")

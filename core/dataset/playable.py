@@ -1,0 +1,72 @@
+"""Recordings as a browser can play them: most as they are, the others decoded into a WAV file. Never loads torch.
+
+A dataset keeps each recording as it was given, so no sample is lost; what is decoded here is for the ear alone, 16 bits
+and the first ten minutes, and lies in the cache, from which the oldest go.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import soundfile
+
+from config.errors import UserError
+from core.workspace import Workspace
+
+TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".oga": "audio/ogg",
+         ".opus": "audio/ogg"}
+"""Endings that browsers play, and what they are called there (Opus as libsndfile reads it is in an Ogg file)."""
+DECODED = (".aiff", ".aif", ".au", ".caf", ".w64")
+"""Endings of sound that hardly any browser plays."""
+LONGEST_S = 600
+KEPT = 50  # decoded recordings
+_BLOCK = 1 << 18  # frames
+
+
+def playable(workspace: Workspace, path: Path) -> Path:
+    """The recording at `path`, or its sound as a WAV file where browsers do not play it; `UserError`: unreadable."""
+    if path.suffix.lower() not in DECODED:
+        return path
+    home = workspace.cache / "heard"
+    about = path.stat()
+    name = sha256(f"{path} {about.st_mtime_ns} {about.st_size}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    made = home / f"{name}.wav"
+    if not made.is_file():
+        home.mkdir(parents=True, exist_ok=True)
+        aside = home / f".{name}-{uuid.uuid4().hex[:8]}"
+        try:
+            _decode(path, aside)
+            aside.replace(made)
+        finally:
+            aside.unlink(missing_ok=True)
+        _clear(home)
+    return made
+
+
+def _decode(path: Path, target: Path) -> None:
+    try:
+        with soundfile.SoundFile(str(path)) as source:
+            left = int(LONGEST_S * source.samplerate)
+            with soundfile.SoundFile(str(target), "w", source.samplerate, source.channels, "PCM_16",
+                                     format="WAV") as file:
+                while left and len(block := source.read(min(_BLOCK, left), dtype="float32", always_2d=True)):
+                    file.write(block)
+                    left -= len(block)
+    except soundfile.SoundFileError as error:
+        raise UserError(f"{path.name} could not be read as audio: {str(error).rstrip('.')}.",
+                        "Leave the clip out, or give its recording anew.") from error
+
+
+def _clear(home: Path) -> None:
+    """Keep the newest; another request may be clearing too."""
+    there = []
+    with os.scandir(home) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                there.append((entry.stat().st_mtime_ns, entry.path))
+    for _, path in sorted(there)[:-KEPT]:
+        Path(path).unlink(missing_ok=True)
