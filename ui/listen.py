@@ -144,17 +144,10 @@ def chosen(view: View) -> JobState | None:
 
 
 def pair_choices(view: View) -> object:
-    """All that was spoken, by what it says."""
-    titles = {job.id: _pair_title(job) for job in view.jobs if job.verb in listening.VERBS}
+    """All that was spoken, by when, what and who."""
+    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in listening.VERBS}
     found = view.choices("pair", titles, chosen(view))
     return gr.update(**found, visible=bool(found["choices"]))
-
-
-def _pair_title(state: JobState) -> str:
-    texts = listening.texts_of(state)
-    said = texts[0][1] if texts else state.id
-    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    return f"{present.clock(state.job.created)}  {said[:40]}{more}"
 
 
 def status_view(view: View) -> Html:

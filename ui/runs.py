@@ -8,7 +8,7 @@ import gradio as gr
 
 from core.job.journal import Step
 from core.job.state import JobState
-from ui import present
+from ui import present, training
 from ui.curves import Point, Series, chart, smooth
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
@@ -20,7 +20,6 @@ _COLOURS = tuple(f"var(--series-{number})" for number in range(1, MOST + 1))
 _ALONG = {"Steps": "step", "Minutes": "minute"}
 _MEASURES: tuple[tuple[str, Callable[[Step], float | None], bool], ...] = (
     ("Speech loss", lambda step: step.speech_loss, True), ("Text loss", lambda step: step.text_loss, True),
-    ("Learning rate", lambda step: step.learning_rate, False),
     ("Gradient norm", lambda step: step.gradient_norm, True),
     ("Tokens a second", lambda step: step.tokens_per_s, True),
     ("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
@@ -44,7 +43,8 @@ def build(page: Page) -> None:
         shown = gr.HTML(elem_id="runs-compared")
     for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.along", along)):
         page.live.watch(name, widget)
-    page.live.panel(runs, lambda view: gr.update(choices=[state.id for state in trainings(view.jobs)]), "train")
+    page.live.panel(runs, lambda view: gr.update(choices=[
+        (present.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
     page.live.panel(shown, lambda view: comparison(chosen(view), view.chosen["runs.scale"] == "Logarithmic",
                                                    view.chosen["runs.along"] == "Minutes"), "train")
     refresh_on(page, runs, scale, along)
@@ -95,6 +95,9 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
         yield (f"Misheard, {present.language_name(code)}",
                _dots(states, by_time, lambda one, code=code: one.errors.get(code)), True)
+    for group in dict.fromkeys(name for state in states for step in state.steps for name in training.rates_of(step)):
+        yield f"Learning rate, {group}", _step_lines(
+            states, lambda step, group=group: training.rates_of(step).get(group), False, by_time), False
     for title, measure, smoothed in _MEASURES[2:]:
         yield title, _step_lines(states, measure, smoothed, by_time), False
 

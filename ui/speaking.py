@@ -10,11 +10,12 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions
+from core.job.state import JobState
 from core.library import offers
 from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
 from core.speech import references
 from core.workspace import Workspace
-from ui import present
+from ui import listening, present
 from ui.form import Form, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
@@ -109,6 +110,25 @@ def label(view: View, model: VoiceModel) -> str:
     """A voice in a list of choices; one that was trained here by what learned from what."""
     state = view.job(model.name) if model.kind == "run" else None
     return f"{present.run_name(state)}, step {model.step}" if state else model.label
+
+
+def pair_title(view: View, state: JobState) -> str:
+    """What people know it by: when it was asked for, what is said, and who speaks."""
+    chosen_texts = [text for _, text in listening.texts_of(state)]  # none where the job takes held-out ones
+    texts = chosen_texts or [sides[side].text for sides in listening.clips(state).values() for side in [*sides][:1]]
+    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+    said = f"{texts[0][:40]}{more}" if texts else "a sentence of each language"
+    return f"{present.clock(state.job.created)}  {said}, {who(view, state)}"
+
+
+def who(view: View, state: JobState) -> str:
+    """The voice that a job lets speak, or that it compares with its base, as people know it."""
+    settings = state.job.settings
+    kind, _, name = str(settings.get("voice_model" if state.verb == "synthesize" else "finetuned", "")).partition(":")
+    run = view.job(name.partition("@")[0]) if kind == "run" else None
+    if run is not None:
+        return f"{run.job.settings.get('extension', '')} on {run.job.settings.get('dataset', '')}"
+    return f"{name} as it came" if kind == "base" else name
 
 
 def _base_of(workspace: Workspace, voice: VoiceModel | None) -> str:

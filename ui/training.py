@@ -96,12 +96,17 @@ def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Poi
 
 
 def _rates(state: JobState) -> dict[str, list[Point]]:
-    """By parameter group; steps that were told before there were groups have the rows' alone."""
+    """By parameter group."""
     found: dict[str, list[Point]] = {}
     for step in state.steps:
-        for name, rate in (step.rates or {"rows": step.learning_rate}).items():
+        for name, rate in rates_of(step).items():
             found.setdefault(name, []).append((float(step.step), rate))
     return found
+
+
+def rates_of(step: Step) -> dict[str, float]:
+    """The learning rates of a step by parameter group; before there were groups they told the rows' alone."""
+    return step.rates or {"rows": step.learning_rate}
 
 
 def error_series(state: JobState) -> list[Series]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,21 @@ from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMad
 from core.job.state import JobState
 from core.proof.certificate import Certificate, Check, LanguageError
 from core.workspace import Workspace
-from ui import certificate, curves, facts, jobs, listen, listening, media, present, records, train, training, votes
+from ui import (
+    certificate,
+    curves,
+    facts,
+    jobs,
+    listen,
+    listening,
+    media,
+    present,
+    records,
+    speaking,
+    train,
+    training,
+    votes,
+)
 from ui.live import View
 from ui.markup import Html, element, join, table
 
@@ -365,6 +380,23 @@ def test_a_training_stopped_before_its_first_step_is_not_the_one_to_show() -> No
     assert View("train", {}, (empty,)).newest("train") == empty
     for shown in (stopped, failed):
         assert View("train", {}, (empty, shown, older)).newest("train") == shown
+
+
+def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
+    run = JobState(job(extension="tiny-am", dataset="mine"), "finished")
+    asked = {"base": "base:tiny", "finetuned": f"run:{run.id}@700"}
+    own = JobState(replace(job("compare", **asked, texts=(("am", "ሰላም"), ("en", "Hello"))),
+                           directory=Path("/w/runs/compare-20260101-101010-abcd")), "finished")
+    chosen_by_itself = replace(own, job=replace(own.job, settings=asked))
+    heard = replace(chosen_by_itself, audio=(AudioMade("base", 0, "a.wav", "ቡና", "am", 1.0, 1.0),))
+    alone = JobState(job("synthesize", voice_model="base:tiny", language="en", text="Hello"), "finished")
+    view = View("listen", {"pair": ""}, (own, run))
+    for state, title in ((own, "ሰላም and 1 more, tiny-am on mine"), (heard, "ቡና, tiny-am on mine"),
+                         (chosen_by_itself, "a sentence of each language, tiny-am on mine"),
+                         (alone, "Hello, tiny as it came")):
+        told = speaking.pair_title(view, state)
+        assert told.endswith(f"  {title}")
+        assert "abcd" not in told
 
 
 def test_what_is_heard_blind_is_so_until_somebody_uncovers_it(tmp_path: Path) -> None:

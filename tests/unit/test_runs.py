@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,21 @@ def titles(html: str) -> list[str]:
 def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
     html = runs.comparison(states, False, False)
     for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
-                  "Misheard, Amharic", "Learning rate", "Gradient norm", "Tokens a second", "Peak memory, GB"):
+                  "Misheard, Amharic", "Learning rate, rows", "Gradient norm", "Tokens a second", "Peak memory, GB"):
         assert title in titles(html)
     speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
     assert speech.count("<polyline") == 2
     assert "--series-1" in speech
     assert "--series-2" in speech
+
+
+def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) -> None:
+    gated = replace(states[0], steps=tuple(replace(step, rates={"rows": 2e-3, "adapters": 1e-4})
+                                           for step in states[0].steps))
+    html = runs.comparison([gated, states[1]], False, False)
+    charts = {part.partition("</h4>")[0]: part for part in html.split("<h4>")[1:]}
+    assert [charts[f"Learning rate, {group}"].count("<polyline") for group in ("rows", "adapters")] == [2, 1]
+    assert "Learning rate, adapters" not in runs.comparison(states, False, False)
 
 
 def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[JobState], tmp_path: Path) -> None:
