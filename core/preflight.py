@@ -26,8 +26,9 @@ from core.job.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
 from core.training import advice, checkpoint, divisible, rehearsal
 from core.training.company import check_devices
+from core.training.fitting import Estimate
 from core.training.milestones import Milestones
-from core.training.plan import duration
+from core.training.plan import expected
 from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.workspace import Workspace
 from data import audio, manifest
@@ -74,13 +75,17 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         for path in reporter.directory.glob(f"{rehearsal.SPOKEN}.*"):
             if path.name != _SPOKEN:
                 path.unlink()
-    expected = found.seconds_a_step * options.steps
     return {
         "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": len(said),
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
-        "memory_bytes": found.needed, "training": f"about {duration(expected)} for {options.steps} steps",
+        "memory_bytes": found.needed, "training": _expected(found, options.steps),
         "seconds": round(time.monotonic() - began, 1), "not_tried": " ".join(left_out),
     }
+
+
+def _expected(found: Estimate, steps: int) -> str:
+    """What the training will take, of passes over clips of all its data; nothing where none could be timed."""
+    return f"{expected(found, steps)} for {steps} steps, beside what is spoken at checkpoints" if found.fits else ""
 
 
 def trial(options: TrainOptions) -> TrainOptions:

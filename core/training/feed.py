@@ -64,17 +64,25 @@ class Feed:
         return drawn
 
     def by_length(self) -> list[Draw]:
-        """The training clips from the shortest to the longest, each as its own prompt; for trials."""
-        longest = [item.order_clip.length for item in map(self._longest, range(len(self._data.train)))]
+        """The training clips from the shortest to the longest, each as its own prompt; for trials.
+
+        They are those of the whole dataset, also where the steps take a few of them alone: what a training takes is
+        asked of these.
+        """
+        longest = [item.order_clip.length for item in map(self._longest, range(len(self._whole.train)))]
         return [Draw(index, index) for index in sorted(range(len(longest)), key=longest.__getitem__)]
 
     def trial(self, draws: Sequence[Draw]) -> list[Sample]:
         """Samples of these clips, each as long as it is ever heard."""
-        return self._batch(draws, self._data.train, [self._longest(draw.target) for draw in draws]).samples
+        return self._batch(draws, self._whole.train, [self._longest(draw.target) for draw in draws]).samples
+
+    @property
+    def _whole(self) -> TrainingData:
+        return self._data.cut_from or self._data
 
     def _longest(self, index: int) -> Utterance:
-        item = self._data.train[index]
-        return max((item, *self._data.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
+        item = self._whole.train[index]
+        return max((item, *self._whole.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
 
     def _batch(self, draws: Sequence[Draw], clips: Sequence[Utterance],
                heard: Sequence[Utterance] | None = None) -> Batch:

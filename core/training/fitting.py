@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SAFE = 0.9  # share of the free memory that may be planned with
 _ENOUGH_S, _MOST_TRIALS = 3.0, 3
+_SHORT, _LONG = 0.25, 0.75  # where in the order of lengths the clips stand whose passes are timed
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Estimate:
     setting: Setting
     needed: int | None  # bytes beside the loaded model
     free: int | None
-    seconds_a_step: float
+    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # of short clips and of long ones; 0 where none was taken
 
     @property
     def fits(self) -> bool:
@@ -82,10 +83,10 @@ def estimate(trainer: Trainer) -> Estimate:
         if setting.recompute not in sizes:
             sizes[setting.recompute] = _measure(trainer)
         needed = _needed(trainer, sizes[setting.recompute])
-        found = Estimate(setting, needed, free, 0.0)
+        found = Estimate(setting, needed, free)
         following = None if found.fits else setting.tighter(options.batch_size, may_recompute=may_recompute)
         if following is None:
-            return replace(found, seconds_a_step=_time(trainer) if found.fits else 0.0)
+            return replace(found, seconds_a_step=_time(trainer)) if found.fits else found
         trainer.use(following)
 
 
@@ -123,17 +124,29 @@ def _needed(trainer: Trainer, sizes: tuple[int, int] | None) -> int | None:
     return one + max(0, two - one) * (size - 1) + trainer.optimizer_bytes
 
 
-def _time(trainer: Trainer) -> float:
-    """Seconds of a step, from passes over clips of the middle length."""
+def _time(trainer: Trainer) -> tuple[float, float]:
+    """Seconds of a step of short clips, and of long ones, from passes as large as the training's are.
+
+    The first pass of a size is not counted: it takes memory, chooses kernels or waits for what is loaded on first use,
+    which no later one does. Of the others the fastest counts, for what else the machine does only ever slows them.
+    """
     clips, size = trainer.by_length(), trainer.setting.size(trainer.options.batch_size)
-    start = max(0, (len(clips) - size) // 2)
-    middle = clips[start:start + size]
-    took: list[float] = []
-    while len(took) < _MOST_TRIALS and sum(took) < _ENOUGH_S:
+
+    def passed(where: float) -> float:
+        first = round(where * (len(clips) - 1)) - (size - 1) // 2
+        begin = min(max(0, first), max(0, len(clips) - size))
+        drawn = [clips[(begin + index) % len(clips)] for index in range(size)]
         began = time.perf_counter()
-        trainer.attempt(middle)  # ends with a look at the losses, so the device is done
-        took.append(time.perf_counter() - began)
-    return min(took) / len(middle) * trainer.options.batch_size * trainer.options.accumulation
+        trainer.attempt(drawn)  # ends with a look at the losses, so the device is done
+        return (time.perf_counter() - began) / size * trainer.options.batch_size * trainer.options.accumulation
+
+    passed(_LONG)
+    took: list[tuple[float, float]] = []
+    began = time.perf_counter()
+    while not took or (len(took) < _MOST_TRIALS and time.perf_counter() - began < _ENOUGH_S):
+        took.append((passed(_SHORT), passed(_LONG)))
+    short, long = (min(times) for times in zip(*took, strict=True))
+    return min(short, long), max(short, long)
 
 
 def after_shortage(setting: Setting, options: TrainOptions, step: int, *, sharded: bool) -> tuple[Setting, str]:

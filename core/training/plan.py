@@ -30,7 +30,8 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
          "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
          "changed_parameters": counts.changed_parameters,
          "frozen_parameters": counts.base_parameters, "clips": len(data.train), "held_out_clips": len(data.held_out),
-         "memory_bytes": found.needed or 0, "seconds": round(found.seconds_a_step * (options.steps - trainer.step))},
+         "memory_bytes": found.needed or 0,
+         "seconds": round(sum(found.seconds_a_step) / 2 * (options.steps - trainer.step))},
     )
 
 
@@ -53,20 +54,26 @@ def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:
         size = f"About {memory.gib(found.needed)}{free} in the first one; " if found.needed else ""
         count = options.steps - trainer.step
         return (f"Each process holds its part of what is trained, its gradients and its optimizer state{again}.",
-                f"{size}{count} steps in about {duration(found.seconds_a_step * count)}, beside the samples that are "
-                "spoken. The longest clips were tried.")
+                f"{size}{count} steps in {expected(found, count)}, beside the samples that are spoken. The longest "
+                "clips were tried.")
     if not found.fits:
         needed = f"about {memory.gib(found.needed)}" if found.needed is not None else "more memory than there is"
         return (f"It needs {needed}{free} even with single clips: it may end without memory.",)
     steps = options.steps - trainer.step
-    lines = [f"About {memory.gib(found.needed or 0)}{free}; {steps} steps in about "
-             f"{duration(found.seconds_a_step * steps)}, beside the samples that are spoken."]
+    lines = [f"About {memory.gib(found.needed or 0)}{free}; {steps} steps in {expected(found, steps)}, beside the "
+             "samples that are spoken."]
     if setting.parts > 1:
         lines.append(f"To fit into memory, passes of {setting.size(options.batch_size)} clips, accumulated "
                      f"{setting.parts * options.accumulation} times a step.")
     if setting.recompute:
         lines.append("Activations are computed again in the backward pass, to save memory.")
     return tuple(lines)
+
+
+def expected(found: Estimate, steps: int) -> str:
+    """How long so many steps take, such as `about 12 min` or `8 min to 15 min`: as their clips are short or long."""
+    least, most = (duration(seconds * steps) for seconds in found.seconds_a_step)
+    return f"about {least}" if least == most else f"{least} to {most}"
 
 
 def duration(seconds: float) -> str:

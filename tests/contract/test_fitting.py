@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from core.library.records import CheckpointRecord
 from core.training import checkpoint, fitting, memory
 from core.training.fitting import Setting
 from core.training.trainer import Trainer
+from data.batches import Draw
 from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
 
@@ -116,7 +118,7 @@ def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
     assert all(torch.equal(value, probed.trained.named[name]) for name, value in trained(plain).items())
     assert found.fits
     assert found.setting == Setting()
-    assert found.seconds_a_step > 0
+    assert 0 < found.seconds_a_step[0] <= found.seconds_a_step[1]
 
 
 def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +151,23 @@ def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> No
     assert fitting.estimate(trainer).setting == Setting(recompute=True)
     estimate = fitting.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
     assert (estimate.fits, estimate.needed) == (False, None)
+
+
+def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_without_the_first_pass(
+        world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a trial of few clips too. A clip takes a second here, its length a little, and the first pass an hour."""
+    trainer = world.trainer(**{**EVEN, "batch_size": 2, "accumulation": 3})
+    lengths = sorted(item.order_clip.length for item in trainer.data.train)
+    passes: list[list[int]] = []
+    now = 0.0
+
+    def attempt(draws: Sequence[Draw]) -> None:
+        nonlocal now
+        passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
+        now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)
+
+    monkeypatch.setattr(trainer, "attempt", attempt)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    short, long = fitting._time(trainer)
+    assert {len(clips) for clips in passes} == {2}
+    assert 6.0 + 6 * lengths[0] / 1000 <= short < long <= 6.0 + 6 * lengths[-1] / 1000

@@ -14,6 +14,7 @@ from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
 from core.training import advice, anchors, training_data
+from core.training.feed import Feed
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data import manifest
@@ -228,6 +229,8 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     speakers = [item.speaker for item in few.train]
     assert all(speakers.count(speaker) > 1 for speaker in speakers)
     assert len({item.id for item in few.train}) == 8
+    timed = Feed(train_options(), few, (), 10).by_length()  # of all clips, or the time that is told is of the longest
+    assert len(timed) == len(data.train) > 8
 
 
 @pytest.mark.parametrize(("changes", "told"), [
