@@ -12,19 +12,18 @@ leave out the same ones.
 import heapq
 import json
 import random
-import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
+from scripts.tiny import draws
+from scripts.tiny.draws import lexicon, normalise
 
 HERE = Path(__file__).parent
-LANGUAGES = ("en", "fr", "am")
 WITHOUT_SPACES = ("zh", "ja", "th", "my", "km")
 LENGTHS = {"en": (4, 40), "fr": (4, 40), "am": (4, 26)}  # characters
 HELD_OUT_MIN_LENGTH = 8  # shorter texts say little about intelligibility
@@ -37,29 +36,6 @@ MIX = {
     "fr": {"template": 0.45, "window": 0.25, "shuffled": 0.20, "pseudo": 0.10},
     "am": {"template": 0.50, "window": 0.30, "shuffled": 0.20},
 }
-FORBIDDEN = {
-    "en": re.compile(r"[^a-z' ]"),
-    "fr": re.compile(r"[^a-zàâçéèêëîïôùûüœ' ]"),
-    "am": re.compile(r"[^\u1200-\u135a ]"),
-}
-FRENCH_VOWEL = (
-    r"(?!oui|onze)"
-    r"(?=[aeiouàâéèêëîïôùûœ]|h(?:abi|erbe|eure|iver|isto|omme|ô[pt]|orloge|uile))"
-)
-FRENCH_CONTRACTIONS = (
-    (re.compile(rf"\b([djlmnst]|qu)e {FRENCH_VOWEL}"), r"\1'"),
-    (re.compile(rf"\bla {FRENCH_VOWEL}"), "l'"),
-    (re.compile(rf"\b([mts])a {FRENCH_VOWEL}"), r"\1on "),
-    (re.compile(rf"\bce {FRENCH_VOWEL}"), "cet "),
-    (re.compile(rf"\bdu {FRENCH_VOWEL}"), "de l'"),
-    (re.compile(rf"\b(b|nouv)eau {FRENCH_VOWEL}"), r"\1el "),
-    (re.compile(rf"\bvieux {FRENCH_VOWEL}"), "vieil "),
-    (re.compile(r"\bde le "), "du "),
-    (re.compile(r"\bà le "), "au "),
-)
-ENGLISH_AN = re.compile(r"\ba (?=(?!use|uni|one|eu)[aeiou]|hour|honest)")
-SLOT = re.compile(r"\{(\w+)\}")
-
 Draw = Callable[[random.Random], str]
 Keep = Callable[[str], bool]
 
@@ -89,7 +65,7 @@ def build(language: str, n_train: int, n_test: int, seed: int) -> Texts:
     Every word of `combinations` occurs in `train`. Amharic leaves one sentence in three
     to `demo`. Raises ValueError where the language has too few distinct sentences.
     """
-    _check_language(language)
+    draws.check_language(language)
     sources = _sources(language, n_test, seed)
     keep = _accept(language, sources, belongs=lambda text: language != "am" or not _is_demo(text))
     rng = random.Random(f"{seed}/{language}/train")
@@ -142,9 +118,9 @@ def fragments(language: str, n: int, seed: int) -> list[str]:
     paragraphs = [_without_punctuation(p) for p in _udhr(language)]
     if language in WITHOUT_SPACES:
         paragraphs = [p.replace(" ", "") for p in paragraphs]
-        draw = _character_window
+        draw = draws.character_window
     else:
-        draw = _word_window
+        draw = draws.word_window
     found: dict[str, None] = {}
     _fill(found, n, lambda r: draw(r, paragraphs), _is_fragment, rng)
     return list(found)
@@ -153,20 +129,6 @@ def fragments(language: str, n: int, seed: int) -> list[str]:
 def coverage(texts: Iterable[str]) -> Counter[str]:
     """How often each character other than the space occurs."""
     return Counter(c for text in texts for c in text if c != " ")
-
-
-def normalise(text: str, language: str) -> str:
-    """Lower-case NFC text in the language's own alphabet, with single spaces."""
-    text = unicodedata.normalize("NFC", text.lower()).replace("\u2019", "'")
-    return " ".join(FORBIDDEN[language].sub(" ", text).split())
-
-
-@cache
-def lexicon(language: str) -> dict[str, tuple[str, ...]]:
-    """Grammar slots by name, each with its alternatives, which may name `{slots}`."""
-    _check_language(language)
-    slots = yaml.safe_load((HERE / "lexicon.yaml").read_text(encoding="utf-8"))[language]
-    return {name: tuple(map(str.strip, text.split(","))) for name, text in slots.items()}
 
 
 @cache
@@ -196,9 +158,9 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
         return low <= len(text) <= high and text not in fixed
 
     running: dict[str, None] = {}
-    _fill(running, n_test, lambda r: _word_window(r, held_out, 2, 6), is_new_window, rng)
+    _fill(running, n_test, lambda r: draws.word_window(r, held_out, 2, 6), is_new_window, rng)
     combinations: dict[str, None] = {}
-    _fill(combinations, n_test, lambda r: _template(r, language), is_combination, rng)
+    _fill(combinations, n_test, lambda r: draws.template(r, language), is_combination, rng)
     known = {w for p in train for w in p.split()} | _lexicon_words(language)
     words = tuple(sorted(w for w in known if len(w) > 1))
     return _Sources(train, words, tuple(combinations), tuple(running))
@@ -206,7 +168,7 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
 
 def _lexicon_words(language: str) -> set[str]:
     alternatives = (a for slot in lexicon(language).values() for a in slot)
-    return {w for a in alternatives for w in normalise(SLOT.sub(" ", a), language).split()}
+    return {w for a in alternatives for w in normalise(draws.SLOT.sub(" ", a), language).split()}
 
 
 def _accept(language: str, sources: _Sources, belongs: Keep) -> Keep:
@@ -224,7 +186,7 @@ def _supporting(
     for _ in range(100_000):
         if not missing:
             return found
-        text = _template(rng, language)
+        text = draws.template(rng, language)
         if keep(text) and not missing.isdisjoint(text.split()):
             found[text] = None
             missing.difference_update(text.split())
@@ -242,54 +204,13 @@ def _fill(texts: dict[str, None], size: int, draw: Draw, keep: Keep, rng: random
 
 
 def _drawer(kind: str, language: str, sources: _Sources) -> Draw:
-    draws: dict[str, Draw] = {
-        "template": lambda r: _template(r, language),
-        "window": lambda r: _word_window(r, sources.train_paragraphs, 1, 6),
+    ways: dict[str, Draw] = {
+        "template": lambda r: draws.template(r, language),
+        "window": lambda r: draws.word_window(r, sources.train_paragraphs, 1, 6),
         "shuffled": lambda r: " ".join(r.choice(sources.words) for _ in range(r.randint(2, 4))),
-        "pseudo": lambda r: _pseudo(r, language, sources.words),
+        "pseudo": lambda r: draws.pseudo(r, language, sources.words),
     }
-    return draws[kind]
-
-
-def _template(rng: random.Random, language: str) -> str:
-    slots = lexicon(language)
-    text = "{sentence}"
-    while "{" in text:
-        text = SLOT.sub(lambda match: rng.choice(slots[match.group(1)]), text)
-    if language == "en":
-        text = ENGLISH_AN.sub("an ", text)
-    if language == "fr":
-        for pattern, replacement in FRENCH_CONTRACTIONS:
-            text = pattern.sub(replacement, text)
-    return normalise(text, language)
-
-
-def _pseudo(rng: random.Random, language: str, words: tuple[str, ...]) -> str:
-    def word() -> str:
-        if rng.random() < 0.3:
-            return rng.choice(words)
-        return "".join(_syllable(rng, lexicon(language)) for _ in range(rng.choice((1, 2, 2, 3))))
-
-    return " ".join(word() for _ in range(rng.randint(2, 4)))
-
-
-def _syllable(rng: random.Random, parts: dict[str, tuple[str, ...]]) -> str:
-    coda = rng.choice(parts["coda"]) if rng.random() < 0.5 else ""
-    return rng.choice(parts["onset"]) + rng.choice(parts["nucleus"]) + coda
-
-
-def _word_window(
-    rng: random.Random, paragraphs: Sequence[str], n_min: int = 1, n_max: int = 4
-) -> str:
-    words = rng.choices(paragraphs, weights=[len(p) for p in paragraphs])[0].split()
-    start = rng.randrange(max(1, len(words) - n_min + 1))
-    return " ".join(words[start : start + rng.randint(n_min, n_max)])
-
-
-def _character_window(rng: random.Random, paragraphs: Sequence[str]) -> str:
-    text = rng.choice(paragraphs)
-    start = rng.randrange(max(1, len(text) - 8))
-    return text[start : start + rng.randint(8, 12)]
+    return ways[kind]
 
 
 def _is_fragment(text: str) -> bool:
@@ -340,11 +261,6 @@ def _cover(
         counts.update(pool[i])
         words_left -= set(pool[i].split())
     return chosen
-
-
-def _check_language(language: str) -> None:
-    if language not in LANGUAGES:
-        raise ValueError(f"language must be one of {LANGUAGES}, not {language!r}")
 
 
 def _report() -> None:

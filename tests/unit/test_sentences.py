@@ -2,17 +2,8 @@
 
 import pytest
 
-from scripts.tiny.sentences import (
-    FORBIDDEN,
-    LANGUAGES,
-    LENGTHS,
-    Texts,
-    build,
-    coverage,
-    demo,
-    fragments,
-    normalise,
-)
+from scripts.tiny.draws import FORBIDDEN, LANGUAGES, normalise
+from scripts.tiny.sentences import LENGTHS, Texts, build, coverage, demo, fragments
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
