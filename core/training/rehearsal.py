@@ -4,7 +4,7 @@ What the base speaks is what it knows, so no old data is needed: it is spoken on
 the first step, and kept in the run's folder, because a run that goes on has another model.
 A clip that it could not end by itself is left out. Half of the clips of a language are
 rehearsed, the other half measures the drift. Datasets that were given win over texts, texts over
-clips that come with the model: whatever a person chose is used.
+clips that come with the model: whatever a person chose is used, and a run goes on with what it began with.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
+from core.job import kept
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import tensor_files
@@ -50,7 +51,7 @@ def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voice
         return Replay((), ())
     if options.replay_datasets.strip():
         found = _own(options, workspace, voice, tell)
-    elif not options.replay_texts.strip() and voice.family.replay(voice.base_folder):
+    elif voice.family.replay(voice.base_folder) and _takes_its_clips(options, run, tell):
         found = replay.load(voice, voices)
     elif voices:
         found = replay.parted(_spoken(options, voice, voices, run, tell, watch, most))
@@ -63,6 +64,21 @@ def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voice
         tell("There are no clips to measure the base languages by: how they drift is not seen. Prepare the recordings "
              "to replay with a held-out share.")
     return found
+
+
+def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], None]) -> bool:
+    """Whether the clips that come with the model are rehearsed: where no texts are given, or the run began on them.
+
+    Texts were once not spoken for such a model. A run of then goes on as it began.
+    """
+    if not options.replay_texts.strip():
+        return True
+    if not kept.steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json", "safetensors")):
+        return False
+    tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
+         "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "
+         f"--adopt-weights run:{run.name}.")
+    return True
 
 
 def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Callable[[str], None]) -> Replay:
@@ -141,7 +157,7 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
-                            "Put it back, or start a new run.")
+                            f"Put it back, or start a new run on its weights: --adopt-weights run:{run.name}.")
         said = _speak(options, voice, voices, tell, watch, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(said)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,28 @@ def test_given_texts_are_spoken_although_the_model_comes_with_clips(
     found = rehearsal.gather(options, world.workspace, voice, voice.family.voices(voice.base_folder), tmp_path, print)
     assert {item.text for item in (*found.rehearsed, *found.probing)} <= set(ENGLISH)
     assert {item.id[:7] for item in (*found.rehearsed, *found.probing)} == {"spoken-"}
+
+
+def test_a_run_that_began_on_the_models_clips_goes_on_with_them(
+        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one did whose texts were not spoken yet; the file of texts may be gone since."""
+    options, voices = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt")), voice.family.voices(
+        voice.base_folder)
+    (tmp_path / "checkpoints" / "step-000004").mkdir(parents=True)
+    resumed, told = replace(voice, changed=("norm.weight",)), list[str]()
+    clips = voice.family.replay(voice.base_folder)
+    if not clips:
+        with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
+            rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
+        assert f"--adopt-weights run:{tmp_path.name}" in caught.value.hint
+        return
+    found = rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
+    assert {item.text for item in (*found.rehearsed, *found.probing)} == {text for _, text, _ in clips}
+    assert len(told) == 1
+    assert "gone.txt, are not spoken" in told[0]
+    (tmp_path / "spoken.safetensors").write_bytes(b"")  # it spoke, and lost the texts
+    with pytest.raises(UserError, match=r"spoken\.json is missing"):
+        rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
 
 
 def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: World, tmp_path: Path) -> None:
