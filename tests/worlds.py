@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 
 from config.schema import ExtendOptions, TrainOptions
 from core import extend
-from core.job.journal import Event
+from core.job.journal import Event, Step
 from core.workspace import Workspace
 from data import audio, manifest, normalise
 from data.features import FeatureCache
@@ -52,6 +53,12 @@ class Listener:
 
     def of(self, kind: str) -> list:
         return [event for event in self.events if event.kind == kind]
+
+
+def losses(listeners: Sequence[Listener]) -> list[tuple[float, float, float]]:
+    """Speech, text and the gradient's norm of the steps, in their order."""
+    steps: list[Step] = [event for listener in listeners for event in listener.of("step")]
+    return [(step.speech_loss, step.text_loss, step.gradient_norm) for step in steps]
 
 
 class CodesAsSound:

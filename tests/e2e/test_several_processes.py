@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +21,8 @@ from core.training.trainer import Trainer
 from core.voice_model.loading import load_checkpoint
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
-from tests.worlds import Listener, extended_world, train_options
+from tests.processes import two_do
+from tests.worlds import Listener, extended_world, losses, train_options
 
 CPU = torch.device("cpu")
 # Dropout draws from each process's own generator; what is hidden of a clip follows from the clip's seed.
@@ -35,11 +34,6 @@ SAME = {"steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "adapter_dropo
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return extended_world(tmp_path / "workspace")
-
-
-def losses(listeners: list[Listener]) -> list[tuple[float, float, float]]:
-    steps: list[Step] = [event for listener in listeners for event in listener.of("step")]
-    return [(step.speech_loss, step.text_loss, step.gradient_norm) for step in steps]
 
 
 @pytest.mark.parametrize("scope", ["gated", pytest.param("full", marks=pytest.mark.slow)])
@@ -101,21 +95,7 @@ def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> N
 
 
 def test_a_process_that_runs_out_of_memory_makes_all_halve_their_passes(world: Workspace) -> None:
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    others = [context.Process(target=short_of_memory, args=(rank, world.path, port, results)) for rank in (0, 1)]
-    for other in others:
-        other.start()
-    for other in others:
-        other.join(150)
-    ended = [other.exitcode for other in others]
-    for other in others:
-        other.kill()
-    assert ended == [0, 0]
-    (_, first, setting, fault, told), (_, second, *same) = sorted(results.get() for _ in range(2))
+    (_, first, setting, fault, told), (_, second, *same) = two_do(short_of_memory, world.path)
     assert [setting, fault, told] == same
     assert (setting.parts, setting.recompute) == (4, True)  # halved twice to single clips, and the rest at the end
     assert "did not suffice for a single clip at step 3" in fault

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import socket
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
@@ -24,8 +22,8 @@ from core.training.feed import Batch, passes
 from core.training.trainer import Trainer
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
-from tests.e2e.test_several_processes import losses
-from tests.worlds import Listener, extended_world, train_options
+from tests.processes import free_port, two_do
+from tests.worlds import Listener, extended_world, losses, train_options
 
 CPU = torch.device("cpu")
 # Both layers have aligned heads, so that only without the loss on attention are they brought together one by one.
@@ -105,21 +103,7 @@ def no_memory(*_given: object, **_named: object) -> None:
 
 @pytest.mark.slow
 def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Workspace) -> None:
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    processes = [context.Process(target=short_of_memory, args=(rank, world.path, port, results)) for rank in (0, 1)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(150)
-    ended = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
-    assert ended == [0, 0]
-    (_, first, whole, waited), (_, second, _, short) = sorted(results.get() for _ in range(2))
+    (_, first, whole, waited), (_, second, _, short) = two_do(short_of_memory, world.path)
     assert first + second == whole
     assert max(first, second) < 0.55 * whole
     assert "The memory of a device did not suffice at step 2. A sharded run cannot make its passes smaller" in short
@@ -131,10 +115,7 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
     """With a single process, whose part is the whole, because several take long to start."""
     monkeypatch.setattr(divisible, "check", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    company.meet(f"tcp://127.0.0.1:{port}", 0, 1, CPU)
+    company.meet(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:
         trainer, alone = trainer_of(world, options, Company()), trainer_of(world, options, None)
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
