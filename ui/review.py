@@ -13,7 +13,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import ReviseOptions
 from core import review
-from core.dataset.clip_index import Judged
+from core.dataset.clip_index import ClipIndex, Judged
 from core.review import Decision
 from ui import bars, present, review_table, steps, voices
 from ui.live import View
@@ -80,19 +80,26 @@ def _models(page: Page, view: View) -> object:
     return gr.update(choices=there, value=now if now in there else there[0] if there else None)
 
 
+def _index(page: Page, view: View) -> ClipIndex | None:
+    """What was measured of the dataset that is looked at; None before it is, which `_found` says for all."""
+    try:
+        return review.index_of(page.workspace, _dataset(page, view.chosen["review.dataset"]))
+    except UserError:
+        return None
+
+
 def _kinds(page: Page, view: View) -> object:
-    name = _dataset(page, view.chosen["review.dataset"])
-    found = review.index_of(page.workspace, name).kinds() if name else []
+    index = _index(page, view)
+    found = index.kinds() if index else []
     choices = [("All clips", ALL), *((f"{one.kind} ({one.count})", one.kind) for one in found)]
     now = view.chosen["review.kind"]
     return gr.update(choices=choices, value=now if now in {value for _, value in choices} else ALL)
 
 
 def _spread(page: Page, view: View) -> Html:
-    name = _dataset(page, view.chosen["review.dataset"])
-    if not name:
+    index = _index(page, view)
+    if index is None:
         return NOTHING
-    index = review.index_of(page.workspace, name)
     return join((bars.plots(index.plots()), voices.speakers(index.speakers(voices.SHOWN))))
 
 
@@ -104,12 +111,8 @@ def _found(page: Page, view: View) -> Html:
     return review_table.found(name, index.kinds(), review.decisions(page.workspace, name), index.plots().level_lufs)
 
 
-def _shown(page: Page, view: View) -> tuple[list[Judged], int, int]:
+def _shown(index: ClipIndex, view: View) -> tuple[list[Judged], int, int]:
     """The clips of the page that is open, its number from 1, and how many there are."""
-    name = _dataset(page, view.chosen["review.dataset"])
-    if not name:
-        return [], 1, 0
-    index = review.index_of(page.workspace, name)
     kind = "" if view.chosen["review.kind"] in ("", ALL) else view.chosen["review.kind"]
     total = index.count(kind)
     last = max(1, -(-total // PAGE))
@@ -122,8 +125,11 @@ def _table(page: Page, view: View) -> Html:
     name = _dataset(page, view.chosen["review.dataset"])
     if not name:
         return present.empty("Prepare recordings first; their clips appear here.")
-    shown, number, total = _shown(page, view)
-    index, made = review.index_of(page.workspace, name), review.decisions(page.workspace, name)
+    index = _index(page, view)
+    if index is None:
+        return NOTHING
+    shown, number, total = _shown(index, view)
+    made = review.decisions(page.workspace, name)
     facts = present.facts([
         ("With findings", f"{index.faulty():,} of {index.count():,}"),
         ("Excluded now", made.excluded.total()),
@@ -152,8 +158,8 @@ def obey(page: Page, chosen: object, asked: object) -> Sequence[object]:
             return [_decide(page, name, clip, included=do == "include"), *stay]
         case "text":
             return [_decide(page, name, clip, text=told.get("text", "")), *stay]
-        case "exclude-kind":
-            count = review.exclude_kind(page.workspace, name, kind)
+        case "exclude-kind" | "exclude-errors" as do:
+            count = review.exclude_kind(page.workspace, name, kind, errors_only=do == "exclude-errors")
             return [_noted(f"{count:,} more clips with the finding {kind!r} are out"), *stay]
         case "fix":
             count = review.fix_kind(page.workspace, name, kind)

@@ -76,7 +76,8 @@ def _look(source: str, language: str) -> tuple[str, ...]:
         raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
     found = import_source(path, language)
     first = list(islice(found, _FIRST))
-    left_out = [entry for entry in first if isinstance(entry, Skipped)]
+    left_out = [entry if isinstance(entry, Skipped) else Skipped(entry.where, "its text is empty") for entry in first
+                if isinstance(entry, Skipped) or not entry.text.strip()]
     more = "first " if len(first) == _FIRST else ""
     usable = len(first) - len(left_out)
     lines = [*found.notes, f"Of its {more}{len(first)} entries {usable} have a recording and a text."]

@@ -39,7 +39,10 @@ def _plain(path: Path, audio: str) -> Iterator[Found]:
     except UserError as error:
         yield Skipped(audio, error.message)
         return
-    yield Utterance(audio, audio, " ".join(words.split()))
+    if spoken := " ".join(words.split()):
+        yield Utterance(audio, audio, spoken)
+    else:
+        yield Skipped(audio, f"there is nothing in {path.name} beside it")
 
 
 SRT = Kind("subtitles (SRT)", subtitles.read)

@@ -55,6 +55,24 @@ def test_two_uploads_of_one_name_are_refused(tmp_path: Path, workspace: Workspac
         looking.keep(workspace, paths)
 
 
+def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.wav")
+    write_clip(tmp_path / "b.wav")
+    (tmp_path / "a.txt").write_text("ሰላም")
+    (tmp_path / "b.txt").write_text(" \n")
+    said = looking.look(str(tmp_path), "am")
+    assert "Of its 2 entries 1 have a recording and a text." in said
+    assert said[-1] == "Left out: b.wav: there is nothing in b.txt beside it."
+    table = tmp_path / "table"
+    table.mkdir()
+    write_clip(table / "a.wav")
+    write_clip(table / "b.wav")
+    (table / "metadata.csv").write_text("audio,text\na.wav,ሰላም\nb.wav,\n")
+    said = looking.look(str(table), "am")
+    assert "Of its 2 entries 1 have a recording and a text." in said
+    assert "empty" in said[-1]
+
+
 def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path, AMHARIC[:1])
     for index in range(5):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 
 from config.errors import UserError
 from core import review
-from core.dataset.clip_index import Judged, build
-from core.review import Decision
+from core.dataset.clip_index import Judged, Kind, build
+from core.review import Decision, Decisions
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import ClipFinding, Spoken
@@ -47,11 +49,23 @@ def view(**chosen: str) -> Any:
                                    **{f"review.{name}": value for name, value in chosen.items()}})
 
 
+def test_a_dataset_that_was_not_measured_is_told_of_once(page: Any) -> None:
+    shutil.copytree(page.workspace.datasets / "d", page.workspace.datasets / "other")
+    card = page.workspace.datasets / "other" / "dataset.yaml"
+    card.write_text(card.read_text().replace("fingerprint: ", "fingerprint: x"))
+    other = view(dataset="other")
+    with pytest.raises(UserError, match="measured"):
+        page_review._found(page, other)
+    assert page_review._table(page, other) == page_review._spread(page, other) == ""
+    assert page_review._kinds(page, other)["value"] == page_review.ALL  # type: ignore[index]
+
+
 def test_pages_stay_within_what_there_is(page: Any) -> None:
+    index = review.index_of(page.workspace, "d")
     for asked, number, count in (("1", 1, 10), ("3", 3, 5), ("3.0", 3, 5), ("99", 3, 5), ("", 1, 10), ("-4", 1, 10)):
-        shown, now, total = page_review._shown(page, view(page=asked))
+        shown, now, total = page_review._shown(index, view(page=asked))
         assert (now, len(shown), total) == (number, count, 25)
-    shown, _, total = page_review._shown(page, view(kind="clipping"))
+    shown, _, total = page_review._shown(index, view(kind="clipping"))
     assert ([one.clip.id for one in shown], total) == (["c24"], 1)
 
 
@@ -112,6 +126,42 @@ def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> Non
     told(page, do="undo-kind", kind="clipping")
     assert all(made.included for made in review.decisions(page.workspace, "d").values())
     assert page_review.obey(page, "d", json.dumps({"do": "show", "kind": "clipping"}))[1:] == ["clipping", 1]
+
+
+def test_the_errors_of_a_kind_can_go_and_its_warnings_stay() -> None:
+    kind = Kind("pace", "error", 3, 1)
+    shown = review_table.found("d", [kind], Decisions(), None)
+    assert "1 error, 2 warnings" in shown
+    assert re.findall(r">(Exclude[^<]*)<", shown) == ["Exclude the error", "Exclude all 3"]
+    one_out = Decisions({"a": Decision("a", included=False, reason="pace")})
+    assert re.findall(r">(Exclude[^<]*)<", review_table.found("d", [kind], one_out, None)) == ["Exclude all 3"]
+    alike = review_table.found("d", [Kind("pace", "warning", 1200, 0)], Decisions(), None)
+    assert re.findall(r">(Exclude[^<]*)<", alike) == ["Exclude 1,200 clips"]
+
+
+def test_who_excludes_clips_with_two_texts_reads_that_the_right_ones_go_too() -> None:
+    shown = review_table.found("d", [Kind("two texts", "error", 2, 2)], Decisions(), None)
+    assert "the right one too" in shown
+
+
+def test_errors_alone_are_excluded_and_taken_back(page: Any) -> None:
+    clips = tuple(clip(number) for number in range(30))
+    odd = {"c28": 6.0, "c29": 30.0}  # seconds: twice and ten times as slow as the others
+    spoken = [Spoken(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", replace(GOOD, duration_s=odd.get(one.id, 3.0)))
+              for one in clips]
+    card = manifest.make_card("slow", "am", "made", clips)
+    folder = page.workspace.datasets / "slow"
+    folder.mkdir()
+    manifest.save(folder, card, clips)
+    build(page.workspace, Dataset(folder, card, clips), spoken, {})
+    kind = next(one for one in review.index_of(page.workspace, "slow").kinds() if one.kind == "pace")
+    assert (kind.level, kind.count, kind.errors, kind.parts) == ("error", 2, 1, "1 error, 1 warning")
+    told(page, do="exclude-errors", kind="pace", dataset="slow")
+    assert [one for one, made in review.decisions(page.workspace, "slow").items() if not made.included] == ["c29"]
+    told(page, do="exclude-kind", kind="pace", dataset="slow")
+    assert review.decisions(page.workspace, "slow").excluded.total() == 2
+    told(page, do="undo-kind", kind="pace", dataset="slow")
+    assert review.decisions(page.workspace, "slow").excluded.total() == 0
 
 
 def test_the_spread_of_the_clips_is_drawn(page: Any) -> None:
