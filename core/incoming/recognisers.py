@@ -48,6 +48,10 @@ class Asked:
     def by_hand(self) -> str:
         return f"{self.option} FOLDER; on the page: {self.field}"
 
+    @property
+    def by_name(self) -> str:
+        return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
+
 
 AS_RECOGNISER, AS_JUDGE = Asked("--recogniser", "Recogniser"), Asked("--judge", "Judge")
 

@@ -51,7 +51,7 @@ class _Loaded:
             there = [name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()]
             if not there:
                 raise UserError(f"The recogniser has no language {' or '.join(names[:2])}.",
-                                f"Say what it calls the language, such as `amh` ({self._asked.language_option}), or "
+                                f"Say what it calls the language, such as `amh` ({self._asked.by_name}), or "
                                 f"choose another ({self._asked.option}).")
             self.tokenizer.set_target_lang(there[0])
             self.model.load_adapter(there[0], local_files_only=True, use_safetensors=True)
@@ -68,7 +68,7 @@ class _Loaded:
         if not found:
             raise UserError(f"The recogniser does not know {called or language!r}.",
                             f"Say what it calls the language, such as `am` or `amharic` "
-                            f"({self._asked.language_option}), or choose another ({self._asked.option}), such as "
+                            f"({self._asked.by_name}), or choose another ({self._asked.option}), such as "
                             "facebook/mms-1b-all.")
         return found
 

@@ -153,12 +153,12 @@ def without(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None]
             error: UserError) -> Without:
     """What is left when `error` keeps the recogniser of `choice` from judging; `warn` is told."""
     language, folder = _new_language(model), _folder(workspace, choice.judge)
-    there = folder is not None and folder.is_dir()
+    gone = folder is not None and not folder.is_dir()
     shown = folder.name if folder is not None and Path(choice.judge).is_absolute() else choice.judge
     reason = (f"the recogniser {shown}, the judge of its training, "
-              f"{'cannot be loaded' if there else 'is not there any more'}")
-    said = f": {error.message}" if there else f" ({folder})." if folder is not None else "."
-    warn(f"{language_name(language)} is not measured: {reason}{said} {_way_out(choice, folder, there)}")
+              f"{'is not there any more' if gone else 'cannot be loaded'}")
+    said = f" ({folder})." if gone else f": {error.message}"
+    warn(f"{language_name(language)} is not measured: {reason}{said} {_way_out(choice, folder, gone)}")
     return Without(_own(model), language, reason)
 
 
@@ -216,13 +216,13 @@ def _load(workspace: Workspace, model: VoiceModel, choice: Choice, language: str
     return RecogniserJudge(loaded, language)
 
 
-def _way_out(choice: Choice, folder: Path | None, there: bool) -> str:
+def _way_out(choice: Choice, folder: Path | None, gone: bool) -> str:
     """How to have the recogniser again."""
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
     if Path(choice.judge).is_absolute():
         return f"Put a whole recogniser into {folder}, then do this again."
     called = f" {AS_JUDGE.language_option} {choice.judge_language}" if choice.judge_language else ""
-    return (f"{f'Delete {folder}, then fetch' if there else 'Fetch'} it anew by the check of a training that names it "
+    return (f"{'Fetch' if gone else f'Delete {folder}, then fetch'} it anew by the check of a training that names it "
             f"(python -m scripts.preflight {AS_JUDGE.option} {choice.judge}{called}; on the page: Train, Check first), "
             "and do this again.")

@@ -212,7 +212,7 @@ def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> No
     options = train_options(judge=str(ear))
     with pytest.raises(UserError, match=r"has no language amh or am\. It is to judge") as refused:
         train.run(options, world, Listener(world.runs / "refused"))
-    assert "(--judge-language)" in refused.value.hint
+    assert "(--judge-language;" in refused.value.hint
     write_checkpoint(world, "gated", judge=str(ear), judge_language="ethio")
     listener, result = speak(world, f"run:{RUN}")
     assert (result["error"] is not None, warnings(listener)) == (True, [])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from config.errors import UserError
+from config.schema import TrainOptions
 from core.segments.recogniser import Heard
 from core.speech import judges
 from core.speech.judges import RecogniserJudge
+from core.workspace import Workspace
 from models.base import Verdict
 
 
@@ -75,3 +81,29 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
     assert judges.Without(None, "am", "it is gone").languages == ()
     assert [judges.unmeasured(left, code) for code in ("am", "en")] == ["it is gone", ""]
     assert judges.unmeasured(Own(), "am") == ""
+
+
+@pytest.mark.parametrize(("judge", "said"), [
+    ("built-in", "the judge of its training, cannot be loaded: gone. Get the built-in model"),
+    ("me/ear", r"the judge of its training, is not there any more \(.*me--ear\)\. Fetch it anew .* --judge me/ear "
+               "--judge-language amh;"),
+    ("/no/such/ear", r"ear, .* is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
+])
+def test_a_warning_names_the_way_out(workspace: Workspace, judge: str, said: str) -> None:
+    class Family:
+        def judge(self, folder: Path) -> None:
+            return None
+
+    class FrontEnd:
+        languages = ("en", "am")
+
+        def is_new(self, language: str) -> bool:
+            return language == "am"
+
+    model: Any = SimpleNamespace(family=Family(), base_folder=Path(), front_end=FrontEnd())
+    told: list[str] = []
+    left = judges.without(workspace, model, told.append, TrainOptions(judge=judge, judge_language="amh"),
+                          UserError("gone.", ""))
+    assert re.match(f"Amharic is not measured: the recogniser .*{said}", told[0])
+    assert "/no" not in left.reason
+    assert left.languages == ()

@@ -197,7 +197,8 @@ def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHu
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize(("asked", "options"), [
-    (AS_RECOGNISER, ("(--recogniser-language)", "(--recogniser)")), (AS_JUDGE, ("(--judge-language)", "(--judge)")),
+    (AS_RECOGNISER, ("(--recogniser-language; on the page: The recogniser's name of the language)", "(--recogniser)")),
+    (AS_JUDGE, ("(--judge-language; on the page: The judge's name of the language)", "(--judge)")),
 ], ids=["transcribe", "train"])
 def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
         tmp_path: Path, asked: Asked, options: tuple[str, str]) -> None:
