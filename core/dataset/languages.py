@@ -11,8 +11,9 @@ from core.job.reporter import Reporter
 
 
 def named(code: str) -> str:
-    """Such as `English (en)`."""
-    return f"{language_name(code)} ({code})"
+    """Such as `English (en)`; the code alone where it has no name."""
+    name = language_name(code)
+    return f"{name} ({code})" if name != code else repr(code)
 
 
 def tell_doubt(code: str, reporter: Reporter) -> None:
