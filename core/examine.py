@@ -6,7 +6,7 @@ base languages, and nothing of the checkpoint is run but its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from config.schema import DoctorOptions
 from core.job.journal import Plan, Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
-from core.proof import diagnosis, restore, tensor_change, tokenizer_fit, verdict
+from core.proof import diagnosis, new_rows, restore, tensor_change, tokenizer_fit, verdict
 from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
 from core.proof.probe_drift import measure
 from core.proof.tensor_names import Matching, match
@@ -54,14 +54,14 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.restore:
         workspace.new_export(options.restore)
     case = open_case(workspace, options)
-    with stage(reporter, "compare"):
-        findings = compare(case, reporter)
     tokenizer = _tokenizer(case, options)
+    with stage(reporter, "compare"):
+        findings = compare(case, reporter, _used(tokenizer))
     heard = None
     if options.measure and case.name and _worth_measuring(findings, tokenizer):
         with stage(reporter, "measure"):
             heard = measure(workspace, case.name, case.other, case.matching, _ids(case, tokenizer), reporter)
-    judged = verdict.judge(findings, tokenizer, heard, _notes(case))
+    judged = verdict.judge(findings, tokenizer, heard, _notes(case), case.family.anatomy.text_tables[0])
     found = Diagnosis(case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix,
                       _types(case.other), verdict.worst_first(findings), tokenizer, heard, judged)
     diagnosis.write(reporter.directory, found)
@@ -101,12 +101,12 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> Case:
     return Case(family, name, base, other, matching, pieces)
 
 
-def compare(case: Case, reporter: Reporter) -> list[Finding]:
-    """A finding for each tensor, and two for a table with one row a text id."""
+def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None) -> list[Finding]:
+    """A finding for each tensor, and two for a table with one row a text id; `used` are the ids that have a piece."""
     found: list[Finding] = []
     names = case.base.names
     for done, name in enumerate(names):
-        found += _findings(case, name)
+        found += _findings(case, name, used)
         reporter.emit(Progress(done + 1, len(names), "tensors", name))
         check_stop(reporter)
     part = case.family.anatomy.part
@@ -116,7 +116,7 @@ def compare(case: Case, reporter: Reporter) -> list[Finding]:
                     for name in case.matching.extra]
 
 
-def _findings(case: Case, name: str) -> list[Finding]:
+def _findings(case: Case, name: str, used: Collection[int] | None) -> list[Finding]:
     """What became of the base tensor `name`."""
     table = name in case.family.anatomy.text_tables
     part = verdict.OLD_ROWS if table else case.family.anatomy.part(name)
@@ -136,7 +136,7 @@ def _findings(case: Case, name: str) -> list[Finding]:
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
     first = Finding(name, part, change.state, words, shape, kind, change.change,  # type: ignore[arg-type]
                     count, change.rows_moved, change.largest, change.median, change.rank)
-    return [first, *_new_rows(name, before, after, kind)] if table else [first]
+    return [first, *new_rows.examine(name, before, after, used)] if table else [first]
 
 
 def _near(before: torch.Tensor, after: torch.Tensor) -> bool:
@@ -145,21 +145,6 @@ def _near(before: torch.Tensor, after: torch.Tensor) -> bool:
         return False
     old, new = before.float(), after.float()
     return bool((new - old).norm() <= (new.T - old).norm())
-
-
-def _new_rows(name: str, before: torch.Tensor, after: torch.Tensor, kind: str) -> list[Finding]:
-    """The rows after those of the base."""
-    rows = after[len(before):].float()
-    if not len(rows):
-        return []
-    if broken := int((~torch.isfinite(rows)).any(1).sum()):
-        words = f"{broken} of {len(rows)} rows hold values that are no numbers"
-        return [Finding(name, verdict.NEW_ROWS, "broken", words, tuple(rows.shape), kind, rows=len(rows))]
-    ratio = float(rows.norm(dim=1).median() / before.float().norm(dim=1).median().clamp(min=1e-12))
-    words = f"their length is {ratio:.2f} times that of the old rows"
-    if (different := len(rows.unique(dim=0))) < len(rows):
-        words += f"; only {different} of them differ from each other, and equal rows cannot be told apart"
-    return [Finding(name, verdict.NEW_ROWS, "new", words, tuple(rows.shape), kind, rows=len(rows))]
 
 
 def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFile, Path]:
@@ -206,6 +191,11 @@ def _tokenizer(case: Case, options: DoctorOptions) -> TokenizerFit | None:
     if path is None or not case.pieces:
         return None
     return tokenizer_fit.fit(path, case.pieces, case.base.tensor(table), case.other.tensor(there))
+
+
+def _used(fit: TokenizerFit | None) -> Collection[int] | None:
+    """The ids that have a piece; None where no tokenizer is known."""
+    return None if fit is None else frozenset(tokenizer_fit.read(Path(fit.path)).values())
 
 
 def _ids(case: Case, fit: TokenizerFit | None) -> dict[int, int]:

@@ -12,8 +12,8 @@ from config.errors import UserError
 
 FILE = "diagnosis.json"
 State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
-                "misshapen", "missing", "extra", "new"]
-"""What became of a tensor, or of the old or new rows of one."""
+                "misshapen", "missing", "extra", "untrained", "new"]
+"""What became of a tensor, or of the old or new rows of one; `untrained` are new rows that are alike."""
 Level = Literal["good", "changed", "bad"]
 Languages = Literal["kept", "rounded", "changed", "lost"]
 """Whether the base languages can still work: to the bit, but for rounding, nobody can say from weights, no."""
@@ -35,11 +35,12 @@ class Finding:
     largest: float = 0.0  # move of a row
     median: float = 0.0  # move of those that moved
     rank: int | None = None  # of the difference, where it is low
+    distinct: int | None = None  # new rows that have a piece and can be told apart
 
     @property
     def touched(self) -> bool:
         """Whether values are others than in the base, by more than rounding."""
-        return self.state not in ("equal", "rounded", "new", "extra")
+        return self.state not in ("equal", "rounded", "new", "untrained", "extra")
 
 
 @dataclass(frozen=True)

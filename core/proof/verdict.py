@@ -14,7 +14,7 @@ from core.proof.diagnosis import Finding, Heard, Languages, Level, TokenizerFit,
 OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"
 _LOST = ("broken", "misshapen", "missing", "transposed")
 _SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "replaced": 4, "permuted": 5, "trained": 6,
-             "low rank": 7, "shrunk": 8, "extra": 9, "rounded": 10, "new": 11, "equal": 12}
+             "low rank": 7, "shrunk": 8, "untrained": 9, "extra": 10, "rounded": 11, "new": 12, "equal": 13}
 _MEASURED = ("shrunk", "trained", "low rank")  # of the others, the length of the difference says nothing
 _STILL = 0.8  # share of codes whose likeliest must be the same for "mostly"
 
@@ -25,22 +25,63 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: Heard | None,
-          notes: Sequence[str] = ()) -> Verdict:
-    """What the findings come to; `notes` are said beside them."""
+          notes: Sequence[str] = (), embedding: str = "") -> Verdict:
+    """What the findings come to; `notes` are said beside them. `embedding` names the table that speech reads."""
     languages = base_languages(findings, tokenizer)
-    restorable, why_not = can_restore(findings, tokenizer)
+    restorable, why_not = can_restore(findings, tokenizer, embedding)
     level: Level = "good" if languages in ("kept", "rounded") else "bad" if languages == "lost" else "changed"
     new = [one for one in findings if one.part == NEW_ROWS]
-    if level != "bad" and (any(one.state == "broken" for one in new) or (tokenizer and not tokenizer.fits)):
+    grade, fault = new_rows_fault(findings, embedding)
+    if grade == "bad" or (tokenizer and not tokenizer.fits):
         level = "bad"
+    elif level == "good":
+        level = grade
     sentences = (
         *_rows_words(findings), *_rest_words(findings), *_new_words(new),
         *([tokenizer_words(tokenizer)] if tokenizer else []), *([heard_words(heard)] if heard else []), *notes,
     )
-    broken_new = level == "bad" and any(one.state == "broken" for one in new)
-    beside = " Its new rows hold values that are no numbers: the new language cannot work." if broken_new else ""
-    return Verdict(level, _headline(languages, findings, tokenizer) + beside, languages, sentences,
-                   _advice(languages, findings, restorable, why_not), restorable)
+    headline = f"{_headline(languages, findings, tokenizer)} {fault}".strip()
+    return Verdict(level, headline, languages, sentences,
+                   _advice(languages, findings, restorable, why_not, embedding), restorable)
+
+
+def new_rows_fault(findings: Sequence[Finding], embedding: str = "") -> tuple[Level, str]:
+    """How far the new rows can carry a language, and what is wrong with them, as a sentence.
+
+    Speech reads the rows of `embedding`; those of other tables predict text in training alone.
+    """
+    new = {one.name: one for one in findings if one.part == NEW_ROWS}
+    if not new:
+        return "good", ""
+    if any(one.state == "broken" for one in new.values()):
+        return "bad", "Its new rows hold values that are no numbers: the new language cannot work."
+    counts = _new_counts(findings)
+    if len(set(counts.values())) > 1:
+        listed = _listed([f"{name} has {count}" for name, count in counts.items()])
+        return "bad", f"Its tables have different numbers of new rows ({listed}): no program can load it."
+    dead = [one for one in new.values() if one.state == "untrained"]
+    if not dead:
+        return "good", ""
+    whose = "Its new rows" if len(dead) == len(new) else f"The new rows of {_listed([one.name for one in dead])}"
+    if _nothing_to_keep(findings, embedding):
+        return "bad", f"{whose} are {_alike(dead)}: the new language cannot work."
+    return "changed", f"{whose} are {_alike(dead)}: it cannot predict the new text, which speech can do without."
+
+
+def _new_counts(findings: Sequence[Finding]) -> dict[str, int]:
+    """New rows by table, for those tables whose old rows could be read."""
+    new = {one.name: one.rows for one in findings if one.part == NEW_ROWS}
+    return {one.name: new.get(one.name, 0) for one in findings if one.part == OLD_ROWS
+            and one.state not in ("missing", "misshapen", "transposed")}
+
+
+def _nothing_to_keep(findings: Sequence[Finding], embedding: str) -> list[Finding]:
+    """New rows that no training reached, of the table that speech reads."""
+    return [one for one in findings if one.state == "untrained" and embedding in ("", one.name)]
+
+
+def _alike(dead: Sequence[Finding]) -> str:
+    return "all alike" if all(one.distinct == 1 for one in dead) else "mostly alike"
 
 
 def base_languages(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> Languages:
@@ -59,7 +100,8 @@ def base_languages(findings: Sequence[Finding], tokenizer: TokenizerFit | None) 
     return "rounded" if states <= {"equal", "rounded", "extra"} else "changed"
 
 
-def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> tuple[bool, str]:
+def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None,
+                embedding: str = "") -> tuple[bool, str]:
     """Whether rows alone were damaged and new ones can be kept; else why not, as a sentence."""
     old = [one for one in findings if one.part == OLD_ROWS]
     new = [one for one in findings if one.part == NEW_ROWS]
@@ -76,6 +118,11 @@ def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> 
                        "beside them and would not speak with those of the base.")
     if broken := [one for one in new if one.state == "broken"]:
         return False, f"The new rows of {broken[0].name} hold values that are no numbers."
+    if len(set(_new_counts(findings).values())) > 1:
+        return False, "Its tables have different numbers of new rows."
+    if dead := _nothing_to_keep(findings, embedding):
+        return False, (f"The new rows of {dead[0].name} are {_alike(dead)}, so there is nothing to keep: the base "
+                       "itself is the restored model.")
     if any(one.state == "permuted" for one in old):
         return False, "The rows were sorted anew, so which of them are the new ones depends on the other vocabulary."
     if tokenizer is not None and not tokenizer.fits:
@@ -193,12 +240,13 @@ def heard_words(heard: Heard) -> str:
             f"{heard.agreement:.0%} of codes ({kept}); the predictions are {heard.divergence:.3g} nats a code apart.")
 
 
-def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool, why_not: str) -> str:
+def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool, why_not: str,
+            embedding: str) -> str:
     if restorable:
         return ("Rows alone were damaged. The base's rows can be put back and the new ones kept: the base languages "
                 "will then work exactly as before.")
     if languages in ("kept", "rounded") and not why_not:
-        return "Nothing needs to be restored."
+        return _advice_on_new_rows(findings, embedding)
     if any(one.state in ("broken", "missing", "misshapen") for one in findings):
         return ("It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same training. "
                 + why_not).strip()
@@ -207,6 +255,21 @@ def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool,
                 "language alone (the scope `gated`). " + why_not).strip()
     return ((f"The base rows are not put back: {why_not} " if why_not else "")
             + "Listen to the base languages, or train the new language with Lisan, where they cannot move.")
+
+
+def _advice_on_new_rows(findings: Sequence[Finding], embedding: str) -> str:
+    """What to do about a checkpoint whose base is whole."""
+    grade, fault = new_rows_fault(findings, embedding)
+    if not fault:
+        return "Nothing needs to be restored."
+    if any(one.state == "broken" for one in findings):
+        return "It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same training."
+    if len(set(_new_counts(findings).values())) > 1:
+        return "Extend every text table by the same rows, and train again; the base's rows are as they were."
+    if grade == "changed":
+        return "The base needs nothing. Hear the new language before you use it; train on with this table learning."
+    return ("The base's rows are as they were; it is the new ones that no training reached. Take a later checkpoint or "
+            "train again and see that these rows learn: they need a far higher rate than adapters do.")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -264,10 +264,84 @@ def test_a_head_that_was_not_extended_is_told(doctor: Doctor, healthy: Tensors, 
     assert TABLES[1] in found.verdict.advice
 
 
-def test_new_rows_that_are_all_equal_are_told(doctor: Doctor, healthy: Tensors) -> None:
+@pytest.mark.parametrize("short", TABLES)
+def test_tables_of_different_length_cannot_be_loaded(
+    doctor: Doctor, healthy: Tensors, world: Workspace, short: str,
+) -> None:
+    found = doctor({**healthy, short: damaged.base_tensors(world)[short]})
+    assert found.verdict.base_languages == "kept"
+    assert found.verdict.level == "bad"
+    assert f"{short} has 0" in found.verdict.headline
+    assert "Nothing needs to be restored" not in found.verdict.advice
+
+
+def untrained(healthy: Tensors, how: str, tables: tuple[str, ...] = TABLES) -> Tensors:
+    """New rows that no training reached, as public programs leave them."""
+    held, count = {name: value.clone() for name, value in healthy.items()}, len(damaged.NEW)
+    for table in tables:
+        old = held[table][:-count]
+        held[table][-count:] = {
+            "zero": torch.zeros_like(held[table][-count:]), "mean": old.mean(0),
+            "mean resizing": old.mean(0) + 3e-5 * old.std() * damaged.noise((count, old.shape[1])),
+        }[how]
+    return held
+
+
+@pytest.mark.parametrize("how", ["zero", "mean", "mean resizing"])
+def test_new_rows_that_were_never_trained_are_bad(
+    doctor: Doctor, world: Workspace, healthy: Tensors, pieces: Path, tmp_path: Path, how: str,
+) -> None:
+    held = untrained(healthy, how)
+    for options in ({}, {"tokenizer": str(pieces)}):
+        found = doctor(held, **options)
+        assert found.verdict.level == "bad"
+        assert found.verdict.base_languages == "kept"
+        assert found.verdict.headline.endswith("Its new rows are all alike: the new language cannot work.")
+        assert "Nothing needs to be restored" not in found.verdict.advice
+        assert states(found, "new rows") == {"untrained"}
+        assert "only 1 of them" in finding(found, TABLES[0], "new rows").words
+    words = ["model", "tiny", str(tmp_path / "it.safetensors"), "--workspace", str(world.path), "--no-measure"]
+    assert scripts_doctor.main(words) == 1
+
+
+@pytest.mark.parametrize(("table", "level"), [(TABLES[0], "bad"), (TABLES[1], "changed")])
+def test_a_table_whose_new_rows_alone_were_trained_is_not_enough(
+    doctor: Doctor, healthy: Tensors, table: str, level: str,
+) -> None:
+    """Speech reads the embedding; the head predicts text in training alone."""
+    found = doctor(untrained(healthy, "mean", (table,)))
+    assert finding(found, table, "new rows").state == "untrained"
+    assert found.verdict.level == level
+    assert table in found.verdict.headline
+    assert found.verdict.base_languages == "kept"
+
+
+def test_untrained_rows_behind_damaged_ones_are_nothing_to_keep(
+    doctor: Doctor, healthy: Tensors, pieces: Path,
+) -> None:
+    found = doctor(untrained(damaged.decayed(healthy), "mean"), tokenizer=str(pieces))
+    assert found.verdict.level == "bad"
+    assert not found.verdict.restorable
+    assert "all alike" in found.verdict.advice
+
+
+def test_rows_that_only_fill_up_the_table_are_no_new_language(
+    doctor: Doctor, healthy: Tensors, pieces: Path,
+) -> None:
+    """A vocabulary is often rounded up to a multiple of 64 by rows that no piece has."""
+    held = {name: torch.cat([value, torch.zeros(64, value.shape[1])]) if name in TABLES else value
+            for name, value in healthy.items()}
+    found = doctor(held, tokenizer=str(pieces))
+    assert states(found, "new rows") == {"new"}
+    assert found.verdict.level == "good"
+
+
+def test_a_few_new_rows_that_are_alike_are_told_and_no_verdict(doctor: Doctor, healthy: Tensors) -> None:
     held = {name: value.clone() for name, value in healthy.items()}
-    held[TABLES[0]][-len(damaged.NEW):] = held[TABLES[0]][:-len(damaged.NEW)].mean(0)
-    assert "only 1 of them differ" in finding(doctor(held), TABLES[0], "new rows").words
+    held[TABLES[0]][-2:] = held[TABLES[0]][-1]
+    found = doctor(held)
+    assert f"only {len(damaged.NEW) - 1} of them differ" in finding(found, TABLES[0], "new rows").words
+    assert found.verdict.level == "good"
 
 
 @pytest.mark.parametrize("prefix", ["t3.", "module._orig_mod."])
