@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-VERSION = 1
+VERSION = 2  # 1 reads no runs of digits, no days of a calendar, and joins no prefix with a Latin word
 _MOST_ENTRIES, _LONGEST = 2000, 200  # of one table; characters of one entry
 
 
@@ -143,6 +143,7 @@ class Clock(Part):
     whole: str = Field("", description="`{hours}`: 10:00")
     minutes: str = Field("", description="`{hours}` and `{minutes}`: 10:20")
     named: dict[int, str] = Field({}, description="minutes with a name, such as 30; `{hours}`")
+    seconds: str = Field("", description="`{time}` as the others say it, and `{seconds}`: 10:20:30")
     swallowed: tuple[str, ...] = Field((), description="words beside the time that the templates say already")
 
     @model_validator(mode="after")
@@ -150,6 +151,7 @@ class Clock(Part):
         if self.separators and not (self.whole and self.minutes):
             raise ValueError("whole and minutes: neither may be empty")
         _check_template(self.minutes, "minutes", ("hours", "minutes"))
+        _check_template(self.seconds, "seconds", ("time", "seconds"))
         for template in (self.whole, *self.named.values()):
             _check_template(template, "whole or named", ("hours",))
         return self
@@ -245,7 +247,7 @@ class Fold(Part):
 class TextRules(Part):
     """All rules of one language, in the order in which they are applied."""
 
-    version: int = Field(1, ge=1, le=VERSION)
+    version: int = Field(VERSION, ge=1, le=VERSION)
     name: str = Field("", max_length=64)
     language: str = ""
     about: str = ""

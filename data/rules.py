@@ -10,7 +10,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.rules_file import parse
-from config.text_rules import TextRules
+from config.text_rules import VERSION, TextRules
 from data.languages.number_words import library_languages, library_version
 from data.languages.written_out import Writer, check_tables, writer
 
@@ -73,7 +73,7 @@ def _numbers_alone(name: str) -> str:
     language = name.partition("-")[0]
     decimal, thousands = (",", ".") if language in _COMMA else (".", ",")
     return f"""# Numbers by num2words. Add what your texts need: words, abbreviations, symbols, units, dates.
-version: 1
+version: {VERSION}
 name: {name}
 language: {language}
 unicode: NFC

@@ -31,7 +31,11 @@ class Amounts(Saying):
         grammar = self.rules.numbers.grammar
         scale = one_of(grammar.scales if grammar else ())
         amount = rf"({self.amount})(?:\s*({scale})(?!\w))?"
-        return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?({sign}))")
+        if self.rules.version == 1:
+            return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?({sign}))")
+        codes = one_of(name for name in self.rules.money.currencies if not name.isalpha() or name.isupper())
+        # After `2016 $20` the sign belongs to 20; after `100 birr 50 cents` the word belongs to 100.
+        return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?(?!{codes}\s?\d)({sign}))")
 
     def _money(self, match: re.Match[str]) -> str | None:
         before, amount, scale, amount_after, scale_after, after = match.groups()

@@ -47,10 +47,16 @@ class Calendar(Saying):
     def _said_date(self, match: re.Match[str], day: str, month: str, year: str, *, foreign: bool) -> str | None:
         dates = self.rules.dates
         months = dates.foreign_months if foreign and dates.foreign_months else dates.months
-        if not (1 <= int(month) <= len(months) and 1 <= int(day) <= 31):
+        if not (1 <= int(month) <= len(months) and 1 <= int(day) <= self._days(months, int(month))):
             return None
         return self.beside(match, dates.format.format(
             day=self.whole(str(int(day))), month=months[int(month) - 1], year=self._said_year(year)))
+
+    def _days(self, months: tuple[str, ...], month: int) -> int:
+        """The most that `month` has. A calendar of 13 months has 30 days in each, and at most 6 in the last."""
+        if len(months) != 13 or self.rules.version == 1:
+            return 31
+        return 6 if month == 13 else 30
 
     @cached_property
     def _foreign_cue(self) -> re.Pattern[str]:
@@ -62,19 +68,20 @@ class Calendar(Saying):
         if not clock.separators:
             return NEVER
         word = one_of(clock.swallowed)
-        time = rf"(?<![\d.,:/])(\d{{1,2}})[{re.escape(clock.separators)}]([0-5]\d)(?!\d|[.,:/]\d)"
+        separator = f"[{re.escape(clock.separators)}]"
+        seconds = rf"(?:{separator}([0-5]\d))?" if clock.seconds else "()"
+        time = rf"(?<![\d.,:/])(\d{{1,2}}){separator}([0-5]\d){seconds}(?!\d|[.,:/]\d)"
         return re.compile(rf"(?:(?<!\w){word}\s+)?{time}(?:\s*{word}(?!\w))?")
 
     def _time(self, match: re.Match[str]) -> str | None:
         clock, hours, minutes = self.rules.clock, int(match[1]), int(match[2])
         if hours > 24:
             return None
-        said = self.whole(str(hours))
-        if minutes == 0:
-            return self.beside(match, clock.whole.format(hours=said))
-        if minutes in clock.named:
-            return self.beside(match, clock.named[minutes].format(hours=said))
-        return self.beside(match, clock.minutes.format(hours=said, minutes=self.whole(str(minutes))))
+        template = clock.whole if minutes == 0 else clock.named.get(minutes, clock.minutes)
+        said = template.format(hours=self.whole(str(hours)), minutes=self.whole(str(minutes)))
+        if int(match[3] or 0):
+            said = clock.seconds.format(time=said, seconds=self.whole(str(int(match[3]))))
+        return self.beside(match, said)
 
     @cached_property
     def _year_pattern(self) -> re.Pattern[str]:

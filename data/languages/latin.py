@@ -7,10 +7,11 @@ A letter without a row takes the place of its nearest: what comes out holds no L
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from functools import lru_cache
 
 from config.text_rules import Latin
-from data.languages.patterns import one_of
+from data.languages.patterns import letters_after, letters_before, one_of
 from data.languages.traced import Traced
 from data.romanise import romanise
 
@@ -20,13 +21,13 @@ _VOWELS = frozenset("aeiouy")
 _LONGEST_NAME = 5  # letters; a longer word in capitals is shouted, not spelled
 
 
-def say_latin(text: Traced, latin: Latin) -> Traced:
-    """Latin words as `latin.words` says."""
+def say_latin(text: Traced, latin: Latin, attached: tuple[Set[str], Set[str]]) -> Traced:
+    """Latin words as `latin.words` says; `attached`: what may be written together with the word after it, before it."""
     if latin.words == "keep":
         return text
     if latin.dot:
         text = text.sub(_DOT, lambda match: f" {latin.dot} ", "foreign word")
-    return text.sub(_WORD, lambda match: _between(match, said_word(match.group(), latin)), "foreign word")
+    return text.sub(_WORD, lambda match: _between(match, said_word(match.group(), latin), *attached), "foreign word")
 
 
 def said_word(word: str, latin: Latin) -> str:
@@ -67,10 +68,12 @@ def _readable(plain: str) -> str:
     return re.sub(r"(?:(?<=[aeiouy][b-df-hj-np-tv-z])|(?<=[bdfgkpt]l))e$", "", plain)
 
 
-def _between(match: re.Match[str], said: str) -> str:
-    """`said` with a space where a letter of another script stands right before or after."""
+def _between(match: re.Match[str], said: str, attached_before: Set[str], attached_after: Set[str]) -> str:
+    """`said` with a space where a letter of another script stands right before or after, and does not belong to it."""
     before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
-    return f"{' ' if before.isalnum() else ''}{said}{' ' if after.isalnum() else ''}"
+    left = before.isalnum() and letters_before(match.string, match.start()) not in attached_before
+    right = after.isalnum() and letters_after(match.string, match.end()) not in attached_after
+    return f"{' ' if left else ''}{said}{' ' if right else ''}"
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,8 @@ from data.languages.traced import Traced
 
 _GEEZ = {chr(0x1369 + index): value for index, value in enumerate((*range(1, 10), *range(10, 100, 10), 100, 10000))}
 _GEEZ_RUN = re.compile(f"[{min(_GEEZ)}-{max(_GEEZ)}]+")
+# Tens, then units; ፻ and ፼ after them. ፩፪፫ is three digits, not a numeral.
+_NUMERAL = re.compile("(?:[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?፼)*[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?")
 _OTHER = re.compile(r"(?![0-9])\d")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 
@@ -30,9 +32,22 @@ def geez_value(numeral: str) -> int:
     return total + group
 
 
-def as_digits(text: Traced) -> Traced:
-    """Ge'ez numerals, decimal digits of any script and fractions such as ½ in ASCII."""
-    text = text.sub(_GEEZ_RUN, lambda match: str(geez_value(match.group())), "numeral")
+def well_formed(digits: str) -> bool:
+    """Whether Ge'ez digits form one numeral."""
+    return _NUMERAL.fullmatch(digits) is not None
+
+
+def as_digits(text: Traced, version: int) -> Traced:
+    """Ge'ez numerals, decimal digits of any script and fractions such as ½ in ASCII.
+
+    Ge'ez digits that form no numeral stand one by one, since version 2 of the rules.
+    """
+    def geez(match: re.Match[str]) -> str:
+        if version == 1 or well_formed(match.group()):
+            return str(geez_value(match.group()))
+        return " ".join(str(geez_value(digit)) for digit in match.group())
+
+    text = text.sub(_GEEZ_RUN, geez, "numeral")
     text = text.sub(_VULGAR, _fraction, "numeral")
     return text.sub(_OTHER, _digit, "numeral")
 

@@ -17,11 +17,12 @@ def one_of(entries: Iterable[str]) -> str:
     return f"(?:{'|'.join(found)})" if found else "(?!)"
 
 
-def abbreviation(written: str) -> str:
+def abbreviation(written: str, *, last_dot: bool = False) -> str:
     """A pattern for an abbreviation.
 
     A dot and a slash between its parts are one, and a space after them may be. Where dots stand inside, the last one
-    may lack. `ገ/` stands before a word that goes on, and so does the part before a `*`.
+    may lack; with `last_dot` also where the rules have slashes and the text has dots. `ገ/` stands before a word that
+    goes on, and so does the part before a `*`.
     """
     whole = written.removesuffix("*")
     if whole.endswith("/"):
@@ -32,6 +33,9 @@ def abbreviation(written: str) -> str:
         return pattern
     if "." in whole:
         pattern += r"\.?" if len(parts) > 1 else r"\."
+    elif last_dot and len(parts) > 1:
+        dotted = r"(?:\.[ \u00a0]?)".join(parts)
+        pattern = rf"(?:{dotted}\.|{pattern})"
     return pattern + rf"(?![\w{MARKS}])"
 
 

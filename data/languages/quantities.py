@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from data.languages.amounts import Amounts
 from data.languages.calendar_words import Calendar
 from data.languages.counts import Counts
+from data.languages.runs import Runs
 
 
 @dataclass(frozen=True)
-class Quantities(Calendar, Amounts, Counts):
-    """Dates, times and years; amounts; numbers. `rules.numbers.engine` is not `keep`."""
+class Quantities(Runs, Calendar, Amounts, Counts):
+    """Runs of digits; dates, times and years; amounts; numbers. `rules.numbers.engine` is not `keep`."""

@@ -76,10 +76,11 @@ class Writer:
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() < "\x20" else "", "Unicode")
         text = _in_form(text, rules.unicode)
         text = _table(text, self._characters, rules.characters, "character")
-        text = _table(text, self._words, rules.words, "word")
+        text = text.sub(self._words, self._word, "word")
         if rules.native_digits:
-            text = as_digits(text)
+            text = as_digits(text, rules.version)
         if self._quantities:
+            text = self._quantities.runs(text) if rules.version > 1 else text
             text = self._quantities.years(self._quantities.clock(self._quantities.dates(text)))
         text = text.sub(self._abbreviations, self._abbreviated, "abbreviation")
         if self._quantities:
@@ -87,7 +88,7 @@ class Writer:
         if rules.join_initials:
             text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
         text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
-        text = say_latin(text, rules.latin)
+        text = say_latin(text, rules.latin, self._attached)
         text = text.sub(self._folded, lambda match: self._folds[ord(match.group())], "folded")
         return _table(text, self._marks, rules.marks, "mark")
 
@@ -128,6 +129,16 @@ class Writer:
         said = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
         return (before or "") + said
 
+    def _word(self, match: re.Match[str]) -> str:
+        return f"{match[1] or ''}{self.rules.words[match[2]]}{match[3] or ''}"
+
+    @cached_property
+    def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What may be written together with the Latin word or the digits after it, and before it."""
+        numbers = self.rules.numbers
+        known = self.rules.version > 1
+        return frozenset(numbers.attached_before if known else ()), frozenset(numbers.attached_after if known else ())
+
     @cached_property
     def _quantities(self) -> Quantities | None:
         found = speller(self.rules.numbers)
@@ -136,7 +147,8 @@ class Writer:
     @cached_property
     def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
         longest_first = sorted(self.rules.abbreviations.items(), key=lambda entry: len(entry[0]), reverse=True)
-        return tuple((re.compile(abbreviation(written)), spoken) for written, spoken in longest_first)
+        return tuple((re.compile(abbreviation(written, last_dot=self.rules.version > 1)), spoken)
+                     for written, spoken in longest_first)
 
     @cached_property
     def _abbreviations(self) -> re.Pattern[str]:
@@ -152,7 +164,12 @@ class Writer:
 
     @cached_property
     def _words(self) -> re.Pattern[str]:
-        return re.compile(rf"(?<![\w{patterns.MARKS}]){one_of(self.rules.words)}(?![\w{patterns.MARKS}])")
+        """A whole word; one of Latin letters also with what another script's language writes together with it."""
+        before, after = map(one_of, self._attached)
+        latin = one_of(word for word in self.rules.words if word[0].isascii() and word[0].isalpha())
+        edge = rf"[\w{patterns.MARKS}]"
+        return re.compile(rf"(?<!{edge})(?:({before})(?={latin}(?![A-Za-z0-9])))?({one_of(self.rules.words)})"
+                          rf"(?:({after})(?<=[^A-Za-z0-9]))?(?!{edge})")
 
     @cached_property
     def _symbols(self) -> re.Pattern[str]:
