@@ -43,8 +43,9 @@ class Runs(Saying):
     @property
     def _link(self) -> str:
         """What stands between both ends of a range; empty where a template puts it elsewhere."""
-        first, link, last = re.fullmatch(r"({first})?(.*?)({last})?", self.rules.numbers.range).groups()
-        return link if first and last else ""
+        first, last, template = "{first}", "{last}", self.rules.numbers.range
+        between = template.startswith(first) and template.endswith(last)
+        return template.removeprefix(first).removesuffix(last) if between else ""
 
     def _span(self, match: re.Match[str]) -> str | None:
         """The link between two times, two dates, or two numbers of which the first is less."""
