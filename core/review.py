@@ -22,6 +22,7 @@ from core.dataset.clip_index import ClipIndex
 from core.job.locks import FileLock
 from core.workspace import Workspace
 from data import manifest
+from data.clip_findings import ERROR, SAME_SOUND, TWO_TEXTS
 from data.manifest import Clip
 from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 
@@ -29,6 +30,11 @@ DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _PATIENCE_S = ".review.lock", 10.0
 FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
 """Kinds of findings that can be mended in the recording itself, and how."""
+BEFORE_EXCLUDING: Mapping[str, str] = {
+    TWO_TEXTS: "All clips with that sound go, the right one too. To keep it, exclude the others one by one.",
+    SAME_SOUND: "The first clip of each sound stays.",
+}
+"""What a person should know before all clips with a kind of finding are left out."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +190,9 @@ def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) ->
                   lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
-def exclude_kind(workspace: Workspace, name: str, kind: str) -> int:
-    """Take out every clip with a finding of `kind`; how many were not out already."""
-    return exclude(workspace, name, _with(workspace, name, kind), kind)
+def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
+    """Take out every clip with a finding of `kind`, or those where it is an error; how many were not out already."""
+    return exclude(workspace, name, _with(workspace, name, kind, errors_only=errors_only), kind)
 
 
 def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
@@ -199,10 +205,11 @@ def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
                   lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
 
 
-def _with(workspace: Workspace, name: str, kind: str) -> list[str]:
+def _with(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> list[str]:
     """The clips with a finding of `kind`."""
     index = index_of(workspace, name)
-    return [one.clip.id for one in index.page(0, index.count(kind), kind)]
+    return [one.clip.id for one in index.page(0, index.count(kind), kind)
+            if not errors_only or any((each.kind, each.level) == (kind, ERROR) for each in one.findings)]
 
 
 def undo_kind(workspace: Workspace, name: str, kind: str) -> int:

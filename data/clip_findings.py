@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike
 from data.measures import Measures
 
 ERROR, WARNING = "error", "warning"
+SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
+"""Kinds: a copy of a clip that stays, and one of several clips whose one sound has different texts."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ import numpy as np
 from data.clip_findings import (
     ERROR,
     LIMITS,
+    SAME_SOUND,
+    TWO_TEXTS,
     WARNING,
     ClipFinding,
     ClipLimits,
@@ -71,7 +73,9 @@ class Survey:
         if self._speakers.put(clip.speaker, "one") == "one":
             self._speakers.replace(clip.speaker, "several")
         if (first := self._copies.first(clip)) is not None:
-            self._sounds.replace(clip.id, json.dumps(first))
+            self._sounds.put(clip.id, json.dumps(first))
+            if first[1] != clip.text:
+                self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
 
     def judge(self, clip: Spoken) -> tuple[ClipFinding, ...]:
         """The findings of a clip that was added, the gravest first."""
@@ -130,13 +134,19 @@ class Survey:
         return [ClipFinding("pace", level, message, 3 + min(5.0, times))]
 
     def _same_sound(self, clip: Spoken) -> list[ClipFinding]:
-        """Copies, each told of the first."""
+        """Copies, each told of the first. Where two texts stand for one sound, both clips are told: who knows which.
+
+        A copy of one whose text is in doubt is in the same doubt.
+        """
         if (kept := self._sounds.get(clip.id)) is None:
             return []
         name, text = json.loads(kept)
-        level = WARNING if text == clip.text else ERROR
-        message = f"sounds like {name}" + ("" if level == WARNING else ", which has another text")
-        return [ClipFinding("same sound", level, message, 3.0)]
+        if text == clip.text and (rival := self._sounds.get(name)) is not None:
+            name, text = json.loads(rival)
+        if text == clip.text:
+            return [ClipFinding(SAME_SOUND, WARNING, f"sounds like {name}", 3.0)]
+        return [ClipFinding(TWO_TEXTS, ERROR, f"sounds like {name}, which has another text: listen which one is right",
+                            3.0)]
 
     def _same_text(self, clip: Spoken) -> list[ClipFinding]:
         there = self._texts.get(_said(clip))

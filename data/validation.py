@@ -126,19 +126,31 @@ def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(
     errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
     kept = rows_on_disk(folder)
-    with Kept() as first_use:  # of a recording, by its hash: where
+    with Kept() as first_use:  # of a recording, by its hash: where, and with which text
         for found, entry in enumerate(entries, start=1):
             if isinstance(entry, Skipped):
                 errors.add(Finding("skipped", entry.where, entry.reason))
             elif checked := _check(entry, reading, limits, errors, warnings):
-                if (where := first_use.put(checked.sha256, entry.where)) is not None:
-                    errors.add(Finding("duplicate", entry.where, f"the same recording as {where}"))
+                if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
+                    _note_duplicate(checked, first, errors, warnings)
                 else:
                     kept.add(checked)
             progress(found)
     if not kept:
         raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
     return kept, _report(found, kept, reading, errors, warnings, limits)
+
+
+def _note_duplicate(row: CheckedRow, kept: str, errors: Rows[Finding], warnings: Rows[Finding]) -> None:
+    """The first of two equal recordings stays; where their texts differ it is told of too, as it may be the wrong."""
+    where = row.row.where
+    first, text = json.loads(kept)
+    if row.normal == text:
+        errors.add(Finding("duplicate", where, f"the same recording as {first}"))
+    else:
+        errors.add(Finding("duplicate", where, f"the same recording as {first}, with another text"))
+        warnings.add(Finding("duplicate", first, f"the recording of {where} too, which has another text and is left "
+                             "out: listen which one is right"))
 
 
 def rows_on_disk(folder: Path | None = None) -> Rows[CheckedRow]:

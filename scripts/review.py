@@ -3,7 +3,8 @@
     python -m scripts.review mine                                    what was found, and the 20 worst clips
     python -m scripts.review mine --kind pace --most 100             those with one kind of finding
     python -m scripts.review mine --exclude clip7 --exclude clip9    decide; nothing is changed yet
-    python -m scripts.review mine --exclude-kind "same sound"
+    python -m scripts.review mine --exclude-kind "same sound"        (--exclude-errors KIND: only where it is an error)
+    python -m scripts.review mine --undo-kind "same sound"           take back what was decided about all of a kind
     python -m scripts.review mine --include clip9 --text clip3 "what is said"
     python -m scripts.review mine --fix-kind silence                 cut the silence at the ends of all that have some
     python -m scripts.review mine --save-as mine-2                   the dataset with what was decided
@@ -53,6 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--exclude", action="append", default=[], metavar="ID", help="leave a clip out; repeatable")
     parser.add_argument("--exclude-kind", action="append", default=[], metavar="KIND",
                         help="leave out all clips with this kind of finding")
+    parser.add_argument("--exclude-errors", action="append", default=[], metavar="KIND",
+                        help="leave out the clips of which this kind of finding is an error")
+    parser.add_argument("--undo-kind", action="append", default=[], metavar="KIND",
+                        help="take back what was decided about all clips with this kind of finding at once: that they "
+                             "are out, or mended; done before all else that is asked for")
     parser.add_argument("--include", action="append", default=[], metavar="ID", help="take a clip in again")
     parser.add_argument("--text", action="append", default=[], nargs=2, metavar=("ID", "TEXT"),
                         help="write a text anew")
@@ -71,7 +77,9 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     shown = index.page(given.start, given.most, given.kind)
     print(f"{index.faulty()} of {index.count()} clips have findings.")
     for kind in index.kinds():
-        print(f"    {kind.level:8} {kind.kind}: {kind.count}")
+        print(f"    {kind.level:8} {kind.kind}: {kind.count}{f' ({kind.parts})' if kind.parts else ''}")
+        if note := review.BEFORE_EXCLUDING.get(kind.kind):
+            print(f"             {note}")
     speakers = index.speakers(_SPEAKERS)
     _tell_speakers(speakers)
     made = review.decisions(workspace, given.dataset)
@@ -94,8 +102,10 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     """Note what the command line decides; about how many clips."""
     named = [*given.exclude, *given.include, *(one for one, _ in given.text)]
     known = {one: review.is_in(workspace, given.dataset, one) for one in named}
-    count = review.exclude(workspace, given.dataset, given.exclude, "by hand")
+    count = sum(review.undo_kind(workspace, given.dataset, kind) for kind in given.undo_kind)
+    count += review.exclude(workspace, given.dataset, given.exclude, "by hand")
     count += sum(review.exclude_kind(workspace, given.dataset, kind) for kind in given.exclude_kind)
+    count += sum(review.exclude_kind(workspace, given.dataset, kind, errors_only=True) for kind in given.exclude_errors)
     count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
 
     def first(one: str) -> Decision:

@@ -88,16 +88,27 @@ def found(dataset: str, kinds: Sequence[Kind], made: Decisions, level_lufs: floa
 def _kind(one: Kind, made: Decisions, level_lufs: float | None) -> tuple[object, ...]:
     fix = review.FIXES.get(one.kind, "")
     out, mended = made.excluded[one.kind], made.mended[fix] if fix else 0
-    clips = f"{one.count:,} clip{'s' if one.count != 1 else ''}"
     does = review.what_fix_does(one.kind, one.count, level_lufs)
     buttons = [_button("Show", "show", one.kind)]
     buttons += [_button(does.rstrip("."), "fix", one.kind)] if does and mended < one.count else []
-    buttons += [_button(f"Exclude {clips}", "exclude-kind", one.kind)] if out < one.count else []
+    buttons += _excluding(one, out)
     buttons += [_button("Undo", "undo-kind", one.kind)] if out or mended else []
     told = [f"{out:,} excluded"] if out else []
     told += [f"{mended:,} will be mended"] if mended else []
-    return (present.tone_word(one.level), one.kind, f"{one.count:,}",
-            div("bulk", *buttons, *(span("pill wait", words) for words in told)))
+    note = review.BEFORE_EXCLUDING.get(one.kind, "") if out < one.count else ""
+    return (present.tone_word(one.level), one.kind, one.parts or f"{one.count:,}",
+            div("bulk", *buttons, *(span("pill wait", words) for words in told), span("small", note) if note else ""))
+
+
+def _excluding(one: Kind, out: int) -> list[Html]:
+    """Leave out all, or first the errors alone: a warning is for the ear to decide."""
+    if out >= one.count:
+        return []
+    if not one.parts:
+        return [_button(f"Exclude {one.count:,} clip{'s' if one.count != 1 else ''}", "exclude-kind", one.kind)]
+    errors = [_button(f"Exclude the {f'{one.errors:,} errors' if one.errors != 1 else 'error'}", "exclude-errors",
+                      one.kind)] if out < one.errors else []
+    return [*errors, _button(f"Exclude all {one.count:,}", "exclude-kind", one.kind)]
 
 
 def _button(words: str, do: str, kind: str) -> Html:

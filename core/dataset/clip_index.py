@@ -19,7 +19,7 @@ from config.errors import UserError
 from core.dataset import speaker_table
 from core.dataset.speaker_table import Speakers as Speakers
 from core.workspace import Workspace
-from data.clip_findings import ERROR, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
+from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
 from data.clip_plots import LEARNABLE as LEARNABLE
 from data.clip_plots import Histogram as Histogram
 from data.clip_survey import Survey
@@ -32,7 +32,7 @@ _TABLES = """
 CREATE TABLE clips (rank INTEGER PRIMARY KEY, id TEXT UNIQUE, clip TEXT, spoken TEXT, measures TEXT, findings TEXT,
                     badness REAL);
 CREATE TABLE kinds (kind TEXT, rank INTEGER, PRIMARY KEY (kind, rank)) WITHOUT ROWID;
-CREATE TABLE summary (kind TEXT PRIMARY KEY, level TEXT, count INTEGER);
+CREATE TABLE summary (kind TEXT PRIMARY KEY, level TEXT, count INTEGER, errors INTEGER);
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT);
 """
 
@@ -84,11 +84,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Kind:
-    """How many clips have a finding of a kind, and its gravest level."""
+    """How many clips have a finding of a kind, its gravest level, and of how many clips it is an error."""
 
     kind: str
     level: str
     count: int
+    errors: int
+
+    @property
+    def parts(self) -> str:
+        """In words, where some are errors and some are warnings; empty otherwise."""
+        warnings = self.count - self.errors
+        return (f"{self.errors:,} error{'s' * (self.errors != 1)}, {warnings:,} warning{'s' * (warnings != 1)}"
+                if self.errors and warnings else "")
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
                 rows.add(one)
             database.executescript(_TABLES)
             counts, faulty = _judge_into(database, dataset, rows, survey)
-            database.executemany("INSERT INTO summary VALUES (?, ?, ?)", counts)
+            database.executemany("INSERT INTO summary VALUES (?, ?, ?, ?)", counts)
             speaker_table.write(database)
             plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
                      "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
@@ -135,9 +143,9 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
 
 
 def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
-                survey: Survey) -> tuple[list[tuple[str, str, int]], int]:
+                survey: Survey) -> tuple[list[tuple[str, str, int, int]], int]:
     """Write the clips by rank; how many have findings of each kind, and of any."""
-    counts: dict[str, tuple[str, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
     for clip, one in zip(dataset.clips, rows, strict=True):
         found = survey.judge(one)
@@ -151,7 +159,8 @@ def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[S
         (one["kind"], rank) for rank, found in
         database.execute("SELECT rank, findings FROM clips WHERE badness > 0") for one in json.loads(found)))
     faulty = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
-    return [(kind, level, count) for kind, (level, count) in counts.items()], int(faulty)
+    summary = [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()]
+    return summary, int(faulty)
 
 
 def _as_line(one: Spoken) -> str:
@@ -169,12 +178,12 @@ def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[
     return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
 
 
-def _count(counts: dict[str, tuple[str, int]], found: Sequence[ClipFinding]) -> None:
-    """Count a clip with findings of each kind, whose level is the gravest."""
-    levels = {one.kind: one.level for one in sorted(found, key=lambda one: one.level == ERROR)}
-    for kind, level in levels.items():
-        there, count = counts.get(kind, (level, 0))
-        counts[kind] = (ERROR if ERROR in (there, level) else level, count + 1)
+def _count(counts: dict[str, tuple[int, int]], found: Sequence[ClipFinding]) -> None:
+    """Count a clip with findings of each kind, and among them those with an error."""
+    grave = {one.kind for one in found if one.level == ERROR}
+    for kind in dict.fromkeys(one.kind for one in found):
+        count, errors = counts.get(kind, (0, 0))
+        counts[kind] = (count + 1, errors + (kind in grave))
 
 
 class ClipIndex:
@@ -242,7 +251,9 @@ class ClipIndex:
     def kinds(self) -> list[Kind]:
         """What was found, errors first, then the most frequent."""
         with self._database() as database:
-            found = [Kind(*row) for row in database.execute("SELECT kind, level, count FROM summary")]
+            rows = database.execute("SELECT * FROM summary").fetchall()
+        found = [Kind(kind, level, count, errors[0] if errors else count * (level == ERROR))  # not counted before
+                 for kind, level, count, *errors in rows]
         return sorted(found, key=lambda one: (one.level != ERROR, -one.count))
 
     def about(self) -> dict[str, str]:

@@ -73,18 +73,26 @@ def test_few_clips_have_no_usual_pace() -> None:
     assert judge([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
 
 
-def test_copies_are_told_of_the_first_and_another_text_is_an_error() -> None:
+def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> None:
     sketch = "0123456789abcdef" * 4
     near = f"{int(sketch, 16) ^ 0b1011:064x}"  # three bits
     far = f"{int(sketch, 16) ^ (2**256 - 1):064x}"
     first, copy = odd(sketch=sketch), replace(odd(sketch=near), id="copy")
     wrong = replace(odd(text=TEXT[::-1], sketch=near), id="wrong")
     other = replace(odd(text=TEXT[1:], sketch=far), id="other")
-    found = judge([first, copy, wrong, other])
-    assert kinds(found[0]) == []
-    assert ("same sound", WARNING) in kinds(found[1])
-    assert found[2][0].message == "sounds like odd, which has another text"
-    assert "same sound" not in {one.kind for one in found[3]}
+    assert [sounds(each) for each in judge([first, copy, other])] == [[], [("same sound", WARNING, "odd")], []]
+    for order in ([first, wrong], [wrong, first]):  # either may be the one whose text is of another recording
+        found = judge(order)
+        assert sounds(found[0]) == [("two texts", ERROR, order[1].id)]
+        assert sounds(found[1]) == [("two texts", ERROR, order[0].id)]
+    assert [sounds(each) for each in judge([first, copy, wrong, other])] == [
+        [("two texts", ERROR, "wrong")], [("two texts", ERROR, "wrong")], [("two texts", ERROR, "odd")], []]
+
+
+def sounds(found: Sequence[ClipFinding]) -> list[tuple[str, str, str]]:
+    """What is said of copies: kind, level and the other clip."""
+    return [(one.kind, one.level, one.message.removeprefix("sounds like ").partition(",")[0])
+            for one in found if one.kind in ("same sound", "two texts")]
 
 
 def test_copies_are_found_among_many_as_by_comparing_all() -> None:
@@ -105,11 +113,12 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
             sketch[at:at + 8] == other.measures.sketch[at:at + 8] for at in range(0, 64, 8))  # type: ignore[union-attr]
             and differing_bits(sketch, other.measures.sketch) <= LIMITS.sketch_bits]  # type: ignore[union-attr]
         if like:
-            wanted[one.id] = f"sounds like {like[0].id}, which has another text"
+            wanted[one.id] = like[0].id
+            wanted.setdefault(like[0].id, one.id)
         else:
             originals.append(one)
-    found = {one.id: each.message for one, all_found in zip(made, judge(made), strict=True)
-             for each in all_found if each.kind == "same sound"}
+    found = {one.id: other for one, all_found in zip(made, judge(made), strict=True)
+             for _, _, other in sounds(all_found)}
     assert len(wanted) > 5
     assert found == wanted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import threading
 from dataclasses import replace
 from functools import partial
@@ -387,6 +388,25 @@ def test_the_command_line_shows_decides_and_saves(ready: Workspace, capsys: pyte
     assert (told["clips"], told["excluded"], told["texts_anew"], told["features"]) == (11, 1, 1, 11)
     assert script.main([*where, "--exclude", "nosuch"]) != 0
     assert "no clip 'nosuch'" in capsys.readouterr().err
+
+
+def test_the_command_line_takes_back_what_was_decided_about_a_kind(ready: Workspace) -> None:
+    where = ["d", "--workspace", str(ready.path), "--most", "1"]
+    review.decide(ready, "d", [Decision("clip3", fixes=("trim",))])
+    assert script.main([*where, "--exclude-errors", "pace"]) == 0
+    assert review.decisions(ready, "d")["clip3"] == Decision("clip3", False, None, "pace", ("trim",))
+    assert script.main([*where, "--undo-kind", "pace", "--undo-kind", "silence"]) == 0
+    assert review.decisions(ready, "d")["clip3"] == Decision("clip3")
+
+
+def test_an_index_of_before_errors_were_counted_is_read(ready: Workspace) -> None:
+    wanted = review.index_of(ready, "d").kinds()
+    for path in (ready.cache / "review").glob("*.sqlite"):
+        with sqlite3.connect(path) as database:
+            database.execute("ALTER TABLE summary DROP COLUMN errors")
+    assert [(one.kind, one.level, one.count) for one in review.index_of(ready, "d").kinds()] == [
+        (one.kind, one.level, one.count) for one in wanted]
+    assert all(one.errors == (one.count if one.level == "error" else 0) for one in review.index_of(ready, "d").kinds())
 
 
 def test_a_decision_that_was_cut_off_loses_no_other(workspace: Workspace) -> None:

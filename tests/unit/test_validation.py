@@ -34,7 +34,7 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
         row(tmp_path, "good"), row(tmp_path, "wordless", "።"), row(tmp_path, "short", duration_s=0.1),
         row(tmp_path, "long", duration_s=31.0), row(tmp_path, "quiet", level=0.0),
         Row("text", tmp_path / "text.wav", "ሰላም", "text"),
-        Row("again", tmp_path / "good.wav", "እንደገና", "again"),
+        Row("again", tmp_path / "good.wav", "ሰላም, ለሁሉም።", "again"),
     )
     kept, report = validate(Imported((Skipped("line 9", "no audio is named"), *rows)), "ethiopic")
     assert [entry.row.id for entry in kept] == ["good"]
@@ -45,6 +45,14 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
     assert str(tmp_path / "text.wav") in messages["text"]
     assert messages["wordless"] == "the text '።' of wordless has nothing to speak"
     assert messages["again"] == "the same recording as good"
+
+
+def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_path: Path) -> None:
+    rows = (row(tmp_path, "first"), Row("second", tmp_path / "first.wav", "እንደገና", "second"))
+    kept, report = validate(Imported(rows), "ethiopic")
+    assert [entry.row.id for entry in kept] == ["first"]
+    assert report.errors[0].message == "the same recording as first, with another text"
+    assert [(one.where, one.kind) for one in report.warnings if "second" in one.message] == [("first", "duplicate")]
 
 
 def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) -> None:
