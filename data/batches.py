@@ -10,6 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from config.errors import UserError
+
 _POOL = 200  # batches that are sorted by length together: padding falls, and what meets in a batch still varies
 
 
@@ -61,9 +63,13 @@ class Order:
         return min(map(len, self._batches))
 
     def move_to(self, position: Position) -> None:
-        """Stand at `position`."""
-        self.position = position
-        self._batches = self._epoch(position.epoch)
+        """Stand at `position`; `UserError` where its epoch ends before: it was counted in other batches."""
+        batches = self._epoch(position.epoch)
+        if not 0 <= position.batch <= len(batches):
+            raise UserError(f"There is no batch {position.batch} in epoch {position.epoch}, which has {len(batches)} "
+                            f"of at most {self._batch_size} clips: the run did not begin with these batches.",
+                            "Continue it with the clips, the batch size and as many processes as it began with.")
+        self.position, self._batches = position, batches
 
     def next(self) -> list[Draw]:
         """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from config.errors import UserError
@@ -29,3 +29,9 @@ def read(path: Path, hint: str) -> dict[str, torch.Tensor]:
     except (OSError, SafetensorError) as error:
         size = f" ({path.stat().st_size} bytes)" if path.is_file() else ""
         raise UserError(f"{path}{size} could not be read: {error}.", hint) from error
+
+
+def names(path: Path) -> list[str]:
+    """The names of the tensors in `path`, a whole file, without reading these."""
+    with safe_open(path, framework="pt") as file:
+        return list(file.keys())

@@ -70,7 +70,8 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     if 0 < data.train_s < LITTLE_S:
         yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
                f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
-    heard = options.steps * options.batch_size * options.processes * options.accumulation / max(1, len(data.train))
+    processes = trainer.company.size if trainer.company else options.processes  # a trial has no company
+    heard = options.steps * options.batch_size * processes * options.accumulation / max(1, len(data.train))
     if heard > OFTEN:
         yield (f"Each of the {len(data.train)} clips is heard {heard:.0f} times in {options.steps} steps: from about "
                f"{OFTEN} on they are learnt by heart. Ask for fewer steps, or add recordings.")

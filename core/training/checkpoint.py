@@ -26,6 +26,7 @@ from core.job.reporter import size_text
 from core.library import records, tensor_files
 from core.library.records import CheckpointRecord
 from core.training import sharding
+from core.training.divisible import RANK
 from core.training.fitting import Setting
 from core.training.patience import Patience
 from core.voice_model.loading import VoiceModel
@@ -51,6 +52,7 @@ class TrainerState:
     setting: Setting = Setting()
     content: str = ""  # fingerprint of the clips as the model sees them
     patience: Patience = Patience()
+    processes: int = 1  # that shared the steps
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -131,7 +133,17 @@ def load_state(run: Path, step: int) -> TrainerState:
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
-                        Patience(**numbers.get("patience", {})))
+                        Patience(**numbers.get("patience", {})), processes(run, step))
+
+
+def processes(run: Path, step: int) -> int:
+    """How many processes shared the steps up to this checkpoint; an older one tells by the generators of each."""
+    folder = folder_of(run, step)
+    numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+    if "processes" in numbers:
+        return int(numbers["processes"])
+    others = {name.partition("/")[0] for name in tensor_files.names(folder / _TENSORS) if name.startswith(RANK)}
+    return 1 + len(others)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dict[str, torch.Tensor]:
@@ -181,7 +193,8 @@ def _write_model(folder: Path, voice: VoiceModel) -> None:
 def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
             "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
-            "content": state.content, "patience": asdict(state.patience), **asdict(state.setting)}
+            "content": state.content, "patience": asdict(state.patience), "processes": state.processes,
+            **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
 from core.job.reporter import StopRequested
-from core.training.divisible import number_of_processes
+from core.training.divisible import RANK, number_of_processes
 from core.training.fitting import Setting
 from core.training.watching import watched
 from core.workspace import Workspace
@@ -110,12 +110,12 @@ class Company:
         held: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with _told(self._others):
             dist.gather_object({name: value.cpu() for name, value in tensors.items()}, held, 0)
-        return {f"rank-{rank}/{name}": value for rank, own in enumerate(held or []) if rank
+        return {f"{RANK}{rank}/{name}": value for rank, own in enumerate(held or []) if rank
                 for name, value in own.items()}
 
     def own(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Of what `gathered` gave, that of this process."""
-        mark = f"rank-{self.rank}/"
+        mark = f"{RANK}{self.rank}/"
         return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
 
 

@@ -7,6 +7,8 @@ import os
 from config.errors import UserError
 from config.schema import TrainOptions
 
+RANK = "rank-"  # before the number of a process, in the names of what it alone has
+
 
 def number_of_processes(asked: int) -> int:
     """As many as torchrun started, where it started this one, else as many as were asked for."""

@@ -37,7 +37,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     run = reporter.directory
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
-    voice = _voice(options, workspace, reporter, device, saved)
+    voice = _voice(options, workspace, reporter, device, saved, company.size if company else 1)
     data = training_data.load(workspace, options.dataset, voice, options.validate_apart,
                               varied=options.augmentation > 0)
     if most_clips is not None:
@@ -65,11 +65,11 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
 
 
 def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-           saved: int | None) -> VoiceModel:
+           saved: int | None, processes: int) -> VoiceModel:
     """The model of the checkpoint of step `saved`, or a new one, on the weights of another run where that is asked."""
     run = reporter.directory
     if saved is not None:
-        resuming.check_options(run, saved, options)
+        resuming.check_options(run, saved, options, processes)
         resuming.check_vocabulary(run, saved, workspace, options.extension)
         asked = bool(options.distillation or options.l2_sp or options.ewc or options.adopt_weights)
         return load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=asked)  # a copy of all

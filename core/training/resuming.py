@@ -7,6 +7,7 @@ start a new run on its weights.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,13 +45,18 @@ _ANOTHER = "the steps to come would be those of another run"
 _SHOWN = 5
 
 
-def check_options(run: Path, step: int, options: TrainOptions) -> None:
-    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`."""
+def check_options(run: Path, step: int, options: TrainOptions, processes: int) -> None:
+    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
+
+    `processes`: as many as truly share the steps, also where torchrun started them and the options do not say so.
+    """
     path = checkpoint.folder_of(run, step) / records.CONFIG
     saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
+    then = checkpoint.processes(run, step)
+    alike = _same_batches(options, processes, saved, then)
     changed = [name for name in TrainOptions.model_fields
                if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)
-               and not (name in _SHARED_OUT and _same_batches(options, saved))]
+               and not (name in _SHARED_OUT and alike)]
     if changed:
         said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
                          for name in changed)
@@ -59,12 +65,32 @@ def check_options(run: Path, step: int, options: TrainOptions) -> None:
             f"Put these values back and continue, or start a new run with yours on its weights: {_adopting(run, step)}."
             " Nothing was changed.",
         )
+    if not alike:
+        raise _otherwise_shared(run, step, options, processes, then)
 
 
-def _same_batches(options: TrainOptions, saved: TrainOptions) -> bool:
-    """Whether other processes share the same batches; dropout in adapters is each process's own, so there none may."""
+def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
+    """Whether so many processes share the same batches; dropout in adapters is each one's own, so there none may."""
     alone = scopes.has_adapters(options) and options.adapter_dropout > 0
-    return options.batch_size * options.processes == saved.batch_size * saved.processes and not alone
+    return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
+
+
+def _otherwise_shared(run: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+    """The options are the same, and yet the processes are not as many as `then`: it was torchrun, or it is now."""
+    by_torchrun = then != options.processes
+    start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
+    command = shlex.join((*start, "-m", "scripts.train", "--workspace", str(run.parent.parent), "--resume", run.name))
+    began = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
+    over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
+    return UserError(
+        f"The run {run.name} {began}, for steps of {options.batch_size * then * options.accumulation} clips; with "
+        f"{_counted(now)} they would be of {options.batch_size * now * options.accumulation}, and {_ORDER}.",
+        f"Start it as before: {command}{over}; or start a new run on its weights: {_adopting(run, step)}. "
+        "Nothing was changed.")
+
+
+def _counted(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:

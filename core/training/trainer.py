@@ -224,7 +224,8 @@ class Trainer:
             tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
         tensors = sharding.whole(tensors, keep=self.company is None or self.company.rank == 0)
         setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
-        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting)
+        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
+                            processes=self.company.size if self.company else 1)
 
     def restore(self, state: TrainerState) -> None:
         """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""

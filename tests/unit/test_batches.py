@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from config.errors import UserError
 from data.batches import Clip, Order, Position
 
 CLIPS = [Clip(10 + index % 7, f"s{index % 3}") for index in range(50)]
@@ -45,6 +46,15 @@ def test_a_position_is_all_there_is() -> None:
         second = Order(CLIPS, 8, seed=3)
         second.move_to(Position(first.position.epoch, first.position.batch))
         assert [second.next() for _ in range(20 - stop)] == batches[stop:]
+
+
+def test_a_position_of_other_batches_is_refused() -> None:
+    order = Order(CLIPS, 4, seed=1)
+    order.move_to(Position(0, len(order)))
+    assert order.next()
+    with pytest.raises(UserError, match="There is no batch 60 in epoch 0, which has"):
+        order.move_to(Position(0, 60))
+    assert order.position == Position(1, 1)
 
 
 def test_epochs_and_seeds_differ() -> None:

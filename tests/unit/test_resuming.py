@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 
 from config.errors import UserError
 from config.schema import ExtendOptions
 from core import extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
-from core.training import adopt, checkpoint, opening, validation
+from core.library import records
+from core.training import adopt, checkpoint, opening, resuming, validation
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
@@ -114,6 +119,62 @@ def test_features_that_changed_are_refused(world: Workspace) -> None:
     save_file(arrays, path)
     with pytest.raises(UserError, match="the model sees other clips of it"):
         resumed(world)
+
+
+def shared_by(world: Workspace, processes: int) -> Path:
+    """Let the run's checkpoint be one that so many processes made; its folder."""
+    folder = checkpoint.folder_of(world.runs / "one", 2)
+    numbers = folder / "training.json"
+    numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "processes": processes}))
+    there = records.read(folder / records.CHECKPOINT, records.CheckpointRecord)
+    records.write(folder / records.CHECKPOINT,
+                  replace(there, files=records.hash_files(folder, (records.CHECKPOINT,))))
+    return folder
+
+
+def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace) -> None:
+    shared_by(world, 2)
+    with pytest.raises(UserError, match=r"run one was started with 2 processes by torchrun, for steps of 8 clips; "
+                                        r"with 1 process they would be of 4, and the order of the clips") as caught:
+        resumed(world)
+    assert (f"torchrun --nproc-per-node 2 -m scripts.train --workspace {world.path} --resume one"
+            in caught.value.hint)
+    assert "--adopt-weights run:one@2" in caught.value.hint
+
+
+def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
+    with pytest.raises(UserError, match="was started with 1 process, for steps of 4 clips; with 3 processes") as caught:
+        resuming.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
+    assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
+
+
+@pytest.mark.parametrize(("dropout", "fits"), [(0.0, True), (0.1, False)])
+def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
+        world: Workspace, dropout: float, fits: bool) -> None:
+    folder = shared_by(world, 2)
+    config = folder / records.CONFIG
+    saved = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "adapter_dropout": dropout}}))
+    with nullcontext() if fits else pytest.raises(UserError, match="batch_size 8, wanted 4"):
+        resuming.check_options(world.runs / "one", 2,
+                               train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)
+
+
+def test_how_many_processes_there_were_is_saved_and_an_older_file_tells_by_their_generators(world: Workspace) -> None:
+    def gathered(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {f"rank-{rank}/{name}": value.clone() for rank in (1, 2)
+                for name, value in tensors.items()}
+
+    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(world.runs / "shared"))
+    milestones.trainer.company = SimpleNamespace(rank=0, size=3, tell=lambda word: None, gathered=gathered)
+    milestones.save()
+    run = world.runs / "shared"
+    assert (checkpoint.processes(run, 0), checkpoint.load_state(run, 0).processes) == (3, 3)
+    numbers = checkpoint.folder_of(run, 0) / "training.json"
+    saved = json.loads(numbers.read_text())
+    assert saved.pop("processes") == 3
+    numbers.write_text(json.dumps(saved))
+    assert checkpoint.processes(run, 0) == 3
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:
