@@ -1,17 +1,15 @@
 """Jobs in true worker processes; `tests.unit.fake_verbs` says what each extension's name does."""
 
 import os
-import shutil
-import signal
 import threading
 
 import pytest
 import yaml
 
 from config.errors import UserError
-from config.schema import DownloadOptions, TrainOptions
+from config.schema import TrainOptions
 from core import jobs
-from core.job import locks, places
+from core.job import locks
 from core.job.directory import create, load
 from core.job.journal import Journal, Queued
 from core.job.reader import JobBoard
@@ -179,128 +177,6 @@ def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour
     assert ("ZeroDivisionError" in state.traceback) == (behaviour == "buggy")
 
 
-def test_jobs_of_one_device_run_one_at_a_time_in_the_order_they_were_made(workspace: Workspace):
-    first = launch(train(workspace, "patient"))
-    running(first)
-    second, third = train(workspace, "patient"), train(workspace, "patient")
-    launch(third)
-    assert until(third, lambda state: state.status == "waiting").reason == f"Waiting for cpu: {first.id} is using it."
-    launch(second)
-    until(third, lambda state: second.id in state.reason)
-    assert [state.id for state in JobBoard(workspace).queue()] == [first.id, second.id, third.id]
-    jobs.stop(first)
-    running(second)
-    assert jobs.state(third).status == "waiting"
-    jobs.force_stop(second, grace_s=0.0)
-    running(third)
-
-
-def test_a_waiting_job_is_moved_and_runs_in_its_new_place(workspace: Workspace):
-    first = launch(train(workspace, "patient"))
-    running(first)
-    waiting = [launch(train(workspace, "patient")) for _ in range(3)]
-    for job in waiting:
-        until(job, lambda state: state.status == "waiting")
-    board = JobBoard(workspace)
-    second, third, fourth = (job.id for job in waiting)
-    for name, direction, expected in (
-            (fourth, "first", [fourth, second, third]), (second, "later", [fourth, third, second]),
-            (second, "later", [fourth, third, second]), (second, "earlier", [fourth, second, third]),
-            (fourth, "last", [second, third, fourth]), (third, "first", [third, second, fourth])):
-        places.move(board.queue(), name, direction)  # type: ignore[arg-type]
-        assert [state.id for state in board.queue()] == [first.id, *expected]
-    until(waiting[2], lambda state: third in state.reason)  # its worker has seen the new order
-    jobs.force_stop(first, grace_s=0.0)
-    running(waiting[1])
-    assert jobs.state(waiting[0]).status == "waiting"
-
-
-@pytest.mark.parametrize("state", ["running", "finished", "missing"])
-def test_only_a_waiting_job_is_moved(workspace: Workspace, state: str):
-    job = train(workspace, "patient" if state == "running" else "quick")
-    if state != "missing":
-        launch(job)
-        running(job) if state == "running" else jobs.wait(job, PATIENCE_S)
-    name = "no-such-job" if state == "missing" else job.id
-    with pytest.raises(UserError, match=f"{name} does not wait for a device"):
-        places.move(JobBoard(workspace).queue(), name, "first")
-
-
-def test_a_place_that_cannot_be_read_is_the_time_it_was_made(workspace: Workspace):
-    job = train(workspace, "quick")
-    for content in ("", "nan", "inf", "first"):
-        (job.directory / places.FILE).write_text(content)
-        assert places.place_of(job) == job.created
-
-
-def test_a_failed_job_does_not_hold_up_the_queue(workspace: Workspace):
-    first = launch(train(workspace, "wrong"))
-    others = [launch(train(workspace, "quick")) for _ in range(2)]
-    assert jobs.wait(first, PATIENCE_S).status == "failed"
-    assert [jobs.wait(job, PATIENCE_S).status for job in others] == ["finished"] * 2
-
-
-def test_a_dead_worker_does_not_hold_up_the_queue(workspace: Workspace):
-    first = launch(train(workspace, "patient"))
-    running(first)
-    second, third = launch(train(workspace, "quick")), launch(train(workspace, "quick"))
-    until(second, lambda state: state.status == "waiting")
-    until(third, lambda state: state.status == "waiting")
-    os.killpg(int(locks.content(second.lock).split()[1]), signal.SIGKILL)
-    os.killpg(int(locks.content(first.lock).split()[1]), signal.SIGKILL)
-    assert jobs.wait(third, PATIENCE_S).status == "finished"
-    assert os.listdir(workspace.devices / "cpu") == []
-
-
-def test_other_devices_do_not_wait(workspace: Workspace):
-    running(launch(train(workspace, "patient")))
-    other = launch(train(workspace, "quick", device="cuda"))
-    assert jobs.wait(other, PATIENCE_S).status == "finished"
-    without = launch(create(workspace, "download", DownloadOptions()))
-    assert jobs.wait(without, PATIENCE_S).message.startswith("AttributeError")  # it ran: the fake is no download
-
-
-def test_a_waiting_job_can_be_stopped(workspace: Workspace):
-    first = launch(train(workspace, "patient"))
-    running(first)
-    second = launch(train(workspace, "quick"))
-    until(second, lambda state: state.status == "waiting")
-    jobs.stop(second)
-    state = jobs.wait(second, PATIENCE_S)
-    assert (state.status, state.message) == ("stopped", "Stopped while it waited.")
-    assert jobs.state(first).status == "running"
-
-
-def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
-    first = train(workspace, "patient")
-    second = launch(train(workspace, "quick", after=(first.id,)))
-    until(second, lambda state: "not started yet" in state.reason)
-    launch(first)
-    until(second, lambda state: state.reason == f"Waiting for {first.id} to finish.")
-    jobs.stop(first)
-    state = jobs.wait(second, PATIENCE_S)
-    assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
-    assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Mend what it says and continue {first.id}: what waits for it goes on by itself."
-
-
-def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):
-    first = train(workspace, "resumable")  # it kills itself at step 5
-    second = train(workspace, "quick", after=(first.id,))
-    third = train(workspace, "quick", after=(second.id,))
-    other = train(workspace, "quick")
-    for job in (first, second, third, other):
-        launch(job)
-    assert jobs.wait(first, PATIENCE_S).status == "crashed"
-    skipped = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
-    assert [state.status for state in skipped] == ["skipped"] * 2
-    assert {state.message for state in skipped} == {f"{first.id} crashed, and this job needs what it makes."}
-    assert jobs.wait(other, PATIENCE_S).status == "finished"
-    resumed = jobs.resume_with_next(first, JobBoard(workspace).states(), command=COMMAND)
-    assert [job.id for job in resumed] == [first.id, second.id, third.id]
-    assert [jobs.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
-
-
 def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
     job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", tries=3)))
     assert until(job, lambda state: state.status == "finished").attempt == 2
@@ -311,18 +187,6 @@ def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str,
     job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", tries=3)))
     until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
     assert jobs.state(job).attempt == attempts
-
-
-def test_a_chain_runs_through(workspace: Workspace):
-    made: list[jobs.Job] = []
-    for _ in range(3):
-        made.append(train(workspace, "quick", after=tuple(job.id for job in made[-1:])))
-    for job in reversed(made):
-        launch(job)
-    states = [jobs.wait(job, PATIENCE_S) for job in made]
-    assert [state.status for state in states] == ["finished"] * 3
-    starts = [state.started_at for state in states]
-    assert starts == sorted(starts, key=lambda at: at or 0.0)
 
 
 def test_the_log_tail_keeps_whole_lines(workspace: Workspace):
@@ -340,20 +204,3 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(workspace: Workspace, mo
     with pytest.raises(UserError, match="could not be written: No space left on device"):
         train(workspace, "quick")
     assert os.listdir(workspace.runs) == []
-
-
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before it starts", "while it waits"])
-def test_what_comes_after_a_deleted_job_is_not_begun_and_says_why(workspace: Workspace, meanwhile: bool):
-    first = train(workspace, "quick", name="first")
-    second = train(workspace, "quick", after=(first.id,))
-    third = train(workspace, "quick", after=(second.id,))
-    if meanwhile:
-        launch(second)
-        until(second, lambda state: "not started yet" in state.reason)
-    shutil.rmtree(first.directory)
-    for job in (third,) if meanwhile else (second, third):
-        launch(job)
-    states = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
-    assert [(state.status, state.started_at) for state in states] == [("skipped", None)] * 2
-    assert {state.message for state in states} == {"first was deleted, and this job needs what it makes."}
-    assert "again" in states[0].hint
