@@ -48,6 +48,13 @@ class Lookup:
                 return self._checked(path, name)
         raise NotThere(f"the audio {name[:60]!r} is not in {self.folder}")
 
+    def has(self, name: str) -> bool:
+        """Whether `find` finds it."""
+        try:
+            return bool(self.find(name))
+        except NotThere:
+            return False
+
     def _candidates(self, name: str) -> Iterator[Path]:
         pure = PurePosixPath(name.replace("\\", "/")) if "\\" in name else PurePosixPath(name)
         if pure.is_absolute() or pure.drive or name[1:2] == ":":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import common_voice, companions, json_rows, kaldi, librispeech, ljspeech, tables, text
+from data.importers import common_voice, companions, json_rows, kaldi, librispeech, ljspeech, pairs, tables, text
 from data.importers.columns import COLUMNS, SPLIT_NAMES
-from data.importers.lookup import Lookup, NotThere, is_audio
+from data.importers.lookup import Lookup, is_audio
 from data.importers.rows import Found, Utterance
 
 KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice, LibriSpeech or Kaldi; "
@@ -22,6 +23,7 @@ KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Com
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
+_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # of these, those that are likelier first
 _MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
 
 Reader = Callable[[], Iterator[Found]]
@@ -130,14 +132,7 @@ def _below(place: str, form: Form) -> Form:
 
 def _names_one(form: Form, lookup: Lookup) -> bool:
     """Whether one of the first entries names a recording that is there."""
-    for _, item in zip(range(20), form.read(), strict=False):
-        if isinstance(item, Utterance):
-            try:
-                lookup.find(item.audio or item.id)
-                return True
-            except NotThere:
-                continue
-    return False
+    return any(isinstance(item, Utterance) and lookup.has(item.audio or item.id) for item in islice(form.read(), 20))
 
 
 def _table(path: Path) -> Form | None:
@@ -153,6 +148,8 @@ def _table(path: Path) -> Form | None:
         return Form("JSON", path.name, why, lambda: json_rows.read(path))
     if ljspeech.delimiter_of(start) and companions.kind_of(path) is companions.PLAIN:
         return Form("LJSpeech", path.name, why, lambda: ljspeech.read(path))
+    if (delimiter := pairs.delimiter_of(start, Lookup(path.parent).has)) and not companions.kind_of(path).timed:
+        return Form("CSV without a header", path.name, why, lambda: pairs.read(path, delimiter))
     return None
 
 
@@ -225,6 +222,8 @@ def _nothing(folder: Path) -> UserError:
     recordings = 0
     for _, names in companions.walk(folder):
         recordings += sum(is_audio(name) for name in names)
+    if recordings and (fault := _unused_table(folder)) is not None:
+        return fault
     if recordings:
         return UserError(
             f"{folder} has no text for any of its recordings ({recordings}).",
@@ -235,3 +234,19 @@ def _nothing(folder: Path) -> UserError:
         f"{folder} is a dataset without audio: there is no recording in it.",
         f"Lisan knows {KNOWN_FORMS}.",
     )
+
+
+def _unused_table(folder: Path) -> UserError | None:
+    """Why the first table in `folder`, by its ending, was of no use; None where there is no such file."""
+    there = [path for suffix in _SURE_TABLES for path in sorted(folder.iterdir())
+             if path.suffix.lower() == suffix and path.is_file() and not path.name.startswith(".")]
+    if not there:
+        return None
+    try:
+        items = _required(there[0]).read()
+        named = next((item.audio or item.id for item in items if isinstance(item, Utterance)), "")
+    except UserError as error:
+        return error
+    example = f", such as {named[:60]!r}" if named else ""
+    return UserError(f"{there[0]} names no recording that is in {folder}{example}.",
+                     "Put its recordings into the folder under the names that the table has for them.")

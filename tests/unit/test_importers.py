@@ -112,6 +112,33 @@ def test_other_encoding_is_named(tmp_path: Path) -> None:
         import_source(tmp_path)
 
 
+@pytest.mark.parametrize(("name", "content", "message", "hint"), [
+    ("list.csv", "audio,text\na.wav,été\n".encode("latin-1"), "list.csv is not UTF-8: byte 17 is 0xe9", "CSV UTF-8"),
+    ("list.csv", b"sound,words\na.wav,one\n", "list.csv, line 1 names no column for audio and text", "Write a header"),
+    ("list.csv", b"audio,text\nx.wav,one\n", "list.csv names no recording that is in .*, such as 'x.wav'", "under the"),
+    ("list.jsonl", b'{"audio": "x.wav", "text": "one"}\n', "list.jsonl names no recording", "under the"),
+])
+def test_a_table_that_cannot_be_used_is_what_a_folder_is_told_of(tmp_path: Path, name: str, content: bytes,
+                                                                 message: str, hint: str) -> None:
+    write_clip(tmp_path / "a.wav")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        import_source(tmp_path)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "list.csv", "texts.txt"])
+@pytest.mark.parametrize("content", [
+    'a.wav,one\nb,"two, or more"\nc.wav,three, four\n', 'a;one\nb;"two, or more"\nc;x;y\n'])
+def test_two_columns_need_no_header_where_the_first_names_recordings(tmp_path: Path, name: str, content: str) -> None:
+    imported = table(tmp_path, name, content)
+    assert [(row.id, row.text) for row in imported.rows] == [("a", "one"), ("b", "two, or more")]
+    assert reasons(imported)[0].startswith(f"{name} line 3: 3 fields where 2 are wanted")
+    assert imported.form == "CSV without a header"
+    assert [row.text for row in import_source(tmp_path / name).rows] == ["one", "two, or more"]
+
+
 def test_ids_become_file_names(tmp_path: Path) -> None:
     imported = table(tmp_path, "metadata.jsonl", '{"id": "../../x y", "audio": "a.wav", "text": "one"}\n')
     assert imported.rows[0].id == "_.._x_y"
