@@ -24,8 +24,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from config.errors import UserError
-from config.rules_file import parse
 from config.text_rules import TextRules
+from data import front_end_files
 from data import normalise as normalisers
 from data import rules as shipped_rules
 from data.bpe import BYTES, SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
@@ -33,17 +33,15 @@ from data.entries import (
     BASE_FILE,
     Language,
     NewToken,
-    language_from_json,
     language_to_json,
     name_characters,
     rules_file,
 )
+from data.front_end_files import AGAIN, SETTINGS_FILE
 from data.languages.written_out import Writer, writer
 
-SETTINGS_FILE = "front_end.json"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
 _DATA = normalisers.DATA_FILES
-_AGAIN = "Get the model or make the tokenizer again."
 
 
 @dataclass(frozen=True)
@@ -86,36 +84,15 @@ class FrontEnd:
     @classmethod
     def load(cls, folder: Path | str) -> FrontEnd:
         """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
-        folder = Path(folder)
-        try:
-            settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
-            by_code = {code: language_from_json(code, entry) for code, entry in settings["languages"].items()}
-            names = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
-            data = [_DATA[_DATA.index(name)] for name in settings.get("data", ())]  # none but these
-            rules = [entry.rules for entry in by_code.values() if entry.rules]
-            files = {name: (folder / name).read_bytes() for name in (*names, *data, *rules)}
-            for name in names:
-                vocabulary(files[name], str(folder / name))
-            for name in rules:
-                parse(files[name], str(folder / name))
-            style = normalisers.style(settings.get("style", "words"))
-            front_end = cls(by_code, files, int(settings["prefix_size"]), style)
-            size = int(settings["size"])
-        except FileNotFoundError as error:
-            raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _AGAIN) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", _AGAIN) from error
-        if front_end.size != size:
-            raise UserError(f"{folder / SETTINGS_FILE} says {size} ids, it holds {front_end.size}.", _AGAIN)
+        stored = front_end_files.read(Path(folder))
+        front_end = cls(stored.by_code, stored.files, stored.prefix_size, stored.style)
+        if front_end.size != stored.size:
+            raise UserError(f"{Path(folder) / SETTINGS_FILE} says {stored.size} ids, it holds {front_end.size}.", AGAIN)
         return front_end
 
     def save(self, folder: Path | str) -> None:
         """Write `front_end.json`, `tokenizer.json`, one file a new language and the data files into `folder`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in self.files.items():
-            (folder / name).write_bytes(content)
-        (folder / SETTINGS_FILE).write_bytes(self._settings())
+        front_end_files.write(Path(folder), self.files, self._settings())
 
     def extended(self, language: str, normaliser: str, characters: Sequence[str],
                  merges: Sequence[tuple[str, str]], rules: TextRules | None = None,
