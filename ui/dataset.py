@@ -35,15 +35,17 @@ def build(page: Page) -> None:
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload: an archive, or files that belong together")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
-            form = steps.step_form(page, "prepare", "Check and prepare",
+            step = steps.step_form(page, "prepare", "Check and prepare",
                                    first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
                                           "licence"), choices=choices)
+            form = step.form
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
             page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
             for event in (source.submit, source.blur):
                 page.on(event, lambda text, code: [recognised(text, code)], [source, language], [notice])
+            page.on(step.start.click, lambda text, code: [_unless_told(text, code)], [source, language], [notice])
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
@@ -70,6 +72,15 @@ def recognised(source: str, language: str) -> Html:
     """What the source is taken for, before it is prepared."""
     lines = looking.look(str(source or "").strip(), language)
     return div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING
+
+
+def _unless_told(source: str, language: str) -> object:
+    """What the source is taken for stays; a fault of it goes, since the start tells of it beside its own button."""
+    try:
+        looking.look(str(source or "").strip(), language)
+    except UserError:
+        return NOTHING
+    return gr.skip()
 
 
 def report(page: Page, state: JobState) -> Html:

@@ -23,11 +23,11 @@ def build(page: Page) -> None:
                        "tokenizer": lambda view: suggest.fitting_tokenizers(
                            page.workspace, view.chosen["extend.model"])}
             needs.build(page, "extend", "embeddings", choices)
-            form = steps.step_form(page, "extend", "Add the rows",
+            step = steps.step_form(page, "extend", "Add the rows",
                                    first=("model", "tokenizer", "extension", "initialisation"), choices=choices,
                                    suggested={"extension": (lambda view: _name(page, view),
                                                             lambda: suggest.made_up_names(page.workspace))})
-            page.live.panel(form.widget("initialisation"), lambda view: gr.update(info=_starts(page, view)),
+            page.live.panel(step.form.widget("initialisation"), lambda view: gr.update(info=_starts(page, view)),
                             "embeddings")
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
@@ -51,7 +51,7 @@ def found_words(name: str, found: Found) -> str:
     """How many of a tokenizer's new rows the base can spell, and which start is therefore another one's."""
     words = [f"{strategy} {count}" for strategy, count in found.spelled.items()]
     same = [strategy for strategy, count in found.spelled.items() if count == 0]
-    said = f"Of the {found.rows} new rows of {name}, tags aside, the base can spell: {', '.join(words)}."
+    said = f"Of the {found.rows} new rows of {name}, tags aside, so many find tokens of the base: {', '.join(words)}."
     return f"{said} So here {' and '.join(same)} {_IS[len(same) > 1]} the same start as mean." if same else said
 
 

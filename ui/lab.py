@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from ui.page import Page
 TAB = "tokenizer"
 _FIELDS = LabOptions.model_fields
 _SHARED = ("model", "dataset", "rules", "own", "byte_fallback")  # fields of the tokenizer's form that the lab reads
+_OWN = ("sizes", "sentences", "text")
 _SIZES = " ".join(map(str, LabOptions().sizes))
 _SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
 
@@ -50,7 +51,7 @@ def build(page: Page, form: Form) -> None:
         command = gr.HTML(elem_id="command-lab")
         shown = gr.HTML(elem_id="lab-result")
     chosen = [form.widget(name) for name in _SHARED]
-    for name, widget in (("sizes", sizes), ("sentences", most), ("text", text)):
+    for name, widget in zip(_OWN, (sizes, most, text), strict=True):
         page.live.watch(f"lab.{name}", widget)
     page.live.panel(command, lambda view: _command(page, view), TAB)
     page.live.panel(shown, _shown, TAB)
@@ -64,17 +65,14 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def options(page: Page, model: str, dataset: str, rules: str, own: str, byte_fallback: str, sizes: str, most: str,
-            text: str, *, keep: bool) -> LabOptions:
-    """What the fold says. Pasted text becomes a file of the workspace when `keep` is set."""
-    path = text
+def options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
+    """What the fold says, by field. Pasted text becomes a file of the workspace when `keep` is set."""
+    text, most = said["text"], said["sentences"]
     if text and not _is_path(text):
-        path = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
-    counts = sizes.replace(",", " ").split()
-    values = {"model": model, "dataset": dataset, "rules": rules, "own": own, "byte_fallback": byte_fallback == "True",
-              "sizes": tuple(counts), "text": path,
-              "sentences": int(float(most)) if most else 0}
-    return parse_options(LabOptions, values)
+        text = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
+    return parse_options(LabOptions, {
+        **said, "byte_fallback": said["byte_fallback"] == "True", "text": text,
+        "sizes": tuple(said["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
 
 
 def _is_path(text: str) -> bool:
@@ -83,17 +81,17 @@ def _is_path(text: str) -> bool:
 
 
 def _start(page: Page, *values: str) -> Sequence[object]:
-    suggest.missing("lab", ("model", "dataset"), values[:2])
-    return [page.begun(page.start("lab", options(page, *values, keep=True)))]
+    said = dict(zip((*_SHARED, *_OWN), values, strict=True))
+    suggest.missing("lab", tuple(said), values)
+    return [page.begun(page.start("lab", options(page, said, keep=True)))]
 
 
 def _command(page: Page, view: View) -> Html:
-    values = [view.chosen[f"tokenizer.{name}"] for name in _SHARED]
-    values += [view.chosen[f"lab.{name}"].strip() for name in ("sizes", "sentences", "text")]
-    if not all(values[:2]):
+    said = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
+    said |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
+    if not said["model"] or not said["dataset"]:
         return NOTHING
-    words = command_line("lab", options(page, *values, keep=False), page.workspace.path)
-    return element("pre", words, class_="command")
+    return element("pre", command_line("lab", options(page, said, keep=False), page.workspace.path), class_="command")
 
 
 def _finished(view: View) -> tuple[JobState, LabReport] | None:

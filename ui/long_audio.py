@@ -65,7 +65,8 @@ def build(page: Page, form: Form, looked: gr.HTML) -> None:
     page.on(kind.change, _chosen, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
     page.on(start.click, lambda *values: _start(page, clips.names, *values), [*shared, *own, *clips.widgets],
-            [notice, looked])
+            [notice])
+    page.on(start.click, lambda: [NOTHING], [], [looked])
 
 
 def build_offer(page: Page, form: Form, looked: gr.HTML) -> None:
@@ -132,7 +133,7 @@ def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
     begun: list[Job] = []
     for verb, options in orders(page, values, keep=True):
         begun.append(page.start(verb, options, after=[job.id for job in begun]))
-    return [join(map(page.begun, begun)), NOTHING]
+    return [join(map(page.begun, begun))]
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:

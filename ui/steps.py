@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import gradio as gr
+from gradio.blocks import Block
 
 from config.loading import parse_options
 from config.schema import VERBS, Options
+from core.job.directory import Job
 from core.job.state import JobState
 from ui import present, suggest
 from ui.form import Fold, Form, Value, build_form, command_line
@@ -18,7 +21,19 @@ from ui.suggest import Offered, Wanted
 
 Suggested = tuple[Wanted, Callable[[], Collection[Value]]]
 """What a field should hold, and every value that Lisan may have put there."""
+Begun = Mapping[Block, Callable[[Job], object]]
+"""What else of the page changes when the button has started a job."""
 
+
+@dataclass(frozen=True)
+class Step:
+    """What is laid out of a verb: its form, its buttons, and the place where is said what came of them."""
+
+    verb: str
+    form: Form
+    buttons: gr.Row
+    start: gr.Button
+    notice: gr.HTML
 
 
 def lead(title: str, *words: str) -> gr.HTML:
@@ -27,21 +42,17 @@ def lead(title: str, *words: str) -> gr.HTML:
 
 
 def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, Offered],
-              suggested: Mapping[str, Suggested] | None = None, chooser: gr.Dropdown | None = None,
-              trial: tuple[str, str] | None = None, fold: gr.Accordion | None = None,
-              preset: Callable[[View], Mapping[str, Value]] | None = None) -> Form:
+              suggested: Mapping[str, Suggested] | None = None, begun: Begun | None = None,
+              preset: Callable[[View], Mapping[str, Value]] | None = None) -> Step:
     """The form of `verb` with its start button and the equal command; `choices` are read anew on each refresh.
 
-    `suggested` follows what else is chosen, until a person types something else. `chooser` is made to show the job
-    that the button starts, and `fold` is closed then, so that the job is seen. `trial` is a verb of the same options,
-    tried beforehand by a button of its own. The folds tell what differs from `preset`.
+    `suggested` follows what else is chosen, until a person types something else. The folds tell what differs from
+    `preset`.
     """
     tab = _TAB_OF[verb]
     form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
-    with gr.Row(elem_classes="controls"):
+    with gr.Row(elem_classes="controls") as buttons:
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
-        if trial:
-            attempt = gr.Button(trial[1], size="lg", elem_id=f"run-{trial[0]}", min_width=140)
     notice = gr.HTML(elem_classes="notices")
     with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{verb}")
@@ -54,11 +65,16 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
     for part in form.folds:
         page.live.panel(part.block, _label(verb, part, preset), tab)
     page.live.panel(command, lambda view: command_view(page, form, verb, view), tab)
-    shown = [found for found in (chooser, fold) if found is not None]
-    page.on(start.click, _starter(page, form, verb, chooser, fold), form.widgets, [notice, *shown])
-    if trial:
-        page.on(attempt.click, _trier(page, form, verb, trial[0]), form.widgets, [notice])
-    return form
+    then = begun or {}
+    page.on(start.click, _starter(page, form, verb, tuple(then.values())), form.widgets, [notice, *then])
+    return Step(verb, form, buttons, start, notice)
+
+
+def add_trial(page: Page, step: Step, verb: str, button: str) -> None:
+    """A second button, which tries what the first would start: a job of `verb`, which takes the same options."""
+    with step.buttons:
+        attempt = gr.Button(button, size="lg", elem_id=f"run-{verb}", min_width=140)
+    page.on(attempt.click, _trier(page, step.form, step.verb, verb), step.form.widgets, [step.notice])
 
 
 def _label(verb: str, fold: Fold, preset: Callable[[View], Mapping[str, Value]] | None) -> Callable[[View], object]:
@@ -86,12 +102,12 @@ def _suggest(verb: str, name: str, suggestion: Suggested, choices: Mapping[str, 
     return render
 
 
-def _starter(page: Page, form: Form, verb: str, chooser: gr.Dropdown | None, fold: gr.Accordion | None,
+def _starter(page: Page, form: Form, verb: str, then: Sequence[Callable[[Job], object]],
              ) -> Callable[..., Sequence[object]]:
     def run(*values: Value) -> Sequence[object]:
         suggest.missing(verb, form.names, values)
         job = page.start(verb, form.options(values))
-        return [page.begun(job), *([page.show(job.id)] if chooser else []), *([gr.update(open=False)] if fold else [])]
+        return [page.begun(job), *(changed(job) for changed in then)]
 
     return run
 

@@ -23,7 +23,7 @@ def build(page: Page) -> None:
                        "dataset": lambda view: page.workspace.list_datasets(),
                        "rules": lambda view: rules.offered(page, view.chosen["tokenizer.dataset"])}
             needs.build(page, "tokenizer", "tokenizer", choices)
-            form = steps.step_form(
+            step = steps.step_form(
                 page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
                 suggested={"tokenizer": (lambda view: _name(page, view),
@@ -33,8 +33,8 @@ def build(page: Page) -> None:
             page.live.panel(last, steps.last_job("tokenizer", "The report appears here: tokens added, letters covered, "
                                                  "and the proof that the old languages read as before.",
                                                  lambda state: report(page, state)), "tokenizer")
-    lab.build(page, form)
-    rules.build(page, form.widget("rules"))
+    lab.build(page, step.form)
+    rules.build(page, step.form.widget("rules"))
 
 
 def _name(page: Page, view: View) -> str:

@@ -90,13 +90,14 @@ def _lay_out_new_run(page: Page) -> None:
                        page.workspace, view.chosen["train.extension"], view.chosen["train.replay_datasets"])}
         needs.build(page, "train", "train", choices)
         choice = presets.lay_out()
-        form = steps.step_form(
+        step = steps.step_form(
             page, "train", "Start training",
             first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
-            chooser=page.run, trial=("preflight", "Check first (a minute)"), fold=fold,
+            begun={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},  # it is seen
             preset=lambda view: presets.unchanged(page, view),
         )
-        presets.follow(page, choice, form)
+        steps.add_trial(page, step, "preflight", "Check first (a minute)")
+        presets.follow(page, choice, step.form)
         trial = gr.HTML(elem_id="preflight")
     page.live.panel(fold, opened, "train")
     page.live.panel(trial, preflight_view, "train")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from config.errors import UserError
+from config.schema import LabOptions
 from core.text import lab_text
 from core.text.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
 from core.workspace import Workspace
@@ -67,17 +68,20 @@ def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Work
 
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
-    def said(own: str, sizes: str = "10, 20", keep: bool = True) -> object:
-        return page.options(of(workspace), "tiny", "voice", "", "", "False", sizes, "5", own, keep=keep)
+    def said(text: str, sizes: str = "10, 20", keep: bool = True, sentences: str = "5",
+             byte_fallback: str = "False") -> LabOptions:
+        given = {"model": "tiny", "dataset": "voice", "rules": "", "own": "", "byte_fallback": byte_fallback,
+                 "sizes": sizes, "sentences": sentences, "text": text}
+        return page.options(of(workspace), given, keep=keep)
 
-    made = page.options(of(workspace), "tiny", "voice", "", "", "False", "10, 20", "5", "ሰላም\nለሁሉም", keep=True)
+    made = said("ሰላም\nለሁሉም")
     assert (made.sizes, made.sentences) == ((10, 20), 5)
     assert lab_text.lines(made.text) == ["ሰላም", "ለሁሉም"]
     assert said("ሰላም\nለሁሉም") == made
     assert len(list((workspace.path / "texts").iterdir())) == 1
     said("something else", keep=False)
     assert len(list((workspace.path / "texts").iterdir())) == 1
-    other = page.options(of(workspace), "tiny", "voice", "", "", "True", "", "", "/tmp/x.txt", keep=True)
+    other = said("/tmp/x.txt", sizes="", sentences="", byte_fallback="True")
     assert (other.text, other.byte_fallback, made.byte_fallback) == ("/tmp/x.txt", True, False)
     with pytest.raises(UserError, match="[Ss]izes"):
         said("", "ten")

@@ -118,7 +118,7 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
 
     stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
     said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
-    assert said == ["", ""], "the source is not changed yet, and what was said of it goes"
+    assert said == [""], "the source is not changed yet"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]
 
 
