@@ -13,6 +13,7 @@ from core.job.state import JobState
 from ui.words import duration, open_stage
 
 PROOF = "certificate"  # the part of a training in which it is made
+_ENOUGH_S = 10.0  # of a proof, before what is left of it can be told
 _DOES = ("the voice as it was and as it is say the same sentences in each language that a judge knows, it hears them "
          "all, and what must not have moved is compared bit by bit.")
 _UNKNOWN = "That has its own time, however short the practice; how long is told once it has begun."
@@ -64,8 +65,8 @@ def _parts(state: JobState) -> str:
     if state.started_at is None or not state.steps or progress is None or progress.time < begun:
         return ""
     practice_s, proof_s = max(state.steps[-1].seconds, begun - state.started_at), progress.time - begun
-    told = f" Before it were {duration(practice_s)} of work"
-    if state.eta_s is None:
+    told = f" The work before it took {duration(practice_s)}"
+    if state.eta_s is None or proof_s < _ENOUGH_S:
         return f"{told}."
     whole_s = practice_s + proof_s + state.eta_s
     return f"{told}; with what is left, the proof is about {(proof_s + state.eta_s) / whole_s:.0%} of the whole."

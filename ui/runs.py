@@ -96,10 +96,13 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
         yield (f"Misheard, {present.language_name(code)}",
                _dots(states, by_time, lambda one, code=code: one.errors.get(code)), True)
     for group in dict.fromkeys(name for state in states for step in state.steps for name in training.rates_of(step)):
-        yield f"Learning rate, {group}", _step_lines(
-            states, lambda step, group=group: training.rates_of(step).get(group), False, by_time), False
+        yield f"Learning rate, {group}", _step_lines(states, _rate_of(group), False, by_time), False
     for title, measure, smoothed in _MEASURES[2:]:
         yield title, _step_lines(states, measure, smoothed, by_time), False
+
+
+def _rate_of(group: str) -> Callable[[Step], float | None]:
+    return lambda step: training.rates_of(step).get(group)
 
 
 def _step_lines(states: Sequence[JobState], measure: Callable[[Step], float | None], smoothed: bool,

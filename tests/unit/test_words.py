@@ -128,5 +128,7 @@ def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
     for state in (proving, replace(proving, progress=Progress(1, 200, "sentences", time=1090.0))):
         assert "%" not in proof_time.during(state, proof_time.Past(300.0, 400.0))
     counted = replace(proving, progress=Progress(50, 200, "sentences", time=1200.0))
-    assert "Before it were 1 min 40 s of work." in proof_time.during(counted, None)
+    assert "The work before it took 1 min 40 s." in proof_time.during(counted, None)
+    early = replace(counted, progress=Progress(1, 200, "sentences", time=1105.0), eta_s=0.1)
+    assert "%" not in proof_time.during(early, None)
     assert "the proof is about 80% of the whole." in proof_time.during(replace(counted, eta_s=300.0), None)
