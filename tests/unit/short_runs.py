@@ -1,0 +1,30 @@
+"""Runs of a few steps in a small world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core import train
+from core.job.reporter import StopRequested
+from core.training import validation
+from core.training.validation import Measured
+from core.workspace import Workspace
+from tests.worlds import Listener, train_options
+
+
+def measured_as(monkeypatch: pytest.MonkeyPatch, losses: Iterator[float]) -> None:
+    """Let the held-out speech losses be these, one after another."""
+    monkeypatch.setattr(validation, "measure", lambda *given: {"am": Measured(4, next(losses), 1.0, 0.5)})
+
+
+def started(world: Workspace, name: str = "one", stop_after: int | None = None, **changes: object) -> Listener:
+    """What was heard of a run, which goes on where one of that name is; stopped after so many steps."""
+    listener = Listener(world.runs / name, stop_after)
+    if stop_after is None:
+        train.run(train_options(**changes), world, listener)
+    else:
+        with pytest.raises(StopRequested):
+            train.run(train_options(**changes), world, listener)
+    return listener

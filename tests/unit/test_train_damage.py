@@ -1,0 +1,123 @@
+"""A run that is killed, or whose disk is full or damaged, loses no more than the steps since its last checkpoint."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from config.errors import UserError
+from core import train
+from core.proof import certificate
+from core.training import checkpoint
+from core.voice_model.loading import load_checkpoint
+from core.workspace import Workspace
+from tests.unit.short_runs import measured_as, started
+from tests.worlds import Listener, train_options
+
+
+def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("core.training.milestones.Milestones.evaluate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert checkpoint.steps(world.runs / "one") == [4]
+    listener = started(world)
+    assert [event.step for event in listener.of("evaluated")] == [4, 8]
+    assert [event.step for event in listener.of("step")] == [5, 6, 7, 8]
+
+
+def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
+        world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(path: Path) -> object:
+        free = 5_000_000 if checkpoint.steps(world.runs / "one") else 10**12
+        return shutil._ntuple_diskusage(10**12, 0, free)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "disk_usage", usage)
+        with pytest.raises(UserError, match="The checkpoint of step 8 was not begun: .* has 5.0 MB .5,000,000 bytes. "
+                                            "free, 16.. MB .16,...,... bytes. are wanted") as caught:
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert "The checkpoint of step 4 is intact." in caught.value.message
+    assert checkpoint.steps(world.runs / "one") == [4]
+    assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if "step-000008" in str(self) and self.name == "training.safetensors":
+            written(self, data[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match="step 8 could not be saved") as caught:
+            train.run(train_options(), world, Listener(world.runs / "one"))
+    assert "MB needed" in caught.value.message
+    assert "The checkpoint of step 4 is intact." in caught.value.message
+    assert "Free some space, then continue" in caught.value.hint
+    assert [path.name for path in (world.runs / "one" / "checkpoints").iterdir() if path.is_dir()] == ["step-000004"]
+    assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
+
+
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(world: Workspace) -> None:
+    wanted = started(world, name="whole", checkpoint_every=3).of("step")
+    run = started(world, checkpoint_every=3, stop_after=7).directory
+    assert checkpoint.steps(run) == [6, 7]
+    for step in (6, 7):
+        broken = checkpoint.folder_of(run, step) / "training.safetensors"
+        kept_bytes = broken.read_bytes()
+        broken.write_bytes(kept_bytes[:-1] + bytes([kept_bytes[-1] ^ 1]))  # same size, another content
+    with pytest.raises(UserError, match="No checkpoint of one is whole. .*step-000007.* is damaged"):
+        train.run(train_options(checkpoint_every=3), world, Listener(run))
+    assert checkpoint.steps(run) == [6, 7]
+    (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
+    listener = started(world, checkpoint_every=3)
+    said = listener.of("warned")[0].message
+    assert "step-000007/training.safetensors is damaged" in said
+    assert "set aside as .damaged-step-000007; the run goes on from the one before, of step 6" in said
+    assert [(step.step, step.speech_loss) for step in listener.of("step")] == [
+        (step.step, step.speech_loss) for step in wanted[6:]]
+
+
+def _state_of_step_6(world: Workspace) -> bytes:
+    """The same file of a run that was not damaged."""
+    run = started(world, name="again", checkpoint_every=3, stop_after=6).directory
+    return (checkpoint.folder_of(run, 6) / "training.safetensors").read_bytes()
+
+
+def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 2.0])
+    measured_as(monkeypatch, losses)
+    run = started(world, judged_sentences=0, stop_after=6).directory
+    broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    listener = started(world, judged_sentences=0)
+    assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
+    assert certificate.read(run / certificate.FILE).step == 8
+
+
+def test_a_damaged_record_is_named(world: Workspace) -> None:
+    run = started(world, stop_after=1).directory
+    record = checkpoint.folder_of(run, 1) / "checkpoint.json"
+    record.write_text(record.read_text()[:50])
+    with pytest.raises(UserError, match="checkpoint.json could not be read") as caught:
+        load_checkpoint(world, record.parent, torch.device("cpu"))
+    assert "no other whole checkpoint" in caught.value.hint
+
+
+def test_what_a_killed_writer_left_is_removed(world: Workspace) -> None:
+    leftover = world.runs / "one" / "checkpoints" / ".writing-step-000004"
+    leftover.mkdir(parents=True)
+    (leftover / "rows.safetensors").write_bytes(b"half")
+    started(world, stop_after=1)
+    assert not leftover.exists()
