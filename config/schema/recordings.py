@@ -33,7 +33,7 @@ class ClipOptions(Options):
     """How clips are cut out of long recordings, and what is done to their sound."""
 
     shortest_s: float = Field(2.0, ge=0.5, le=10.0, title="Shortest clip (seconds)", description="With its padding.")
-    longest_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said.")
+    longest_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said. The built-in model learns from clips of up to 10 seconds: give 10 for it.")
     padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (seconds)", description="Silence that is kept before and after the speech, where there is so much.")
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Each clip is made so loud (ITU-R BS.1770), or as near as its peak allows; 0 leaves the loudness it has.")
     sample_rate: SampleRate = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache
+from data.manifest import Clip, Dataset
 from models.registry import family
 from tests.unit.small_data import Recorder
 from tests.worlds import write_dataset, write_model
@@ -38,6 +40,29 @@ def test_long_clips_are_told_with_their_numbers(world: Workspace) -> None:
     assert f"4 of 16 clips are longer than the {most - 1} codes that the model can hold" in reporter.warnings
     assert f"{longest[0]} ({most} codes, 0.8 s)" in reporter.warnings
     assert tell_of_long(dataset, cache, most, Recorder()) == 0
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("/home/me/speech", "Cut these recordings into ones of at most 10 s"),
+    ("segments:talks", "with --longest-s 10 (scripts.segment or scripts.align; on the page: Long recordings"),
+])
+def test_who_reads_of_long_clips_reads_what_to_do(source: str, words: str) -> None:
+    clips = tuple(Clip(name, f"audio/{name}.flac", "ሰላም", "am", "train", seconds, "one", name)
+                  for name, seconds in (("a", 9.0), ("b", 12.01), ("c", 14.99)))
+    dataset = Dataset(Path("d"), manifest.make_card("d", "am", source, clips), clips)
+    reporter = Recorder()
+    assert tell_of_long(dataset, CodesOf({"a": 225, "b": 301, "c": 375}), 255, reporter) == 2  # 25 codes a second
+    assert words in reporter.warnings
+
+
+class CodesOf(FeatureCache):
+    """A cache that knows lengths alone."""
+
+    def __init__(self, codes: dict[str, int]) -> None:
+        self.codes = codes
+
+    def lengths(self, dataset: str, name: str) -> Iterator[tuple[str, int]]:
+        yield from self.codes.items()
 
 
 def test_the_limit_is_read_from_headers_and_is_the_models_own(world: Workspace) -> None:
