@@ -228,7 +228,7 @@ def lower_scale(work: Work, fault: NotFinite) -> bool:
         return False
     before = work.scaler.get_scale()
     work.scaler.update()
-    return before > 1.0
+    return before > 1.0 and work.scaler.get_scale() < before  # it stays where a norm alone is no number
 
 
 class Diverged(UserError):

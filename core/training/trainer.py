@@ -69,6 +69,7 @@ class Trainer:
         self._random = Randomness(options.seed, rank, voice.device)
         self._feed = Feed(options, data, rehearsed, voice.model.prompt_length, size)
         self._warn = warn
+        self._scale_before: dict[str, torch.Tensor] = {}  # of the loss, before a batch lowered it
         self.skipped = 0  # batches whose loss was no number
         self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
         self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
@@ -171,7 +172,7 @@ class Trainer:
             drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
             count = sum(len(batch.samples) for batch in drawn)
             seeds = self._random.seeds(count)
-            randomness = self._random.state()
+            randomness, self._scale_before = self._random.state(), {}
             try:
                 with self._learning():
                     while (losses := self._gradients(drawn, seeds)) is None:
@@ -179,6 +180,7 @@ class Trainer:
                     optimization.apply(self._work, self.step + 1)
                 return losses
             except NotFinite as fault:
+                optimization.restore_scaler(self._work.scaler, self._scale_before)  # no scale was small enough
                 times += 1
                 self.skipped += 1
                 clips = [name for batch in drawn for name in batch.clips]
@@ -258,6 +260,7 @@ class Trainer:
             return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
                                           [rehearsed for _, rehearsed in passes])
         except NotFinite as fault:
+            self._scale_before = self._scale_before or optimization.scaler_state(self._work.scaler)
             if not optimization.lower_scale(self._work, fault):
                 raise
             return None
@@ -292,8 +295,5 @@ class Trainer:
         """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
         adapters = self.voice.adapters
         cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
-        with self._speaking(), cast:
+        with self.voice.speaking(self.data.language), cast:
             yield
-
-    def _speaking(self):
-        return self.voice.speaking(self.data.language)
