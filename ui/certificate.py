@@ -131,7 +131,10 @@ def _errors(rows: Sequence[LanguageError]) -> Html:
     ]
     table = present.table_of(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
     new = paragraph(BEFORE_HERE, class_="small") if any(row.new for row in rows) else NOTHING
-    return join((element("h3", "How much the judge misheard"), table, new))
+    codes = [present.language_name(row.language) for row in rows if row.chose]
+    chose = paragraph(f"{', '.join(codes)}: measured on the sentences that chose the checkpoint, because no others "
+                      "were held out. On others it can be higher.", class_="small") if codes else NOTHING
+    return join((element("h3", "How much the judge misheard"), table, chose, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:

@@ -83,7 +83,16 @@ def _errors(certificate: Certificate) -> str:
     return ("Character error on held-out sentences, by the judge that comes with the model or, for a new language, by "
             "the recogniser that `training.yaml` names as `judge`. Its own error on original "
             "recordings is the last column: no synthesized speech can be expected below it.\n\n"
-            "| language | sentences | before | after | judge on originals |\n|---|---|---|---|---|\n" + "\n".join(rows))
+            "| language | sentences | before | after | judge on originals |\n|---|---|---|---|---|\n" + "\n".join(rows)
+            + _chose([item.language for item in errors if item.chose]))
+
+
+def _chose(languages: Sequence[str]) -> str:
+    """What a reader must know of an error that chose what it measures."""
+    if not languages:
+        return ""
+    return (f"\n\nThe error of {', '.join(languages)} was measured on the sentences that chose the checkpoint, because "
+            "no others were held out: on sentences that the training never looked at it can be higher.")
 
 
 def _checks(certificate: Certificate) -> str:

@@ -40,6 +40,7 @@ class LanguageError:
     before: float | None
     after: float | None
     original: float | None  # the judge's own error on original recordings
+    chose: bool = False  # whether the checkpoint was chosen by these very sentences, as no others are held out
 
 
 @dataclass(frozen=True)

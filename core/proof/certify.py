@@ -37,6 +37,7 @@ from data.manifest import HELD_OUT
 
 SENTENCES = 40  # spoken and judged in each language
 COUNTED = "sentences"
+CHOSE = " on the sentences that chose the checkpoint"
 
 
 def _to_nobody(message: str) -> None:
@@ -230,7 +231,8 @@ def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
     found = [one for before, languages in _together(case)
              for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
     found.sort(key=lambda one: list(case.material).index(one.language))
-    shown = "; ".join([*(f"{item.language} {item.after:.1%}" for item in found if item.after is not None),
+    shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
+                         for item in found if item.after is not None),
                        *(f"{', '.join(codes)}: {reason}" for reason, codes in case.missing.items())])
     check = Check("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
@@ -251,7 +253,7 @@ def _together(case: Work) -> list[tuple[VoiceModel, list[str]]]:
 def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceModel, list[Sentence]]:
     """What to compare with, and held-out sentences; `UserError` when one of them is not there any more.
 
-    Sentences that chose the checkpoint are left out, unless no other is held out.
+    Sentences that chose the checkpoint are left out, unless no other is held out; `LanguageError.chose` then tells.
     """
     if not case.finetuned.front_end.is_new(language):
         return case.base, _some(evaluate.held_out(case.base, language))
@@ -284,5 +286,7 @@ def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[S
         scores = [*(each[language][0] for each in spoken),
                   evaluate.judged_originals(case.studio, language, some, recorded)]
         errors = [score.error if score.sentences else None for score in scores]
-        found.append(LanguageError(language, after.front_end.is_new(language), scores[1].sentences, *errors))
+        new = after.front_end.is_new(language)
+        chose = new and any(one.text in case.record.judged for one in some)
+        found.append(LanguageError(language, new, scores[1].sentences, *errors, chose=chose))
     return found

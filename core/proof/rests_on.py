@@ -23,7 +23,7 @@ from core.proof.certificate import Certificate
 from core.workspace import Workspace
 from data import manifest
 
-_VERSION = 1  # of what `core.proof.certify` computes; another one makes every certificate be made again
+_VERSION = 2  # of what `core.proof.certify` computes; another one makes every certificate be made again
 _FOLDER = "certificates"  # in the workspace's cache
 
 

@@ -15,12 +15,14 @@ from core import train
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.library import records
+from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
 from core.proof import certificate, certify, rests_on
 from core.proof.certificate import Certificate, Check
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
+from ui.certificate import certificate_view
 
 CPU = torch.device("cpu")
 
@@ -196,4 +198,27 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
     assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
     made = certify.certify_folder(world, folder, CPU)
-    assert next(error for error in made.errors if error.language == "am").sentences == 3
+    new = next(error for error in made.errors if error.language == "am")
+    assert (new.sentences, new.chose) == (3, False)
+    assert "chose" not in made.check("judged_errors").seen
+
+
+def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
+    train.run(train_options(judged_sentences=20), world, Listener(world.runs / "all-chosen"))
+    made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
+    errors = {error.language: error for error in made.errors}
+    assert errors["am"].sentences == 4
+    assert {code for code, error in errors.items() if error.chose} == {"am"}
+    seen = made.check("judged_errors").seen
+    assert f"am {errors['am'].after:.1%} on the sentences that chose the checkpoint" in seen
+    assert seen.count("chose") == 1
+
+
+def test_the_card_and_the_page_say_whose_sentences_chose_the_checkpoint(world: Workspace) -> None:
+    proof = certified(world)
+    chosen = dataclasses.replace(proof, errors=tuple(dataclasses.replace(one, chose=one.language == "am")
+                                                     for one in proof.errors))
+    for told, wanted in ((proof, False), (chosen, True)):
+        assert ("The error of am was measured on the sentences that chose the checkpoint" in _errors(told)) == wanted
+        shown = str(certificate_view(told))
+        assert ("Amharic: measured on the sentences that chose the checkpoint" in shown) == wanted
