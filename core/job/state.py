@@ -158,14 +158,14 @@ class Fold:
             case Started():
                 self._set(status="running", reason="", attempt=event.attempt, started_at=event.time)
             case Finished():
-                self._set(status="finished", result=event.result, ended_at=event.time, exit_code=0)
+                self._set(status="finished", reason="", result=event.result, ended_at=event.time, exit_code=0)
             case Failed():
-                self._set(status="crashed" if event.exit_code < 0 else "failed", message=event.message,
+                self._set(status="crashed" if event.exit_code < 0 else "failed", reason="", message=event.message,
                           hint=event.hint, traceback=event.traceback, exit_code=event.exit_code, ended_at=event.time)
             case Skipped():
-                self._set(status="skipped", message=event.message, hint=event.hint, ended_at=event.time)
+                self._set(status="skipped", reason="", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():
-                self._set(status="stopped", message=event.message, ended_at=event.time)
+                self._set(status="stopped", reason="", message=event.message, ended_at=event.time)
 
     def _begin_attempt(self, event: Event) -> None:
         """Forget what the last attempt said of itself, but not the steps that a resumed run builds on."""

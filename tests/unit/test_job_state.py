@@ -7,7 +7,21 @@ import pytest
 
 from core import jobs
 from core.job import reader as job_reader
-from core.job.journal import CheckpointSaved, Evaluated, Failed, Journal, Progress, Queued, SampleMade, Stage, Started
+from core.job.journal import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Failed,
+    Journal,
+    Progress,
+    Queued,
+    SampleMade,
+    Skipped,
+    Stage,
+    Started,
+    Stopped,
+    Waiting,
+)
 from core.job.reader import JobBoard, JobReader
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
@@ -67,6 +81,17 @@ def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
         journal.append(event)
     [saved] = jobs.state(job).checkpoints
     assert saved.best
+
+
+@pytest.mark.parametrize("end", [Stopped("Stopped before it began."), Failed("no"), Skipped("no", "go on")])
+def test_a_job_that_ended_waits_for_nothing(workspace: Workspace, end: Event):
+    job = train(workspace, "quick")
+    journal = Journal(job.journal)
+    journal.append(Queued())
+    journal.append(Waiting("quick uses GPU 0."))
+    assert JobReader(job).state().reason == "quick uses GPU 0."
+    journal.append(end)
+    assert JobReader(job).state().reason == ""
 
 
 def test_a_new_part_of_the_work_forgets_the_counts_of_the_last(workspace: Workspace):
