@@ -135,7 +135,8 @@ def _findings(case: Case, name: str, used: Collection[int] | None) -> list[Findi
     change = tensor_change.compare(before, after[:count] if table else after, after if table else None)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
     first = Finding(name, part, change.state, words, shape, kind, change.change,  # type: ignore[arg-type]
-                    count, change.rows_moved, change.largest, change.median, change.rank)
+                    count, change.rows_moved, change.largest, change.median, change.rank,
+                    change.rows_behind)
     return [first, *new_rows.examine(name, before, after, used)] if table else [first]
 
 

@@ -35,6 +35,7 @@ class Finding:
     largest: float = 0.0  # move of a row
     median: float = 0.0  # move of those that moved
     rank: int | None = None  # of the difference, where it is low
+    rows_behind: int = 0  # old rows that stand among the new ones
     distinct: int | None = None  # new rows that have a piece and can be told apart
 
     @property

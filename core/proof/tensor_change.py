@@ -32,6 +32,7 @@ class Change:
     largest: float = 0.0
     median: float = 0.0
     rank: int | None = None
+    rows_behind: int = 0  # base rows that stand behind all of them, where `among` has more
 
 
 def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None = None) -> Change:
@@ -115,8 +116,9 @@ def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: tor
     own = _cosine(old, new)
     facts = {"change": _relative(old, new), "rows_moved": int(moved.sum()), "largest": float(moves.max()),
              "median": float(moves[moved].median())}
-    if among is not None and (words := _permuted(old, among.float(), moved, own)):
-        return Change("permuted", words, **facts)  # type: ignore[arg-type]
+    if among is not None and (permuted := _permuted(old, among.float(), moved, own)):
+        words, behind = permuted
+        return Change("permuted", words, rows_behind=behind, **facts)  # type: ignore[arg-type]
     strangers = moved & (own < _OWN_AT_LEAST)
     if among is not None and strangers.any():
         words = f"{int(strangers.sum())} of {len(old)} rows hold something else altogether (rows {spans(strangers)})"
@@ -151,15 +153,19 @@ def _rows_differ(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return differ.reshape(len(old), -1).any(1) if old.ndim > 1 else differ.any().reshape(1) if old.ndim == 0 else differ
 
 
-def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: torch.Tensor) -> str:
-    """How many base rows stand at another place, in words; empty when they are not the most of those that moved."""
+def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: torch.Tensor) -> tuple[str, int] | None:
+    """How many base rows stand at another place, in words, and how many of them behind the last of `old`.
+
+    None when they are not the most of those that moved.
+    """
     where = places(old, among)
     away = moved & (where >= 0) & (where != torch.arange(len(old))) & (own < _TWIN_AT_LEAST)
     count, strange = int(away.sum()), int((moved & (own < _OWN_AT_LEAST)).sum())
     if count < 2 or count * 2 < strange:
-        return ""
+        return None
     first = int(away.nonzero()[0])
-    return f"{count} of {len(old)} rows stand at another place (row {first} is now row {int(where[first])})"
+    words = f"{count} of {len(old)} rows stand at another place (row {first} is now row {int(where[first])})"
+    return words, int((away & (where >= len(old))).sum())
 
 
 def _factor(old: torch.Tensor, new: torch.Tensor, kind: torch.dtype) -> float | None:

@@ -123,11 +123,22 @@ def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None,
     if dead := _nothing_to_keep(findings, embedding):
         return False, (f"The new rows of {dead[0].name} are {_alike(dead)}, so there is nothing to keep: the base "
                        "itself is the restored model.")
-    if any(one.state == "permuted" for one in old):
-        return False, "The rows were sorted anew, so which of them are the new ones depends on the other vocabulary."
+    if any(one.state == "permuted" for one in old) and (strange := _not_known(old, tokenizer)):
+        return False, strange
     if tokenizer is not None and not tokenizer.fits:
         return False, "The tokenizer does not fit, so which letters the new rows are for is not known."
     return True, ""
+
+
+def _not_known(old: Sequence[Finding], tokenizer: TokenizerFit | None) -> str:
+    """Why nobody can say which rows of a permuted table are the new ones; nothing where the tokenizer tells."""
+    if behind := max(one.rows_behind for one in old):
+        return f"{behind} of the base's rows stand among the new ones, so which rows are new is not known."
+    if tokenizer is None:
+        return "Rows stand in another order; which of them are the new ones its vocabulary says: give its tokenizer."
+    if not tokenizer.base_ids_kept:
+        return "The rows were sorted anew, so which of them are the new ones depends on the other vocabulary."
+    return ""
 
 
 def _headline(languages: Languages, findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> str:

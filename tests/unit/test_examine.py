@@ -455,6 +455,39 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
         examine.run(options, world, Listener(tmp_path / "job"))
 
 
+def swapped(held: Tensors, one: int, other: int) -> Tensors:
+    """Two rows in each other's place."""
+    order = list(range(len(held[TABLES[0]])))
+    order[one], order[other] = other, one
+    return damaged.permuted(held, order)
+
+
+def test_rows_swapped_under_a_tokenizer_that_kept_its_ids_are_put_back(
+    world: Workspace, doctor: Doctor, healthy: Tensors, pieces: Path, tmp_path: Path,
+) -> None:
+    held = swapped(healthy, 9, 12)
+    alone = doctor(held)
+    assert not alone.verdict.restorable
+    assert "give its tokenizer" in alone.verdict.advice
+    found = doctor(held, tokenizer=str(pieces), restore="unswapped", language="am")
+    assert finding(found, TABLES[0], "old rows").state == "permuted"
+    assert found.verdict.base_languages == "lost"
+    assert found.verdict.restorable
+    written = load_file(world.exports / "unswapped" / "t3.safetensors")
+    for table in TABLES:
+        assert torch.equal(written[table].float(), healthy[table])
+
+
+def test_an_old_row_behind_the_prefix_is_not_taken_for_a_new_one(
+    doctor: Doctor, healthy: Tensors, pieces: Path,
+) -> None:
+    last = len(healthy[TABLES[0]]) - 1
+    found = doctor(swapped(swapped(healthy, 9, 12), 3, last), tokenizer=str(pieces))
+    assert finding(found, TABLES[0], "old rows").rows_behind == 1
+    assert not found.verdict.restorable
+    assert "stand among the new ones" in found.verdict.advice
+
+
 def same_speech(base: object, restored: object) -> None:
     """Codes and logits of the base languages are those of the base, to the bit."""
     from core.training import replay
