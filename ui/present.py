@@ -76,12 +76,13 @@ def bar(state: JobState) -> Html:
                aria_label=title_of(state), aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
 
 
-def job_card(state: JobState, title: object = None) -> Html:
-    """A job as a card: what it is, how far, and what went wrong."""
+def job_card(state: JobState, title: object = None, note: str = "") -> Html:
+    """A job as a card: what it is, how far, and what went wrong; `note` is told beside how far."""
     return div(
         "card job",
         div("ends", element("strong", title or title_of(state)), badge(state)),
-        bar(state), _now(state), warnings(state.warnings), ending(state),
+        bar(state), _now(state), paragraph(note, class_="small") if note else NOTHING, warnings(state.warnings),
+        ending(state),
     )
 
 

@@ -69,4 +69,4 @@ def _parts(state: JobState) -> str:
     if state.eta_s is None or proof_s < _ENOUGH_S:
         return f"{told}."
     whole_s = practice_s + proof_s + state.eta_s
-    return f"{told}; with what is left, the proof is about {(proof_s + state.eta_s) / whole_s:.0%} of the whole."
+    return f"{told}; with what is to come, the proof is about {(proof_s + state.eta_s) / whole_s:.0%} of the whole."

@@ -111,7 +111,7 @@ def _step_lines(states: Sequence[JobState], measure: Callable[[Step], float | No
     for state, colour in zip(states, _COLOURS, strict=False):
         points: list[Point] = [(_place(step, by_time), value) for step in state.steps
                                if (value := measure(step)) is not None]
-        lines.append(Series(state.id, smooth(points) if smoothed else points, colour))
+        lines.append(Series(_name(state), smooth(points) if smoothed else points, colour))
     return lines
 
 
@@ -123,12 +123,18 @@ def _dots(states: Sequence[JobState], by_time: bool, measure: Callable[..., floa
         points = [(_place(times[one.step], by_time) if one.step in times else float(one.step), value)
                   for one in state.evaluations if (value := measure(one)) is not None
                   and (one.step in times or not by_time)]
-        lines.append(Series(state.id, points, colour, "dots"))
+        lines.append(Series(_name(state), points, colour, "dots"))
     return lines
 
 
 def _place(step: Step, by_time: bool) -> float:
     return step.seconds / 60 if by_time else float(step.step)
+
+
+def _name(state: JobState) -> str:
+    """Of a run in legends and tables: a person's name for it, else its time and the digits that the list has too."""
+    short = present.short_id(state.id)
+    return short if short == state.id else f"{present.clock(state.job.created)} ({short})"
 
 
 def _table(states: Sequence[JobState]) -> Html:
@@ -141,7 +147,7 @@ def _row(state: JobState) -> tuple[object, ...]:
     best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
     held_out = f"{best.speech_loss:.3f} at step {best.step}" if best else "–"
     left = present.duration(state.eta_s) if state.alive and state.eta_s is not None else "–"
-    return (state.id, present.badge(state), f"{last.step} of {last.total_steps}", held_out,
+    return (_name(state), present.badge(state), f"{last.step} of {last.total_steps}", held_out,
             f"{last.tokens_per_s:,.0f}", memory_words(last), present.duration(last.seconds), left)
 
 
@@ -163,4 +169,4 @@ def _differences(states: Sequence[JobState]) -> Html:
     rows = [(name.replace("_", " ").capitalize(), *(str(state.job.settings.get(name, "–")) for state in states))
             for name in names]
     return join((element("h3", "What was set differently"),
-                 present.table_of(("Option", *(state.id for state in states)), rows)))
+                 present.table_of(("Option", *(_name(state) for state in states)), rows)))

@@ -13,7 +13,7 @@ from core.job import kept
 from core.job.state import JobState
 from ui import checkpoints, needs, present, presets, proof_time, runs, sample_grid, steps, suggest, training
 from ui.live import View
-from ui.markup import NOTHING, Html, join, paragraph, span
+from ui.markup import NOTHING, Html, join, span
 from ui.page import Page
 
 _GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
@@ -153,8 +153,8 @@ def status_view(view: View) -> Html:
     title = join((present.title_of(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
     past = proof_time.last(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    proof = paragraph(proof_time.during(state, past), class_="small") if state.alive else NOTHING
-    return join((present.job_card(state, title), proof, training.plan_view(state), training.numbers(state)))
+    card = present.job_card(state, title, proof_time.during(state, past))
+    return join((card, training.plan_view(state), training.numbers(state)))
 
 
 def curves_view(view: View) -> Html:
