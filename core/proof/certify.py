@@ -285,8 +285,8 @@ def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[S
         recorded = count.part(sum(one.original is not None for one in some))
         scores = [*(each[language][0] for each in spoken),
                   evaluate.judged_originals(case.studio, language, some, recorded)]
-        errors = [score.error if score.sentences else None for score in scores]
+        was, now, original = (score.error if score.sentences else None for score in scores)
         new = after.front_end.is_new(language)
         chose = new and any(one.text in case.record.judged for one in some)
-        found.append(LanguageError(language, new, scores[1].sentences, *errors, chose=chose))
+        found.append(LanguageError(language, new, scores[1].sentences, was, now, original, chose))
     return found
