@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga", ".aiff", ".aif", ".au", ".caf", ".w64")
@@ -45,7 +46,7 @@ class Lookup:
             raise NotThere(f"{name[:60]!r} is no name of a file")
         for path in self._candidates(name.encode("utf-8", "replace").decode()):
             if os.path.isfile(path):  # false too for a name that the system does not take
-                return self._checked(path, name)
+                return self._checked(Path(path), name)
         raise NotThere(f"the audio {name[:60]!r} is not in {self.folder}")
 
     def has(self, name: str) -> bool:
@@ -55,20 +56,28 @@ class Lookup:
         except NotThere:
             return False
 
-    def _candidates(self, name: str) -> Iterator[Path]:
+    def _candidates(self, name: str) -> Iterator[str]:
+        """Where it may be. As strings, and in folders that are there: most are looked for in vain, for every row."""
         pure = PurePosixPath(name.replace("\\", "/")) if "\\" in name else PurePosixPath(name)
-        if pure.is_absolute() or pure.drive or name[1:2] == ":":
+        if pure.is_absolute() or name[1:2] == ":":
             if not self._foreign:
-                yield Path(name)
+                yield name
         else:
-            for place in AUDIO_FOLDERS:
-                for suffix in ("", *SOUND_SUFFIXES, *FILM_SUFFIXES):
-                    yield self.folder / place / f"{pure}{suffix}"
+            for place in self._places:
+                yield f"{place}{pure}"
+                if not is_audio(name):
+                    yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
         parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
         if ".." not in pure.parts:
             for first in range(0 if pure.is_absolute() else 1, len(parts)):  # the table was written in another folder
-                yield self.folder.joinpath(*parts[first:])
-                yield self.folder.joinpath(AUDIO_FOLDERS[1], *parts[first:])
+                rest = "/".join(parts[first:])
+                yield f"{self.folder}/{rest}"
+                yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
+
+    @cached_property
+    def _places(self) -> list[str]:
+        """Those of `AUDIO_FOLDERS` that are there, each with what parts it from a name."""
+        return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
 
     def _checked(self, path: Path, name: str) -> Path:
         whole = os.path.isabs(name) and path == Path(name) and not self._foreign

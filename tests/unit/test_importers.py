@@ -9,6 +9,7 @@ from small_data import write_clip, write_dataset
 from config.errors import UserError
 from data import audio
 from data.importers import Imported, Row, import_source
+from data.importers.lookup import Lookup, NotThere
 
 
 def reasons(imported: Imported) -> list[str]:
@@ -160,6 +161,23 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
 
     few = peak(3000)  # as many as are looked at to tell what the file is
     assert peak(9000) < few + 100_000  # bytes; 6000 rows in memory would be more than a million
+
+
+@pytest.mark.parametrize(("name", "most"), [("x.wav", 2), ("x", 2 * 30), ("from/elsewhere/x.wav", 6)])
+def test_a_recording_that_is_missing_costs_few_looks_at_the_disk(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+    (tmp_path / "wavs").mkdir()
+    looked: list[str] = []
+
+    def isfile(path: str | Path) -> bool:
+        looked.append(str(path))
+        return False
+
+    monkeypatch.setattr("os.path.isfile", isfile)
+    with pytest.raises(NotThere):
+        Lookup(tmp_path).find(name)
+    assert len(looked) <= most
+    assert {str(tmp_path / name), str(tmp_path / "wavs" / name)} <= {str(Path(path)) for path in looked}
 
 
 def test_librispeech_names_its_readers_and_splits(tmp_path: Path) -> None:
