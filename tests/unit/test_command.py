@@ -11,6 +11,7 @@ import pytest
 
 from config import schema
 from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
+from config.errors import UserError
 from config.loading import parse_options
 from config.schema import VERBS, Options, TrainOptions
 from core import jobs, worker
@@ -169,6 +170,23 @@ def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(wor
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])
     assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
+
+
+@pytest.mark.parametrize(("fault", "offered"), [
+    (UserError("There already is another dataset named 'mine'.", "Choose another dataset name."), False),
+    (UserError("The network is gone.", "What has come is kept: continue the job when it is back."), True),
+    (ZeroDivisionError("division by zero"), True),
+])
+def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continued(
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Exception,
+        offered: bool):
+    def refuse(*_asked: object) -> dict[str, str]:
+        raise fault
+
+    monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
+    monkeypatch.setattr(asked, "check", lambda *_asked: ())
+    assert command.main("prepare", ["--workspace", str(workspace.path), "--device", "cpu"]) == 1
+    assert ("To continue it: " in capsys.readouterr().out) is offered
 
 
 def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,
