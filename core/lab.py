@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.errors import UserError
-from config.schema import LabOptions
+from config.schema import NO_RULES, LabOptions
 from config.text_rules import TextRules
+from core.dataset.token_fit import newest_tokenizer
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
@@ -38,7 +39,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     kind = family(family_of(workspace, options.model))
     base, limit = kind.front_end(model_folder), kind.longest_text(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
-    rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
+    named, rules = _rules(options, workspace, base, dataset.card.language, reporter)
     reader = base.extended(dataset.card.language, base.normaliser_for(dataset.card.language), [], [], rules)
     with stage(reporter, "read"):
         given = _sentences(options.text, reader, dataset.card.language)
@@ -54,7 +55,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
         blocks = script_map.draw(train, held_out, wanted, _stays(reader, texts.language))
         sentences, left_open = script_map.cover(given, train, options.sentences)
     report = LabReport(
-        options.model, options.dataset, texts.language, options.rules, len(texts.all), texts.seconds, limit,
+        options.model, options.dataset, texts.language, named, len(texts.all), texts.seconds, limit,
         tuple(one.candidate for one in made), recommendation, proven, blocks, script_map.gaps(train, wanted),
         sentences, left_open, tuple(left_out), options.own,
     )
@@ -68,6 +69,22 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
         "tokens_per_second": round(best.tokens_per_second, 2), "rare_rows": best.rare, "over_limit": best.over_limit,
         "languages_proven": len(proven), "gaps": len(report.gaps), "sentences": len(sentences), "file": str(path),
     }
+
+
+def _rules(options: LabOptions, workspace: Workspace, base: FrontEnd, language: str,
+           reporter: Reporter) -> tuple[str, TextRules | None]:
+    """The chosen rules and their name, else those of the language's newest tokenizer, which reads them by now."""
+    if options.rules:
+        name = "" if options.rules == NO_RULES else options.rules
+        return name, text_rules.for_dataset(workspace, name, language)
+    newest = newest_tokenizer(workspace, base, language)
+    writer = FrontEnd.load(workspace.tokenizer(newest)).writer(language) if newest else None
+    name = writer.rules.name if writer else ""
+    if name not in text_rules.choices(workspace, language):
+        return "", None
+    reporter.emit(Plan((f"Texts are read by the rules {name!r} of the tokenizer {newest}, the last one of this "
+                        f"language. --rules {NO_RULES} leaves them as they stand.",)))
+    return name, text_rules.for_dataset(workspace, name, language)
 
 
 def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:

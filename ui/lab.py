@@ -171,7 +171,8 @@ def candidates_view(report: LabReport) -> Html:
     proven = (f"{len(report.proven)} base languages keep the ids of their sample sentences with the recommended one: "
               f"{', '.join(present.language_name(code) for code in report.proven)}.")
     return join((element("h4", "Candidates"), present.table_of(head, rows),
-                 paragraph(f"{report.texts} texts, {present.duration(report.seconds)} of audio. {proven}",
+                 paragraph(f"{report.texts} texts, {present.duration(report.seconds)} of audio, read "
+                           f"{f'by the text rules {report.rules}' if report.rules else 'without text rules'}. {proven}",
                            class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} were left out"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))

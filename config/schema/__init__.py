@@ -27,6 +27,7 @@ from config.schema.speaking import (
 from config.schema.training import GROUPS, PreflightOptions, TrainOptions
 from config.schema.values import (
     AS_IS,
+    NO_RULES,
     AdapterKind,
     Initialisation,
     LanguageCode,
@@ -41,7 +42,7 @@ from config.schema.vocabulary import DoctorOptions, DownloadOptions, ExtendOptio
 __all__ = [
     "AS_IS", "AdapterKind", "AlignOptions", "ClipOptions", "CompareOptions", "DoctorOptions", "DownloadOptions",
     "ExportOptions", "ExtendOptions", "GROUPS", "Initialisation", "LabOptions", "LanguageCode", "Name",
-    "NameOrNothing", "Options", "PreflightOptions", "PrepareOptions", "PushOptions", "ReviseOptions", "SCOPES",
+    "NO_RULES", "NameOrNothing", "Options", "PreflightOptions", "PrepareOptions", "PushOptions", "ReviseOptions", "SCOPES",
     "SamplingOptions", "Scope", "SegmentOptions", "SoundOptions", "SpeakingPrecision", "SynthesizeOptions",
     "TokenizerOptions", "TrainOptions", "TranscribeOptions", "VERBS",
 ]

@@ -14,6 +14,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ELSEWHERE = ("http://", "https://", "hub:", "segments:")
 AS_IS = "as-is"
 """The source of a dataset that is there, and is to stay as it stands."""
+NO_RULES = "none"
+"""Text rules where others would be taken by themselves, and texts are to stay as they stand."""
 _CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
 
 

@@ -56,7 +56,7 @@ class LabOptions(Options):
 
     model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is to be extended.")
     dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose text the candidates are learned from.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing leaves the text as it stands.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing takes those of the language's newest tokenizer, `none` leaves the text as it stands.")
     sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
     text: AbsolutePath = Field("", title="Text of the language", description="A text file (UTF-8) of the language: characters that it has and the dataset lacks are shown, with the sentences to record that would close the gaps.")
     own: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken as one more candidate; they are matched by piece, and their ids there mean nothing here.")

@@ -146,6 +146,22 @@ def test_given_text_shows_what_the_data_lacks_and_what_to_record(ready: Workspac
     assert set(report.left_open) <= set(report.gaps)
 
 
+def test_texts_are_read_by_the_rules_of_the_newest_tokenizer_unless_others_are_named(ready: Workspace,
+                                                                                     tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("ሰላም ለ5 ሰው።\n<b>ሰላም</b> ነው።\n", encoding="utf-8")
+    asked = {"dataset": "amharic", "text": str(text)}
+    assert compared(ready, tmp_path, **asked).rules == ""
+    vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="am"), ready, Recorder(tmp_path))
+    report = compared(ready, tmp_path, **asked)
+    assert report.rules == "am"
+    assert not {"5", "<", ">"} & set(report.gaps)
+    assert not {mark for one in report.sentences for mark in one.brings} & {"5", "<", ">"}
+    bare = compared(ready, tmp_path, rules="none", **asked)
+    assert (bare.rules, "5" in bare.gaps) == ("", True)
+    assert compared(ready, tmp_path, dataset="somali").rules == ""  # of another language
+
+
 def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
     wrong = tmp_path / "latin.txt"
     wrong.write_bytes(b"caf\xe9")
