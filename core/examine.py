@@ -51,21 +51,21 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.part != "model":
         raise UserError("As a job the doctor looks at models alone.",
                         "For the machine: python -m scripts.doctor. For a model: scripts.doctor model BASE CHECKPOINT.")
-    if options.restore:
-        workspace.new_export(options.restore)
     case = open_case(workspace, options)
     tokenizer = _tokenizer(case, options)
+    if options.restore:
+        _check_request(workspace, case, tokenizer, options)
     with stage(reporter, "compare"):
         findings = compare(case, reporter, _used(tokenizer))
     heard = None
     if options.measure and case.name and _worth_measuring(findings, tokenizer):
         with stage(reporter, "measure"):
             heard = measure(workspace, case.name, case.other, case.matching, _ids(case, tokenizer), reporter)
-    judged = verdict.judge(findings, tokenizer, heard, _notes(case), case.family.anatomy.text_tables[0])
+    judged = verdict.judge(findings, tokenizer, heard, _notes(case, tokenizer), case.family.anatomy.text_tables[0])
     found = Diagnosis(case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix,
                       _types(case.other), verdict.worst_first(findings), tokenizer, heard, judged)
     diagnosis.write(reporter.directory, found)
-    reporter.emit(Plan(_lines(found)))
+    reporter.emit(Plan(_lines(found, options)))
     restored = _restore(workspace, case, found, options, reporter) if options.restore else {}
     touched = sum(one.touched for one in findings)
     return {"verdict": judged.level, "headline": judged.headline, "base_languages": judged.base_languages,
@@ -74,10 +74,9 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
 
 def _worth_measuring(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> bool:
     """Whether the checkpoint can be run in the base's place, and could say something else."""
-    if any(one.state in _UNREADABLE for one in findings if one.part != verdict.NEW_ROWS):
+    if any(one.state in _UNREADABLE for one in findings if one.part != diagnosis.NEW_ROWS):
         return False
-    return any(one.touched or one.state == "rounded" for one in findings) or bool(
-        tokenizer and not tokenizer.base_ids_kept)
+    return any(one.touched or one.state == "rounded" for one in findings) or bool(tokenizer and tokenizer.moved_count)
 
 
 def open_case(workspace: Workspace, options: DoctorOptions) -> Case:
@@ -119,7 +118,7 @@ def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None)
 def _findings(case: Case, name: str, used: Collection[int] | None) -> list[Finding]:
     """What became of the base tensor `name`."""
     table = name in case.family.anatomy.text_tables
-    part = verdict.OLD_ROWS if table else case.family.anatomy.part(name)
+    part = diagnosis.OLD_ROWS if table else case.family.anatomy.part(name)
     there = case.matching.found.get(name)
     if there is None:
         return [Finding(name, part, "missing", "the checkpoint has none of this name or of these values",
@@ -130,7 +129,8 @@ def _findings(case: Case, name: str, used: Collection[int] | None) -> list[Findi
     if tensor_change.transposed(before, after) and not _near(before, after):
         return [Finding(name, part, "transposed", f"it is {shape}, the base's with rows for columns", shape, kind)]
     if shape != wanted and not (table and shape[1:] == wanted[1:] and shape[0] > wanted[0]):
-        return [Finding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind)]
+        return [Finding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
+                        rows=wanted[0] if table else 0)]
     count = wanted[0] if wanted else 1
     change = tensor_change.compare(before, after[:count] if table else after, after if table else None)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
@@ -207,9 +207,13 @@ def _ids(case: Case, fit: TokenizerFit | None) -> dict[int, int]:
     return {old: ids[piece] for piece, old in case.pieces.items() if piece in ids and ids[piece] < fit.rows}
 
 
-def _notes(case: Case) -> list[str]:
+def _notes(case: Case, tokenizer: TokenizerFit | None) -> list[str]:
     """What else a reader of the file should know."""
     notes = []
+    if tokenizer is None:
+        why = "none was given, and none lies in a folder of its own with it" if case.pieces else \
+            "the base's own, which it would be held against, is not at hand"
+        notes.append(f"Whether its tokenizer fits was not looked at: {why}.")
     if case.matching.prefix:
         notes.append(f"Every name begins with {case.matching.prefix!r}; programs that read the published names need "
                      "it taken away.")
@@ -226,24 +230,36 @@ def _types(file: WeightsFile) -> tuple[str, ...]:
     return tuple(sorted({tensor_change.named(file.dtype(name)) for name in file.names}))
 
 
-def _lines(found: Diagnosis) -> tuple[str, ...]:
+def _lines(found: Diagnosis, options: DoctorOptions) -> tuple[str, ...]:
     """The diagnosis for the command line and the log."""
-    worst = [one for one in found.findings if one.state not in ("equal", "new")][:_NAMED]
+    worst = [one for one in found.findings if one.state not in ("equal", "rounded", "new")][:_NAMED]
     table = [f"  {one.state:10}  {one.part:12}  {one.name}: {one.words}" for one in worst]
     return (found.verdict.headline, *found.verdict.sentences, *(["The worst first:", *table] if table else []),
-            found.verdict.advice)
+            found.verdict.advice, *([_how(found)] if found.verdict.restorable and not options.restore else []))
+
+
+def _how(found: Diagnosis) -> str:
+    """How rows are put back at the command line."""
+    tokenizer = "" if found.tokenizer else " --tokenizer FILE"
+    return f"To put them back, the same command again with: --restore NAME --language CODE{tokenizer}"
+
+
+def _check_request(workspace: Workspace, case: Case, tokenizer: TokenizerFit | None, options: DoctorOptions) -> None:
+    """Whether rows could be put back as asked, before anything is compared; else `UserError`."""
+    workspace.new_export(options.restore)
+    if not case.name:
+        raise UserError(f"{case.base.path} is not in the workspace, and the restored model needs all of its files.",
+                        "Get it first (python -m scripts.download --folder), and give its name as the base.")
+    if tokenizer is None or not options.language:
+        raise UserError("To restore, the tokenizer and the language of the new rows must be known.",
+                        "Give --tokenizer FILE and --language CODE.")
 
 
 def _restore(workspace: Workspace, case: Case, found: Diagnosis, options: DoctorOptions,
              reporter: Reporter) -> Result:
-    if not found.verdict.restorable:
-        raise UserError(f"There is nothing to restore: {found.verdict.advice}", "The diagnosis is with the job.")
-    if not case.name:
-        raise UserError(f"{found.base} is not in the workspace, and the restored model needs all of its files.",
-                        "Get it first (python -m scripts.download --folder), and give its name as the base.")
-    if found.tokenizer is None or not options.language:
-        raise UserError("To restore, the tokenizer and the language of the new rows must be known.",
-                        "Give --tokenizer FILE and --language CODE.")
+    if not found.verdict.restorable or found.tokenizer is None:
+        raise UserError(f"No rows were put back, and {options.restore} was not made. {found.verdict.advice}",
+                        "What was found stands above and in the job's diagnosis.json.")
     with stage(reporter, "restore"):
         base = load_base(workspace, case.name, torch.device("cpu"))
         asked = restore.Asked(options.restore, options.language, Path(found.tokenizer.path), reporter.directory.name)

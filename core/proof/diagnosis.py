@@ -11,6 +11,7 @@ from typing import Any, Literal
 from config.errors import UserError
 
 FILE = "diagnosis.json"
+OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"  # parts of a table with one row a text id, or of none
 State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
                 "misshapen", "missing", "extra", "untrained", "new"]
 """What became of a tensor, or of the old or new rows of one; `untrained` are new rows that are alike."""

@@ -11,10 +11,9 @@ from collections.abc import Collection
 
 import torch
 
-from core.proof.diagnosis import Finding
+from core.proof.diagnosis import NEW_ROWS, Finding
 from core.proof.tensor_change import named
 
-PART = "new rows"
 _NEAR = 1e-3  # of the old rows' length: rows that are nearer are alike. The mean resizing leaves 5e-5
 _AT_ONCE = 1024  # rows held against all others
 
@@ -30,7 +29,7 @@ def examine(name: str, before: torch.Tensor, after: torch.Tensor, used: Collecti
     shape, count = tuple(rows.shape), len(rows)
     if broken := int((~torch.isfinite(rows)).any(1).sum()):
         words = f"{broken} of {count} rows hold values that are no numbers"
-        return [Finding(name, PART, "broken", words, shape, kind, rows=count)]
+        return [Finding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
     named_rows = sorted(row - len(before) for row in used or () if len(before) <= row < len(after))
     read = rows[named_rows] if named_rows else rows
     length = float(before.float().norm(dim=1).median().clamp(min=1e-12))
@@ -38,10 +37,12 @@ def examine(name: str, before: torch.Tensor, after: torch.Tensor, used: Collecti
     words = f"their length is {float(read.norm(dim=1).median()) / length:.2f} times that of the old rows"
     if len(read) < count:
         words += f"; {count - len(read)} have no piece and are not counted"
-    if apart < len(read):
-        words += f"; only {apart} of them differ from each other, and equal rows cannot be told apart"
+    if apart == 1 < len(read):
+        words += "; all of them are alike, so that none can be told from another"
+    elif apart < len(read):
+        words += f"; only {apart} of them differ from each other, and rows that are alike cannot be told apart"
     state = "untrained" if _untrained(read, apart, bool(named_rows)) else "new"
-    return [Finding(name, PART, state, words, shape, kind, rows=count, distinct=apart)]  # type: ignore[arg-type]
+    return [Finding(name, NEW_ROWS, state, words, shape, kind, rows=count, distinct=apart)]  # type: ignore[arg-type]
 
 
 def distinct(rows: torch.Tensor, near: float) -> int:

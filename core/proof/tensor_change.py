@@ -44,7 +44,9 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     kind = after.dtype
     old, new = before.float(), after.float()
     if broken := int((~torch.isfinite(new)).sum()):
-        return Change("broken", f"{broken} of {new.numel()} values are no numbers{_beside(before, after, among)}")
+        where = "" if among is None else f" (rows {spans(~torch.isfinite(new).all(1))})"
+        words = f"{broken} of {new.numel()} values are no numbers{where}{_beside(before, after, among)}"
+        return Change("broken", words)
     if torch.equal(old, new):
         return Change("equal", "equal to the bit" + ("" if before.dtype == kind else f", stored as {named(kind)}"))
     moved, rounded = _moved_rows(before, new)

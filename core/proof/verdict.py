@@ -9,9 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from core.proof.diagnosis import Finding, Heard, Languages, Level, TokenizerFit, Verdict
+from core.proof.diagnosis import (
+    NEW_ROWS,
+    OLD_ROWS,
+    UNUSED,
+    Finding,
+    Heard,
+    Languages,
+    Level,
+    TokenizerFit,
+    Verdict,
+)
+from core.proof.new_language import advice_on_new_rows, alike, counts_of_new, listed, new_rows_fault, unlearned
 
-OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"
 _LOST = ("broken", "misshapen", "missing", "transposed")
 _SEVERITY = {"broken": 0, "misshapen": 1, "missing": 2, "transposed": 3, "replaced": 4, "permuted": 5, "trained": 6,
              "low rank": 7, "shrunk": 8, "untrained": 9, "extra": 10, "rounded": 11, "new": 12, "equal": 13}
@@ -37,51 +47,12 @@ def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: He
     elif level == "good":
         level = grade
     sentences = (
-        *_rows_words(findings), *_rest_words(findings), *_new_words(new),
+        *_rows_words(findings), *_rest_words(findings), *_new_words(new, _smaller(findings)),
         *([tokenizer_words(tokenizer)] if tokenizer else []), *([heard_words(heard)] if heard else []), *notes,
     )
     headline = f"{_headline(languages, findings, tokenizer)} {fault}".strip()
     return Verdict(level, headline, languages, sentences,
                    _advice(languages, findings, restorable, why_not, embedding), restorable)
-
-
-def new_rows_fault(findings: Sequence[Finding], embedding: str = "") -> tuple[Level, str]:
-    """How far the new rows can carry a language, and what is wrong with them, as a sentence.
-
-    Speech reads the rows of `embedding`; those of other tables predict text in training alone.
-    """
-    new = {one.name: one for one in findings if one.part == NEW_ROWS}
-    if not new:
-        return "good", ""
-    if any(one.state == "broken" for one in new.values()):
-        return "bad", "Its new rows hold values that are no numbers: the new language cannot work."
-    counts = _new_counts(findings)
-    if len(set(counts.values())) > 1:
-        listed = _listed([f"{name} has {count}" for name, count in counts.items()])
-        return "bad", f"Its tables have different numbers of new rows ({listed}): no program can load it."
-    dead = [one for one in new.values() if one.state == "untrained"]
-    if not dead:
-        return "good", ""
-    whose = "Its new rows" if len(dead) == len(new) else f"The new rows of {_listed([one.name for one in dead])}"
-    if _nothing_to_keep(findings, embedding):
-        return "bad", f"{whose} are {_alike(dead)}: the new language cannot work."
-    return "changed", f"{whose} are {_alike(dead)}: it cannot predict the new text, which speech can do without."
-
-
-def _new_counts(findings: Sequence[Finding]) -> dict[str, int]:
-    """New rows by table, for those tables whose old rows could be read."""
-    new = {one.name: one.rows for one in findings if one.part == NEW_ROWS}
-    return {one.name: new.get(one.name, 0) for one in findings if one.part == OLD_ROWS
-            and one.state not in ("missing", "misshapen", "transposed")}
-
-
-def _nothing_to_keep(findings: Sequence[Finding], embedding: str) -> list[Finding]:
-    """New rows that no training reached, of the table that speech reads."""
-    return [one for one in findings if one.state == "untrained" and embedding in ("", one.name)]
-
-
-def _alike(dead: Sequence[Finding]) -> str:
-    return "all alike" if all(one.distinct == 1 for one in dead) else "mostly alike"
 
 
 def base_languages(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> Languages:
@@ -118,10 +89,10 @@ def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None,
                        "beside them and would not speak with those of the base.")
     if broken := [one for one in new if one.state == "broken"]:
         return False, f"The new rows of {broken[0].name} hold values that are no numbers."
-    if len(set(_new_counts(findings).values())) > 1:
+    if len(set(counts_of_new(findings).values())) > 1:
         return False, "Its tables have different numbers of new rows."
-    if dead := _nothing_to_keep(findings, embedding):
-        return False, (f"The new rows of {dead[0].name} are {_alike(dead)}, so there is nothing to keep: the base "
+    if dead := unlearned(findings, embedding):
+        return False, (f"The new rows of {dead[0].name} are {alike(dead)}, so there is nothing to keep: the base "
                        "itself is the restored model.")
     if any(one.state == "permuted" for one in old) and (strange := _not_known(old, tokenizer)):
         return False, strange
@@ -152,13 +123,17 @@ def _headline(languages: Languages, findings: Sequence[Finding], tokenizer: Toke
         return "The base model is whole but for rounding: its languages should sound the same."
     if languages == "changed":
         return "The base model was changed: whether its languages still work must be heard."
+    if _smaller(findings):
+        return "The base languages cannot work: it has fewer rows than the base, so some of their pieces have none."
     damaged = (*_LOST, "replaced", "permuted")
     where = {one.part for one in findings if one.state in damaged and one.part not in (NEW_ROWS, UNUSED)}
+    if not where and tokenizer is not None and not tokenizer.moved_count:
+        return f"The base languages cannot work: the tokenizer lacks {tokenizer.lost_count} of their pieces."
     if not where:
         return "The base languages cannot work: the tokenizer gives their pieces the ids of others."
     changed = {one.part for one in findings if one.state in _MEASURED and one.part not in (*where, NEW_ROWS, UNUSED)}
-    beside = f" Beside that, the {_listed(sorted(changed))} {_was(changed)} changed." if changed else ""
-    return f"The base languages cannot work as they did: the {_listed(sorted(where))} {_are(where)} damaged.{beside}"
+    beside = f" Beside that, the {listed(sorted(changed))} {_was(changed)} changed." if changed else ""
+    return f"The base languages cannot work as they did: the {listed(sorted(where))} {_are(where)} damaged.{beside}"
 
 
 def _are(parts: set[str]) -> str:
@@ -194,7 +169,7 @@ def _rest_words(findings: Sequence[Finding]) -> list[str]:
              if all(one.state == "equal" for one in rest if one.part == part)]
     if whole:
         count = sum(one.part in whole for one in rest)
-        words.append(f"Equal to the bit: {_listed(whole)} ({count} tensors).")
+        words.append(f"Equal to the bit: {listed(whole)} ({count} tensors).")
     for part in dict.fromkeys(one.part for one in rest if one.state != "extra" and one.part not in whole):
         own = [one for one in rest if one.part == part and one.state != "extra"]
         counted = Counter(one.state for one in own)
@@ -213,9 +188,9 @@ def _rest_words(findings: Sequence[Finding]) -> list[str]:
     return words
 
 
-def _new_words(new: Sequence[Finding]) -> list[str]:
+def _new_words(new: Sequence[Finding], smaller: bool) -> list[str]:
     if not new:
-        return ["No new rows: it has the vocabulary size of the base."]
+        return [] if smaller else ["No new rows: it has the vocabulary size of the base."]
     return [f"New rows of {one.name}: {one.rows}; {one.words}." for one in new]
 
 
@@ -257,31 +232,23 @@ def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool,
         return ("Rows alone were damaged. The base's rows can be put back and the new ones kept: the base languages "
                 "will then work exactly as before.")
     if languages in ("kept", "rounded") and not why_not:
-        return _advice_on_new_rows(findings, embedding)
+        return advice_on_new_rows(findings, embedding)
+    if _smaller(findings):
+        return ("It has fewer rows than this base, so most likely it was made from another one, such as the English "
+                "model where the multilingual one was given. Give the base it was made from.")
     if any(one.state in ("broken", "missing", "misshapen") for one in findings):
         return ("It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same training. "
                 + why_not).strip()
     if any(one.rank is not None for one in findings):
         return ("Adapters were merged, so they act on every language. Keep them apart and let them act on the new "
                 "language alone (the scope `gated`). " + why_not).strip()
-    return ((f"The base rows are not put back: {why_not} " if why_not else "")
+    if not any(one.touched for one in findings):  # and the languages are lost: by the tokenizer alone
+        return ("The values of the base are all there, and the tokenizer is not theirs. Give the one that it was "
+                "trained with; if this is the one, train again with a tokenizer that keeps every id of the base.")
+    return ((f"The base's rows are not put back. {why_not} " if why_not else "")
             + "Listen to the base languages, or train the new language with Lisan, where they cannot move.")
 
 
-def _advice_on_new_rows(findings: Sequence[Finding], embedding: str) -> str:
-    """What to do about a checkpoint whose base is whole."""
-    grade, fault = new_rows_fault(findings, embedding)
-    if not fault:
-        return "Nothing needs to be restored."
-    if any(one.state == "broken" for one in findings):
-        return "It cannot be used as it is. Get the file again, or take an earlier checkpoint of the same training."
-    if len(set(_new_counts(findings).values())) > 1:
-        return "Extend every text table by the same rows, and train again; the base's rows are as they were."
-    if grade == "changed":
-        return "The base needs nothing. Hear the new language before you use it; train on with this table learning."
-    return ("The base's rows are as they were; it is the new ones that no training reached. Take a later checkpoint or "
-            "train again and see that these rows learn: they need a far higher rate than adapters do.")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _smaller(findings: Sequence[Finding]) -> bool:
+    """Whether a table has fewer rows than that of the base."""
+    return any(one.part == OLD_ROWS and one.state == "misshapen" and one.shape[:1] < (one.rows,) for one in findings)

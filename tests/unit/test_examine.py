@@ -177,6 +177,9 @@ def test_a_wrong_tokenizer_of_equal_size_is_refused(
     assert found.tokenizer.lost == ("a", "b")
     assert found.tokenizer.trespassing_count == 2
     assert found.verdict.base_languages == "lost"
+    assert "the tokenizer lacks 2 of their pieces" in found.verdict.headline
+    assert "Give the one that it was trained with" in found.verdict.advice
+    assert doctor(healthy, tokenizer=found.tokenizer.path, measure=True).heard is None  # it reads other pieces
 
 
 def test_a_spare_row_is_no_mismatch_and_an_id_without_a_row_is(
@@ -223,7 +226,7 @@ def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> No
     found = doctor(held)
     old = finding(found, TABLES[0], "old rows")
     assert old.words.startswith("1 of ")
-    assert "values are no numbers; beside these: shrunk to " in old.words
+    assert "values are no numbers (rows 0); beside these: shrunk to " in old.words
     assert old.words.endswith("weight decay")
     merged = doctor(damaged.with_nan(damaged.merged_lora(healthy, 3)))
     assert "beside these: the difference has rank 3, as a merged LoRA leaves it" in finding(merged, PROJECTION).words
@@ -299,7 +302,7 @@ def test_new_rows_that_were_never_trained_are_bad(
         assert found.verdict.headline.endswith("Its new rows are all alike: the new language cannot work.")
         assert "Nothing needs to be restored" not in found.verdict.advice
         assert states(found, "new rows") == {"untrained"}
-        assert "only 1 of them" in finding(found, TABLES[0], "new rows").words
+        assert "all of them are alike" in finding(found, TABLES[0], "new rows").words
     words = ["model", "tiny", str(tmp_path / "it.safetensors"), "--workspace", str(world.path), "--no-measure"]
     assert scripts_doctor.main(words) == 1
 
@@ -387,6 +390,9 @@ def test_another_model_s_rows_are_misshapen(doctor: Doctor, healthy: Tensors) ->
     found = doctor({**healthy, TABLES[0]: healthy[TABLES[0]][:7]})
     assert finding(found, TABLES[0]).state == "misshapen"
     assert "(7, 32)" in finding(found, TABLES[0]).words
+    assert "fewer rows than the base" in found.verdict.headline
+    assert "Give the base it was made from" in found.verdict.advice
+    assert not any("vocabulary size of the base" in one for one in found.verdict.sentences)
 
 
 @pytest.mark.parametrize("name", ["it.safetensors", "it.pt"])
@@ -505,6 +511,29 @@ def same_speech(base: object, restored: object) -> None:
     spoken = [model.model.generate([text], [voice], Sampling(seed=4))[0].codes  # type: ignore[attr-defined]
               for model in (base, restored)]
     assert np.array_equal(*spoken)
+
+
+@pytest.mark.parametrize("given", [{"language": "am"}, {"tokenizer": "tokenizer.json"}])
+def test_what_restoring_needs_is_asked_for_before_anything_is_compared(
+    world: Workspace, healthy: Tensors, pieces: Path, tmp_path: Path, given: dict[str, str],
+) -> None:
+    path = damaged.save(tmp_path / "it.safetensors", damaged.decayed(healthy))
+    tokenizer = str(pieces) if "tokenizer" in given else ""
+    options = DoctorOptions(part="model", base="tiny", checkpoint=str(path), measure=False, restore="mended",
+                            language=given.get("language", ""), tokenizer=tokenizer)
+    listener = Listener(tmp_path / "job")
+    with pytest.raises(UserError, match="tokenizer and the language"):
+        examine.run(options, world, listener)
+    assert listener.of("progress") == []
+
+
+def test_how_to_restore_is_said_where_it_was_not_asked_for(world: Workspace, healthy: Tensors, tmp_path: Path) -> None:
+    path = damaged.save(tmp_path / "it.safetensors", damaged.decayed(healthy))
+    listener = Listener(tmp_path / "job")
+    examine.run(DoctorOptions(part="model", base="tiny", checkpoint=str(path), measure=False), world, listener)
+    [plan] = listener.of("plan")
+    assert plan.lines[-1].endswith("--restore NAME --language CODE --tokenizer FILE")
+    assert any("Whether its tokenizer fits was not looked at" in line for line in plan.lines)
 
 
 def test_what_is_not_damaged_in_rows_alone_is_not_restored(

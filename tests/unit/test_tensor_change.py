@@ -113,7 +113,7 @@ def test_a_value_that_is_no_number_hides_neither_its_row_nor_the_others() -> Non
     held[3] = noise(24, seed=9)
     held[3, 0] = torch.nan
     assert compare(before, held, held).words == (
-        "1 of 960 values are no numbers; beside these: 1 of 40 rows hold something else altogether (rows 3)")
+        "1 of 960 values are no numbers (rows 3); beside these: 1 of 40 rows hold something else altogether (rows 3)")
     decayed = (0.9 * before).index_fill(0, torch.tensor([5]), torch.inf)
     assert "24 of 960 values are no numbers; beside these: " in compare(before, decayed).words
     assert compare(before, decayed).words.endswith("shrunk to 0.9 of what it was: weight decay")
