@@ -9,6 +9,7 @@ program). Words go by gloo, gradients by NCCL on CUDA.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -113,6 +114,22 @@ class Company:
         return {f"{RANK}{rank}/{name}": value for rank, own in enumerate(held or []) if rank
                 for name, value in own.items()}
 
+    def leave(self) -> None:
+        """Part from the others, who may be gone; no step can be shared any more.
+
+        What shares gradients goes first. If it went last, it would be the last to hold the connections, and it ends
+        their threads while it keeps Python from running, for which one of these threads may be waiting: for ever.
+        A traceback may hold its frames, so what it holds is taken from it.
+        """
+        if self._wrapped is not None:
+            for held in ("reducer", "logger", "process_group"):
+                setattr(self._wrapped, held, None)
+            self._wrapped = None
+        gc.collect()
+        with suppress(RuntimeError):
+            dist.destroy_process_group(self._passing)
+        leave()
+
     def own(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Of what `gathered` gave, that of this process."""
         mark = f"{RANK}{self.rank}/"
@@ -155,7 +172,8 @@ def gathering(processes: int, device: torch.device, workspace: Workspace) -> Ite
         company.tell(END)
         raise
     finally:
-        _part(started)
+        company.leave()
+        _wait(started)
 
 
 def meet(address: str, rank: int, size: int, device: torch.device) -> None:
@@ -199,8 +217,7 @@ def _start_others(processes: int, device: torch.device,
     return found
 
 
-def _part(others: Sequence[subprocess.Popen[bytes]]) -> None:
-    leave()
+def _wait(others: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in others:
         try:
             process.wait(_GONE_S)

@@ -41,10 +41,11 @@ def main(arguments: list[str]) -> int:
     workspace = Workspace(Path(arguments[0]).absolute())
     device = compute.prepare(os.environ.get("LISAN_DEVICE", "auto"))
     company.meet("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device)
+    beside = company.Company()
     try:
-        follow(company.Company(), workspace, device)
+        follow(beside, workspace, device)
     finally:
-        company.leave()
+        beside.leave()
     return 0
 
 
