@@ -21,7 +21,7 @@ import torch
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
-from core.job.journal import Result, SampleMade, Warned
+from core.job.journal import Event, Result, SampleMade, Warned
 from core.job.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
 from core.training import advice, checkpoint, divisible, rehearsal
@@ -45,14 +45,13 @@ _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, Asse
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Try every part of the training that `options` describe; what it took, and what the training will."""
     began = time.monotonic()
-    left_out = untried(options)
+    left_out, reporter = untried(options), Counting(reporter)
     with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
         divisible.check(options, divisible.number_of_processes(options.processes))
         check_devices(options.processes, compute.prepare(options.device))
         milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
     trainer = milestones.trainer
-    said = advice.warnings(trainer, reporter.directory, options)
-    for message in said:
+    for message in advice.warnings(trainer, reporter.directory, options):
         reporter.emit(Warned(message))
     check_stop(reporter)
     if options.compile == "on":
@@ -76,11 +75,29 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             if path.name != _SPOKEN:
                 path.unlink()
     return {
-        "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": len(said),
+        "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
         "memory_bytes": found.needed, "training": _expected(found, options.steps),
         "seconds": round(time.monotonic() - began, 1), "not_tried": " ".join(left_out),
     }
+
+
+class Counting:
+    """A reporter that counts the warnings: those of the advice, of the data, and of what the two steps did."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter, self.warnings = reporter, 0
+
+    @property
+    def directory(self) -> Path:
+        return self._reporter.directory
+
+    def emit(self, event: Event) -> None:
+        self._reporter.emit(event)
+        self.warnings += isinstance(event, Warned)
+
+    def stop_requested(self) -> bool:
+        return self._reporter.stop_requested()
 
 
 def _expected(found: Estimate, steps: int) -> str:

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import torch
+
 from config.schema import TrainOptions
 from core.job.reporter import size_text
 from core.library import offers
@@ -20,13 +22,12 @@ LITTLE_S = 600.0  # the demo has 14 minutes, which a small model learns from
 OFTEN = 100  # times that each clip is heard in a run
 FAR = 5.0  # times more or less than the preset's rate
 FEW_HELD_OUT = 3
-_MOMENTS = 3  # a checkpoint holds each value, and AdamW's two moments of it
+_IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
 PROTECTION = tuple(name for name, field in TrainOptions.model_fields.items()
                    if (field.json_schema_extra or {}).get("group") == "Base protection")  # type: ignore[union-attr]
 _OF_LAYERS = ("layer_rate", "layer_decay")
 _OF_BASE = {"adapters": (*_OF_LAYERS, "head_rate", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
 """What does nothing where `full_changes` narrows what is trained of the base."""
-_RATES = {"row_rate": "rows", "adapter_rate": "adapters"}
 
 
 def warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
@@ -86,22 +87,47 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 
 def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
     preset = offers.preset(trainer.voice.family.name, "train", TrainOptions)
-    for name, what in _RATES.items():
+    for name, what in _trained(options).items():
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
-        if what == "adapters" and trainer.voice.adapters is None:
-            continue
         if not usual / FAR <= asked <= usual * FAR:
             many = asked / usual
             said = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
             danger = "it may break" if many > 1 else "it may learn nothing"
             yield (f"The learning rate of the {what} is {asked:g}, {said} that of the preset for "
                    f"{trainer.voice.family.name} ({usual:g}): {danger}.")
+    if options.warmup >= options.steps:
+        yield (f"The warmup of {options.warmup} steps is not over when the {options.steps} steps of the training are: "
+               f"its rates end at {options.steps / options.warmup:.3g} times those asked for, and never fall. Ask for "
+               "a shorter warmup, or for more steps.")
+
+
+def _trained(options: TrainOptions) -> dict[str, str]:
+    """The options that are rates of what is trained, and what that is."""
+    parts = scopes.changed_parts(options)
+    used = {"row_rate": "rows", "adapter_rate": "adapters" if scopes.has_adapters(options) else "",
+            "layer_rate": "layers" if set(parts) - {scopes.HEADS} else "",
+            "head_rate": "heads" if scopes.HEADS in parts else ""}
+    return {name: what for name, what in used.items() if what}
 
 
 def _disk(trainer: Trainer, run: Path, options: TrainOptions) -> Iterator[str]:
-    one = _MOMENTS * sum(value.nbytes for value in trainer.trained.named.values())
+    one = checkpoint_bytes(trainer)
     most = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))  # the best, and one in writing
     free = shutil.disk_usage(run).free
     if free < one * most:
         yield (f"The disk may not hold the checkpoints: {most} of about {size_text(one)} are there at once, "
                f"{size_text(one * most)}, and {size_text(free)} are free. Free some space, or keep fewer.")
+
+
+def checkpoint_bytes(trainer: Trainer) -> int:
+    """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
+    options, trained = trainer.options, list(trainer.trained.named.values())
+    values = sum(value.nbytes for value in trained)
+    moments = sum(map(_in_8_bits, trained)) if options.optimizer == "adamw8bit" else 2 * values
+    return values + moments + (values if options.ema else 0)
+
+
+def _in_8_bits(value: torch.Tensor) -> int:
+    """Bytes of bitsandbytes' two moments of `value`, with the scale of each block and the code books."""
+    count = value.numel()
+    return 2 * (count + 4 * -(-count // _BLOCK) + 4 * _BOOK) if count >= _IN_8_BITS else 8 * count

@@ -13,7 +13,7 @@ from config.errors import UserError
 from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
-from core.training import advice, anchors, training_data
+from core.training import advice, anchors, drift, training_data
 from core.training.feed import Feed
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
@@ -36,12 +36,17 @@ def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"scope": "full", "ema": 0.9}], ids=["gated", "full, averaged"])
-def test_every_part_is_tried_and_only_the_sound_is_kept(world: Workspace, changes: dict[str, object]) -> None:
+def test_every_part_is_tried_and_only_the_sound_is_kept(
+        world: Workspace, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "told", lambda *given: "It drifted.")
     before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
     listener, result = tried(world, **changes)
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
     assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
     assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
+    warned = [event.message for event in listener.of("warned")]
+    assert "It drifted." in warned
+    assert result["warnings"] == len(warned)
     assert "for 800 steps" in str(result["training"])
     assert [step.learning_rate for step in listener.of("step")][0] == pytest.approx(5e-3)
     (spoken,) = [event for event in listener.of("sample") if event.path == "spoken.wav"]
