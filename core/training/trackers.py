@@ -34,12 +34,15 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder `tensorboard`."""
+    """Event files in the run's folder `tensorboard`; of an attempt before, what it told of `first` and later is hidden.
 
-    def __init__(self, run: Path, settings: Mapping[str, object]) -> None:
+    A run goes on from its last checkpoint, and takes the steps after it again: curves would run back.
+    """
+
+    def __init__(self, run: Path, settings: Mapping[str, object], first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(run / FOLDER))
+        self._writer: Any = SummaryWriter(str(run / FOLDER), purge_step=first)
         self._writer.add_text("options", "\n".join(f"    {name}: {value}" for name, value in settings.items()))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -89,7 +92,7 @@ def _imported(package: str) -> Any:
 class TrackedReporter:
     """A reporter whose numbers some trackers hear as well, from the first on: a run that is refused begins none."""
 
-    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[], Tracker]]) -> None:
+    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], Tracker]]) -> None:
         self._reporter = reporter
         self._makers = dict(makers)
         self._trackers: dict[str, Tracker] = {}
@@ -104,7 +107,7 @@ class TrackedReporter:
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
         if isinstance(event, (Step, Evaluated, SampleMade)):
-            self._begin()
+            self._begin(event.step if isinstance(event, Step) else event.step + 1)  # measured is a step that was told
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
         elif isinstance(event, SampleMade):
@@ -114,11 +117,12 @@ class TrackedReporter:
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 
-    def _begin(self) -> None:
+    def _begin(self, first: int) -> None:
+        """Begin all trackers; `first` of the steps that they will hear of."""
         makers, self._makers = self._makers, {}
         for name, make in makers.items():
             with self._trying(name, "could not be started", "The training goes on without it."):
-                self._trackers[name] = make()
+                self._trackers[name] = make(first)
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -158,9 +162,10 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 @contextmanager
 def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
     """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
-    makers: dict[str, Callable[[], Tracker]] = {"tensorboard": lambda: TensorBoard(reporter.directory, settings)}
+    makers: dict[str, Callable[[int], Tracker]] = {
+        "tensorboard": lambda first: TensorBoard(reporter.directory, settings, first)}
     if chosen != NONE:
-        makers[chosen] = lambda: Logged(chosen, reporter.directory, settings)
+        makers[chosen] = lambda first: Logged(chosen, reporter.directory, settings)
     tracked = TrackedReporter(reporter, makers)
     try:
         yield tracked

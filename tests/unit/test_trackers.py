@@ -57,6 +57,16 @@ def test_tensorboard_holds_every_number_and_the_sound(tmp_path: Path, events: li
     assert written.Audio("samples/am")[0].sample_rate == 16_000
 
 
+@pytest.mark.parametrize("measured_first", [False, True])
+def test_curves_of_a_run_that_goes_on_do_not_run_back(tmp_path: Path, measured_first: bool) -> None:
+    """It goes on from step 2, and before it was killed it took the steps 3 and 4; what is measured again is of 2."""
+    told(tmp_path, [step(number) for number in (1, 2, 3, 4)])
+    again: list[Event] = [Evaluated(2, 1.4, {})] if measured_first else []
+    told(tmp_path, [*again, *(step(number) for number in (3, 4, 5))])
+    written = EventAccumulator(str(tmp_path / trackers.FOLDER)).Reload()
+    assert [one.step for one in written.Scalars("loss/speech")] == [1, 2, 3, 4, 5]
+
+
 def test_trackio_keeps_the_curves_of_a_run_on_this_machine(
         tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, object]] = []
@@ -89,7 +99,7 @@ class Failing:
 
 def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: Path, events: list[Event]) -> None:
     listener = Listener(tmp_path)
-    reporter = trackers.TrackedReporter(listener, {"wandb": Failing})
+    reporter = trackers.TrackedReporter(listener, {"wandb": lambda first: Failing()})
     for event in events:
         reporter.emit(event)
     reporter.close()
@@ -100,11 +110,11 @@ def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: P
 
 
 def test_trackers_begin_in_their_order_and_once(tmp_path: Path, events: list[Event]) -> None:
-    begun: list[str] = []
+    begun: list[tuple[str, int]] = []
 
-    def maker(name: str) -> Callable[[], trackers.Tracker]:
-        def make() -> trackers.Tracker:
-            begun.append(name)
+    def maker(name: str) -> Callable[[int], trackers.Tracker]:
+        def make(first: int) -> trackers.Tracker:
+            begun.append((name, first))
             raise OSError("no")
 
         return make
@@ -112,7 +122,7 @@ def test_trackers_begin_in_their_order_and_once(tmp_path: Path, events: list[Eve
     reporter = trackers.TrackedReporter(Listener(tmp_path), {name: maker(name) for name in ("tensorboard", "trackio")})
     for event in events:
         reporter.emit(event)
-    assert begun == ["tensorboard", "trackio"]
+    assert begun == [("tensorboard", 1), ("trackio", 1)]
 
 
 def test_a_tracker_that_cannot_be_started_is_named_and_the_training_goes_on(
