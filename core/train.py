@@ -134,7 +134,8 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
     run, trainer = reporter.directory, milestones.trainer
     ranked = _whole(run, reporter)
     best = ranked.best
-    assert best is not None
+    if best is None:
+        raise _nothing_whole(run, trainer.step)
     tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
                              "certificate is missing; continue the run to make it.")
     with stage(reporter, "certificate"):
@@ -163,6 +164,15 @@ def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
     if ranked.best in faults:
         reporter.emit(Warned(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is certified."))
     return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
+
+
+def _nothing_whole(run: Path, step: int) -> UserError:
+    """Every checkpoint that was measured is damaged: from which one the run could go on."""
+    whole = [step for step in checkpoint.steps(run) if records.damage(checkpoint.folder_of(run, step)) is None]
+    way = (f"continue the run: it goes on from the checkpoint of step {whole[-1]}, which was not measured and is whole"
+           if whole else "start a new run")
+    return UserError(f"All {step} steps of {run.name} are done, but every checkpoint of it that was measured is "
+                     "damaged: there is none to certify.", f"Put the files back if you have a copy, or {way}.")
 
 
 def _write_environment(run: Path, device: torch.device, computed_in: str) -> None:

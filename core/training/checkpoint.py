@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -35,7 +35,7 @@ from data.batches import Position
 
 FOLDER = kept.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
-_ASIDE, _DAMAGED = ".writing-", ".damaged-"
+_ASIDE, _DAMAGED, _REPLACED = ".writing-", ".damaged-", ".replaced-"
 _BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples
 
 
@@ -53,6 +53,8 @@ class TrainerState:
     content: str = ""  # fingerprint of the clips as the model sees them
     patience: Patience = Patience()
     processes: int = 1  # that shared the steps
+    decays: Mapping[str, float] = field(default_factory=dict)  # of the parameter groups, by name
+    precision: str = ""  # that its steps were computed in
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -61,9 +63,17 @@ def folder_of(run: Path, step: int) -> Path:
 
 
 def clean(run: Path) -> None:
-    """Remove what a killed writer left."""
+    """Remove what a killed writer left; a checkpoint that it was about to replace is there again."""
+    _put_back(run)
     for leftover in (run / FOLDER).glob(f"{_ASIDE}*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _put_back(run: Path) -> None:
+    """Let a checkpoint that was to be replaced stand again, unless the new one does."""
+    for replaced in (run / FOLDER).glob(f"{_REPLACED}*"):
+        target = replaced.with_name(replaced.name.removeprefix(_REPLACED))
+        shutil.rmtree(replaced) if target.exists() else replaced.rename(target)
 
 
 def last_whole(run: Path, tell: Callable[[str], None]) -> int | None:
@@ -115,12 +125,17 @@ def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainO
         _write_text(aside / records.CONFIG, yaml.safe_dump(config))
         records.write(aside / records.CHECKPOINT, replace(record, files=records.hash_files(aside)))
         _flush(aside)
-        shutil.rmtree(target, ignore_errors=True)  # only a damaged one of the same step can be there
+        replaced = target.with_name(f"{_REPLACED}{target.name}")
+        if target.exists():  # a step that is measured again, where the run was killed before it could be ranked
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
         aside.rename(target)
         _flush_folder(target.parent)
-        shutil.rmtree(target.with_name(f"{_DAMAGED}{target.name}"), ignore_errors=True)
+        for older in (replaced, target.with_name(f"{_DAMAGED}{target.name}")):
+            shutil.rmtree(older, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
+        _put_back(run)
         raise _unsaved(run, voice, state, error) from error
     return target
 
@@ -133,7 +148,8 @@ def load_state(run: Path, step: int) -> TrainerState:
                         Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
-                        Patience(**numbers.get("patience", {})), processes(run, step))
+                        Patience(**numbers.get("patience", {})), processes(run, step), numbers.get("decays", {}),
+                        str(numbers.get("precision", "")))
 
 
 def processes(run: Path, step: int) -> int:
@@ -194,7 +210,7 @@ def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
             "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
             "content": state.content, "patience": asdict(state.patience), "processes": state.processes,
-            **asdict(state.setting)}
+            "decays": dict(state.decays), "precision": state.precision, **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

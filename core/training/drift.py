@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from config.errors import UserError
@@ -17,11 +18,12 @@ def told(before: Mapping[str, float], now: Mapping[str, float], options: TrainOp
     Losses in nats a code by language, at step 0 and now. Empty when all is within the bound.
     """
     rises = {language: now[language] - before[language] for language in before if language in now}
-    if not rises or max(rises.values()) <= options.drift_bound:
+    past = {language: rise if rise > options.drift_bound else math.inf for language, rise in rises.items()
+            if not rise <= options.drift_bound}  # no number is past every bound
+    if not past:
         return ""
-    worst = ", ".join(f"{language} {before[language]:.3f} to {now[language]:.3f} ({rise:+.3f})"
-                      for language, rise in sorted(rises.items(), key=lambda item: -item[1])
-                      if rise > options.drift_bound)
+    worst = ", ".join(f"{language} {before[language]:.3f} to {now[language]:.3f} ({rises[language]:+.3f})"
+                      for language in sorted(past, key=lambda language: (-past[language], language)))
     said = (f"At step {step} the base languages are predicted worse than before the training, by more than "
             f"{options.drift_bound:g} nats a code: {worst}.")
     if options.drift_action == "stop":

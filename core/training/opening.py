@@ -55,7 +55,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
-    patience = Patience() if state is None else _go_on(trainer, run, state)
+    patience = Patience() if state is None else _go_on(trainer, run, state, reporter)
     if company:
         if company.rank == 0:
             company.agree((run.name, options.model_dump(mode="json")))
@@ -106,10 +106,12 @@ def _is_to_choose(options: TrainOptions, state: TrainerState, run: Path) -> bool
     return not ended and not state.patience.after(state.step, known[state.step]).exhausted(options.patience)
 
 
-def _go_on(trainer: Trainer, run: Path, state: TrainerState) -> Patience:
+def _go_on(trainer: Trainer, run: Path, state: TrainerState, reporter: Reporter) -> Patience:
     """Stand where the checkpoint of `state` was taken, also in the ranking; the patience that was left then."""
     resuming.check_data(run, trainer.options, state, trainer.data)
     trainer.restore(state)
+    if said := resuming.rounded_otherwise(state, trainer.precision):
+        reporter.emit(Warned(said))
     if (ranked := ranking.read(run)) != ranked.up_to(state.step):
         ranking.write(run, ranked.up_to(state.step))
     return state.patience

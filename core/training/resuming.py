@@ -21,6 +21,7 @@ from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.training import checkpoint, scopes
 from core.training.checkpoint import TrainerState
 from core.training.training_data import TrainingData
+from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 
@@ -123,6 +124,15 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
             f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
             "Prepare it again with the model that it was prepared with, then continue; or start a new run on its "
             f"weights: {_adopting(run, state.step)}.")
+
+
+def rounded_otherwise(state: TrainerState, precision: Precision) -> str:
+    """What to say where `auto` chose another precision than on the machine that the run began on; else nothing."""
+    if state.precision in ("", precision.name):
+        return ""
+    return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
+            f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To go on as "
+            f"it began, continue it on a machine that computes in {state.precision}.")
 
 
 def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:

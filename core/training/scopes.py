@@ -2,13 +2,14 @@
 
 Rows are not decayed, or the letters that a clip does not have would fade. Tensors of the
 base are not decayed either: zero is not where they came from; `l2_sp` and `ewc` pull them
-back to where they were (`core.training.anchors`).
+back to where they were (`core.training.anchors`). Nor are DoRA's magnitudes, which begin at
+the norms of the base's own weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -18,7 +19,8 @@ from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import is_of_base, new_rows
 from models.base import SpeechModel
 
-ROWS, ADAPTERS, EMBEDDINGS, HEADS = "rows", "adapters", "embeddings", "heads"
+ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"
+_FACTORS = (".lora_A.", ".lora_B.", ".lora_E")  # that are about zero when they begin
 PARTS = (EMBEDDINGS, "layers", HEADS)  # of the base
 _CHANGED: Mapping[str, tuple[str, ...]] = {"everything": PARTS, "layers": PARTS[1:], "heads": PARTS[2:]}
 
@@ -84,8 +86,11 @@ def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
 def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[Group]:
     """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
     made = [Group(ROWS, found.rows, options.row_rate)]
-    if found.adapters:
-        made.append(Group(ADAPTERS, found.adapters, options.adapter_rate, options.weight_decay))
+    factors = {name: value for name, value in found.adapters.items() if any(mark in name for mark in _FACTORS)}
+    if factors:
+        made.append(Group(ADAPTERS, factors, options.adapter_rate, options.weight_decay))
+    if others := {name: value for name, value in found.adapters.items() if name not in factors}:
+        made.append(Group(MAGNITUDES, others, options.adapter_rate))
     places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in found.base.items():
         part, depth = model.place(name)
@@ -97,9 +102,23 @@ def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list
     return made
 
 
+def decayed_as(saved: Mapping[str, float], made: Sequence[Group], optimizer: torch.optim.Optimizer) -> list[Group]:
+    """The groups, decayed as in the run that goes on: by name in `saved`, which is empty in checkpoints of before.
+
+    They were made when all of the adapters was decayed.
+    """
+    own = {group.name: group.decay for group in made}
+    own |= saved or {MAGNITUDES: own.get(ADAPTERS, 0.0)}
+    found = [replace(group, decay=own[group.name]) for group in made]
+    for group, held in zip(found, optimizer.param_groups, strict=True):
+        held["weight_decay"] = group.decay
+    return found
+
+
 def rates(made: Sequence[Group], optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
-    now = [(group.name, float(held["lr"])) for group, held in zip(made, optimizer.param_groups, strict=True)]
+    now = [(group.name, float(held["lr"])) for group, held in zip(made, optimizer.param_groups, strict=True)
+           if group.name != MAGNITUDES]  # theirs is that of the adapters
     layers = [rate for name, rate in now if name.startswith("layer")]
     found = {name: rate for name, rate in now if not name.startswith("layer")}
     if layers:

@@ -170,8 +170,7 @@ class Trainer:
         times = 0
         while True:
             drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
-            count = sum(len(batch.samples) for batch in drawn)
-            seeds = self._random.seeds(count)
+            seeds = self._random.seeds(sum(len(batch.samples) for batch in drawn))
             randomness, self._scale_before = self._random.state(), {}
             try:
                 with self._learning():
@@ -212,8 +211,7 @@ class Trainer:
         """Everything the next step depends on, beside the rows and adapters themselves."""
         if self.company and self.company.rank == 0:
             self.company.tell(STATE)
-        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names)
-        tensors |= self._random.state()
+        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | self._random.state()
         if self.company:
             tensors |= self.company.gathered(self._random.state())
         tensors["skipped"] = torch.tensor(self.skipped)
@@ -227,12 +225,14 @@ class Trainer:
         tensors = sharding.whole(tensors, keep=self.company is None or self.company.rank == 0)
         setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
-                            processes=self.company.size if self.company else 1)
+                            processes=self.company.size if self.company else 1, precision=self.precision.name,
+                            decays={group.name: group.decay for group in self.groups})
 
     def restore(self, state: TrainerState) -> None:
         """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""
         self.step, self.seconds = state.step, state.seconds
         checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
+        self.groups = scopes.decayed_as(state.decays, self.groups, self.optimizer)
         self.skipped = int(state.tensors["skipped"]) if "skipped" in state.tensors else 0
         self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
                             if name.startswith(_BASE_LOSS)}

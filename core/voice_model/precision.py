@@ -45,8 +45,13 @@ class Precision:
         """Scales the loss in float16, and does nothing otherwise."""
         return GradScaler(self.device, enabled=self.dtype is torch.float16)
 
+    @property
+    def name(self) -> str:
+        """Of the type."""
+        return _NAMES[self.dtype]
+
     def __str__(self) -> str:
-        return f"{_NAMES[self.dtype]} ({self.reason})"
+        return f"{self.name} ({self.reason})"
 
 
 def decide(asked: str, device: torch.device) -> Precision:

@@ -235,3 +235,6 @@ def test_drift_past_the_bound_is_told_or_stops() -> None:
         drift.told(before, {"en": 2.3}, train_options(scope="full", drift_bound=0.2, drift_action="stop"), 7)
     assert "run:ID@STEP" in caught.value.hint
     assert drift.told({}, {"en": 9.0}, warning, 7) == ""
+    broken = drift.told(before, {"en": 2.3, "fr": float("nan")}, warning, 7)
+    assert "nats a code: fr 2.500 to nan (+nan), en 2.000 to 2.300 (+0.300)." in broken
+    assert "en 2.000 to nan" in drift.told(before, {"en": float("nan"), "fr": 2.5}, warning, 7)

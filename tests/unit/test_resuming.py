@@ -20,8 +20,9 @@ from core import extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
 from core.library import records
-from core.training import adopt, checkpoint, opening, resuming, validation
+from core.training import adopt, checkpoint, opening, ranking, resuming, validation
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
+from core.voice_model.precision import Precision
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalise
@@ -121,11 +122,11 @@ def test_features_that_changed_are_refused(world: Workspace) -> None:
         resumed(world)
 
 
-def shared_by(world: Workspace, processes: int) -> Path:
-    """Let the run's checkpoint be one that so many processes made; its folder."""
+def shared_by(world: Workspace, processes: int, **others: object) -> Path:
+    """Let the run's checkpoint be one that so many processes made, with other numbers; its folder."""
     folder = checkpoint.folder_of(world.runs / "one", 2)
     numbers = folder / "training.json"
-    numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "processes": processes}))
+    numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "processes": processes, **others}))
     there = records.read(folder / records.CHECKPOINT, records.CheckpointRecord)
     records.write(folder / records.CHECKPOINT,
                   replace(there, files=records.hash_files(folder, (records.CHECKPOINT,))))
@@ -175,6 +176,57 @@ def test_how_many_processes_there_were_is_saved_and_an_older_file_tells_by_their
     assert saved.pop("processes") == 3
     numbers.write_text(json.dumps(saved))
     assert checkpoint.processes(run, 0) == 3
+
+
+def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = world.runs / "one"
+    folder, rename = checkpoint.folder_of(run, 2), Path.rename
+    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+
+    def broken(path: Path, target: Path) -> Path:
+        if path.name == ".writing-step-000002":
+            raise OSError(5, "made up")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    with pytest.raises(UserError, match=r"could not be saved in .*The checkpoint of step 2 is intact"):
+        milestones.save()
+    monkeypatch.undo()
+    assert records.damage(folder) is None
+    folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
+    checkpoint.clean(run)
+    assert records.damage(folder) is None
+    milestones.save()
+    assert records.damage(folder) is None
+    assert not list(folder.parent.glob(".*step*"))
+
+
+@pytest.mark.parametrize(("damaged", "way"), [
+    ((2,), "or start a new run."), ((4,), "or continue the run: it goes on from the checkpoint of step 2, which")])
+def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
+        world: Workspace, damaged: tuple[int, ...], way: str) -> None:
+    run = world.runs / "one"
+    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+    if 4 in damaged:
+        shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
+    ranking.write(run, ranking.Ranking("loss").with_value(damaged[0], 1.0))
+    (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
+    with pytest.raises(UserError, match="every checkpoint of it that was measured is damaged") as caught:
+        train._finish(milestones, world, Listener(run))
+    assert way in caught.value.hint
+
+
+def test_another_precision_of_auto_is_said(world: Workspace) -> None:
+    state = checkpoint.load_state(world.runs / "one", 2)
+    now = Precision("cuda", torch.float16, "compute capability 7.5")
+    assert state.precision == "float32"
+    assert resuming.rounded_otherwise(state, Precision("cpu", torch.float32, "asked for")) == ""
+    assert resuming.rounded_otherwise(replace(state, precision=""), now) == ""  # a checkpoint of before it was saved
+    said = resuming.rounded_otherwise(state, now)
+    assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
+    shared_by(world, 1, precision="bfloat16")
+    (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:

@@ -1,0 +1,58 @@
+"""What weight decay draws to zero: what began there, and nothing else; a run that goes on keeps its own groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.training import scopes
+from core.training.trainer import Trainer
+from core.workspace import Workspace
+from tests.unit.test_optimization import made
+from tests.worlds import extended_world
+
+DECAYED = {"weight_decay": 0.5, "adapter_rate": 0.1, "warmup": 0}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return extended_world(tmp_path_factory.mktemp("world"))
+
+
+def moved_by_decay_alone(trainer: Trainer) -> set[str]:
+    """The kinds of adapters' tensors that a step without gradients moves; rows never are."""
+    before = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
+    for value in trainer.trained.named.values():
+        value.grad = torch.zeros_like(value)
+    trainer.optimizer.step()
+    moved = {name for name, value in trainer.trained.named.items() if not torch.equal(value, before[name])}
+    assert moved <= set(trainer.trained.adapters)
+    return {name.partition(".lora_")[2].partition(".")[0] for name in moved}
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
+def test_of_adapters_the_factors_alone_are_decayed(world: Workspace, kind: str) -> None:
+    trainer = made(world, adapter=kind, **DECAYED)
+    magnitudes = [name for name in trainer.trained.adapters if "magnitude" in name]
+    assert bool(magnitudes) == (kind == "dora")
+    with torch.no_grad():
+        for value in trainer.trained.adapters.values():
+            value += 1.0
+    assert moved_by_decay_alone(trainer) == {"A", "B"} | ({"E"} if kind == "adalora" else set())
+    assert list(scopes.rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]
+
+
+def test_a_run_of_before_decays_its_magnitudes_as_it_began(world: Workspace, tmp_path: Path) -> None:
+    state = made(world, adapter="dora", **DECAYED).state()
+    assert state.decays == {"rows": 0.0, "adapters": 0.5, "magnitudes": 0.0}
+    older, now = made(world, adapter="dora", **DECAYED), made(world, adapter="dora", **DECAYED)
+    older.restore(replace(state, decays={}))
+    now.restore(state)
+    assert "magnitude_vector" in moved_by_decay_alone(older)
+    assert "magnitude_vector" not in moved_by_decay_alone(now)
+    assert older.state().decays["magnitudes"] == 0.5  # and so it stays in the checkpoints to come
+    assert any(line.startswith("magnitudes") and line.endswith("weight decay 0.5")
+               for line in scopes.table(older.groups))
