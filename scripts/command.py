@@ -93,19 +93,19 @@ def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_jso
     code = worker.run(job, jobs.claim(job, resuming=resuming), listener=console.show)
     console.end_line()
     state = jobs.state(job)
-    if worth_continuing(state, resumable):
+    if worth_continuing(state):
         console.say(f"To continue it: {continuing(job, resumable)}")
     if as_json:
         console.say(json_line(state))
     return code
 
 
-def worth_continuing(state: JobState, resumable: bool) -> bool:
+def worth_continuing(state: JobState) -> bool:
     """Whether the job may come further as it was asked for: not so where the person must ask otherwise (a taken name).
 
-    Hints at what can be mended around it say "continue". A run with a script that takes `--resume` keeps its name.
+    Hints at what can be mended around it say "continue". A training always may: it has steps and a name of its own.
     """
-    refused = state.status == "failed" and not state.traceback and not resumable
+    refused = state.status == "failed" and not state.traceback and state.verb != "train"
     return state.resumable and not (refused and "continue" not in f"{state.message} {state.hint}".lower())
 
 

@@ -172,20 +172,22 @@ def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(wor
     assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
 
 
+@pytest.mark.parametrize("verb", ["prepare", "transcribe"])  # the second has a script that takes --resume
 @pytest.mark.parametrize(("fault", "offered"), [
     (UserError("There already is another dataset named 'mine'.", "Choose another dataset name."), False),
     (UserError("The network is gone.", "What has come is kept: continue the job when it is back."), True),
     (ZeroDivisionError("division by zero"), True),
 ])
 def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continued(
-        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Exception,
-        offered: bool):
+        workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str,
+        fault: Exception, offered: bool):
     def refuse(*_asked: object) -> dict[str, str]:
         raise fault
 
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
     monkeypatch.setattr(asked, "check", lambda *_asked: ())
-    assert command.main("prepare", ["--workspace", str(workspace.path), "--device", "cpu"]) == 1
+    where = ["--workspace", str(workspace.path), "--device", "cpu"]
+    assert command.main(verb, where, resumable=verb == "transcribe") == 1
     assert ("To continue it: " in capsys.readouterr().out) is offered
 
 
