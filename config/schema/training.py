@@ -42,7 +42,7 @@ class TrainOptions(Options):
     accumulation: int = Field(1, ge=1, le=256, title="Accumulation", description="Forward passes in one step.", json_schema_extra=_OPTIMIZER)
     row_rate: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new rows.", json_schema_extra=_OPTIMIZER)
     adapter_rate: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.", json_schema_extra=_OPTIMIZER)
-    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows and what came with the base are not decayed.", json_schema_extra=_OPTIMIZER)
+    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled decay of the adapters; new rows, the magnitudes of DoRA and what came with the base are not decayed.", json_schema_extra=_OPTIMIZER)
     full_changes: FullChanges = Field("everything", title="Changed in full", description="What of the base scope `full` trains beside the new rows; the old rows never. `everything`; `layers`: the layers and the heads; `heads`: the last norm and the speech head; `adapters`: no tensor of the base, but adapters that act on every language.", json_schema_extra=_PROTECTION)
     layer_rate: float = Field(5e-5, gt=0.0, le=1.0, title="Learning rate, layers", description="Peak learning rate of the base's layers and embeddings; scope `full` only.", json_schema_extra=_PROTECTION)
     head_rate: float = Field(1e-4, gt=0.0, le=1.0, title="Learning rate, heads", description="Peak learning rate of the base's last norm and speech head; scope `full` only.", json_schema_extra=_PROTECTION)
