@@ -179,7 +179,13 @@ def _open_other(family: Family, path: Path) -> WeightsFile:
     if path.is_dir():
         with suppress(UserError):
             return family.open_weights(family.language_model_file(path))
-    return family.open_weights(path)
+    try:
+        return family.open_weights(path)
+    except UserError as error:
+        if "cut off" not in error.hint:
+            raise
+        raise UserError(error.message, "It was probably cut off while it was saved or copied. Copy it again, or take "
+                        "an earlier checkpoint of the same training.") from error
 
 
 def _tokenizer(case: Case, options: DoctorOptions) -> TokenizerFit | None:

@@ -43,10 +43,10 @@ def build(page: Page) -> None:
             _lay_out_question(page)
         with gr.Column(scale=3, min_width=300):
             verdict = gr.HTML(elem_id="diagnosis")
-            page.live.panel(verdict, lambda view: _answer(_newest(view)), "doctor")
+            page.live.panel(verdict, lambda view: _answer(_newest(view), examined(_newest(view), view.jobs)), "doctor")
             _lay_out_restoring(page)
     details = gr.HTML(elem_id="diagnosis-details")
-    page.live.panel(details, lambda view: _details(_newest(view)), "doctor")
+    page.live.panel(details, lambda view: _details(examined(_newest(view), view.jobs)), "doctor")
 
 
 def _lay_out_question(page: Page) -> None:
@@ -99,10 +99,12 @@ def _lay_out_restoring(page: Page) -> None:
             language = gr.Textbox("", label=fields["language"].title, max_lines=1, min_width=150,
                                   info="Its code, such as am.", elem_id="restore-language")
             tokenizer = gr.Textbox("", label=fields["tokenizer"].title, max_lines=1, min_width=150,
-                                   info="Nothing takes the one that was examined.", elem_id="restore-tokenizer")
+                                   info="Needed where none was examined; empty takes the one that was.",
+                                   elem_id="restore-tokenizer")
         button = gr.Button("Restore", variant="primary", size="lg", elem_id="restore")
         notice = gr.HTML(elem_classes="notices")
-    page.live.panel(offer, lambda view: gr.update(visible=_can_restore(_newest(view))), "doctor")
+    page.live.panel(offer, lambda view: gr.update(visible=_can_restore(
+        _newest(view), examined(_newest(view), view.jobs))), "doctor")
     page.on(button.click, lambda *values: _restore(page, *values), [name, language, tokenizer], [notice])
 
 
@@ -117,8 +119,17 @@ def diagnosis_of(state: JobState | None) -> Diagnosis | None:
     return read(state.job.directory)
 
 
-def _can_restore(state: JobState | None) -> bool:
-    found = diagnosis_of(state)
+def examined(state: JobState | None, states: Sequence[JobState]) -> JobState | None:
+    """The examination to show beside `state`: its own, or the one before where restoring ended before it looked."""
+    if state is None or not state.job.settings.get("restore") or diagnosis_of(state):
+        return state
+    before = [one for one in states if one.verb == "doctor" and one.job.created < state.job.created
+              and one.job.settings.get("checkpoint") == state.job.settings.get("checkpoint") and diagnosis_of(one)]
+    return max(before, key=lambda one: one.job.created, default=state)
+
+
+def _can_restore(state: JobState | None, looked: JobState | None) -> bool:
+    found = diagnosis_of(looked)
     restored = state is not None and state.result is not None and "ref" in state.result
     return found is not None and found.verdict.restorable and not restored and state is not None and not state.alive
 
@@ -126,7 +137,7 @@ def _can_restore(state: JobState | None) -> bool:
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
     """Examine the same again, and restore."""
     states = [state for state in page.live.board.states() if state.verb == "doctor"]
-    state = max(states, key=lambda one: one.job.created, default=None)
+    state = examined(max(states, key=lambda one: one.job.created, default=None), states)
     found = diagnosis_of(state)
     if state is None or found is None:
         raise UserError("Nothing was examined yet.", "Examine a checkpoint first.")
@@ -134,16 +145,19 @@ def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[o
     if not (tokenizer.strip() or known) or not language.strip():
         raise UserError("The language of the new rows and their tokenizer must be known.",
                         "Give the language's code, and the tokenizer's file where it was not examined.")
+    if found.base not in page.workspace.list_models():
+        raise UserError(f"{found.base} is not in the workspace, and the restored model needs all of its files.",
+                        "Get it first (on Model), examine the checkpoint with its name as the base, then restore.")
     options = parse(DoctorOptions, {**state.job.settings, "restore": name, "language": language.strip(),
                                     "tokenizer": tokenizer.strip() or known, "measure": False})
     return [page.begun(page.start("doctor", options))]
 
 
-def _answer(state: JobState | None) -> Html:
+def _answer(state: JobState | None, looked: JobState | None) -> Html:
     """How it goes, then the verdict."""
     if state is None:
         return present.empty("The verdict appears here: what moved, tensor by tensor, the worst first.")
-    found = diagnosis_of(state)
+    found = diagnosis_of(looked)
     card = present.job_card(state)
     if found is None:
         return card
@@ -159,7 +173,8 @@ def _restored(result: Mapping[str, object] | None) -> Html:
     if not result or "ref" not in result:
         return NOTHING
     return present.notice(f"Restored as {result['ref']}, with {result['new_rows']} new rows behind the "
-                          f"{result['old_rows']} of the base. Hear it on Listen; its proof is on Certificate.", "good")
+                          f"{result['old_rows']} of the base. Hear it on Listen; its proof is on Certificate. "
+                          "What was found below is of the checkpoint, which stays as it is.", "good")
 
 
 def verdict_view(found: Diagnosis) -> Html:

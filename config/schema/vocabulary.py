@@ -25,7 +25,7 @@ class DoctorOptions(Options):
     part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` examines a checkpoint from elsewhere; without a word the machine is examined.", json_schema_extra={"positional": True})
     base: Place = Field("", title="Base", description="The model it was made from: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
     checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The finetune: a .safetensors or .pt file (of tensors alone), or the folder of one.", json_schema_extra={"positional": True})
-    tokenizer: AbsolutePath = Field("", title="Its tokenizer", description="The tokenizer file (JSON) that it was trained with; nothing takes one that lies in the checkpoint's folder.")
+    tokenizer: AbsolutePath = Field("", title="Its tokenizer", description="The tokenizer file (JSON) that it was trained with; empty takes one that lies in the checkpoint's folder.")
     measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models where the base is in the workspace; takes as long as loading it and some seconds a language.")
     restore: NameOrNothing = Field("", title="Restore as", description="Where rows alone were damaged: write an export of this name with the base's rows and the new ones. Nothing that is there is changed.")
     language: LanguageOrNothing = Field("", title="New language", description="Code of the language that the new rows are for, such as `am`; needed to restore.")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
+from core.job.directory import NO_DEVICE, Job
+from core.job.state import JobState
 from core.proof import diagnosis
 from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
 from core.proof.verdict import base_languages, can_restore, judge, worst_first
@@ -63,6 +65,24 @@ def test_only_rows_alone_are_offered_to_be_restored() -> None:
     assert not can_restore(DAMAGED[:1], FIT)[0]  # nothing to keep
     assert not can_restore(DAMAGED, replace(FIT, moved_count=2))[0]
     assert can_restore(DAMAGED[1:], FIT) == (False, "")  # nothing is damaged
+
+
+def test_a_restoring_that_failed_at_once_leaves_the_verdict_to_be_seen(tmp_path: Path) -> None:
+    def examined(name: str, checkpoint: str, created: float, **more: str) -> JobState:
+        (tmp_path / name).mkdir()
+        job = Job(tmp_path / name, "doctor", NO_DEVICE, (), created, {"checkpoint": checkpoint, **more})
+        return JobState(job, "failed" if more else "finished")
+
+    first, other = examined("first", "/a.pt", 1.0), examined("other", "/b.pt", 2.0)
+    failed = examined("failed", "/a.pt", 3.0, restore="mended")
+    for one in (first, other):
+        diagnosis.write(one.job.directory, made(DAMAGED, FIT))
+    assert doctor.examined(failed, [first, other, failed]) is first
+    assert doctor.examined(other, [first, other, failed]) is other
+    assert doctor.examined(None, []) is None
+    assert doctor.examined(failed, [failed]) is failed
+    alone = examined("alone", "/a.pt", 4.0)
+    assert doctor.examined(alone, [first, alone]) is alone  # another file may lie there by now
 
 
 def test_a_tensor_that_nobody_reads_decides_nothing() -> None:

@@ -401,8 +401,9 @@ def test_a_file_that_was_cut_off_is_refused_with_its_size(
 ) -> None:
     path = damaged.save(tmp_path / name, healthy)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=f"{path.stat().st_size} bytes"):
+    with pytest.raises(UserError, match=f"{path.stat().st_size} bytes") as caught:
         doctor(path)
+    assert "Copy it again" in caught.value.hint  # it is a person's own, and never to be deleted
 
 
 def test_adapters_alone_are_refused_as_what_they_are(doctor: Doctor) -> None:
