@@ -41,8 +41,8 @@ from config.schema.vocabulary import DoctorOptions, DownloadOptions, ExtendOptio
 
 __all__ = [
     "AS_IS", "AdapterKind", "AlignOptions", "ClipOptions", "CompareOptions", "DoctorOptions", "DownloadOptions",
-    "ExportOptions", "ExtendOptions", "GROUPS", "Initialisation", "LabOptions", "LanguageCode", "Name",
-    "NO_RULES", "NameOrNothing", "Options", "PreflightOptions", "PrepareOptions", "PushOptions", "ReviseOptions", "SCOPES",
+    "ExportOptions", "ExtendOptions", "GROUPS", "Initialisation", "LabOptions", "LanguageCode", "Name", "NO_RULES",
+    "NameOrNothing", "Options", "PreflightOptions", "PrepareOptions", "PushOptions", "ReviseOptions", "SCOPES",
     "SamplingOptions", "Scope", "SegmentOptions", "SoundOptions", "SpeakingPrecision", "SynthesizeOptions",
     "TokenizerOptions", "TrainOptions", "TranscribeOptions", "VERBS",
 ]
