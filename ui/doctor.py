@@ -213,13 +213,15 @@ def _plot(findings: Sequence[Finding]) -> Html:
 
 def _table(findings: Sequence[Finding]) -> Html:
     """Those that changed, then in a fold those that did not."""
-    changed = [one for one in findings if one.state != "equal"]
-    equal = [one for one in findings if one.state == "equal"]
+    changed = [one for one in findings if one.state not in ("equal", "rounded")]
+    rounded, equal = ([one for one in findings if one.state == state] for state in ("rounded", "equal"))
     shown, rest = changed[:_SHOWN], changed[_SHOWN:]
     return join((
         element("h3", "Tensors, the worst first"),
         _sheet(shown) if shown else paragraph("No tensor changed.", class_="small"),
         element("details", element("summary", f"{len(rest)} more that changed"), _sheet(rest)) if rest else NOTHING,
+        element("details", element("summary", f"{len(rounded)} that are equal but for rounding"), _sheet(rounded))
+        if rounded else NOTHING,
         element("details", element("summary", f"{len(equal)} that are equal to the bit"), _sheet(equal))
         if equal else NOTHING,
     ))

@@ -51,6 +51,12 @@ def test_the_page_says_the_verdict_and_the_worst_first() -> None:
     assert "How far each layer moved" not in shown
 
 
+def test_what_was_rounded_is_not_called_changed() -> None:
+    shown = doctor.details_view(made(tuple(replace(one, state="rounded") for one in DAMAGED if one.state == "equal")))
+    assert "4 that are equal but for rounding" in shown
+    assert "No tensor changed." in shown
+
+
 def test_layers_that_moved_are_drawn() -> None:
     moved = tuple(replace(one, state="trained", change=0.01 * place) for place, one in enumerate(DAMAGED, 1))
     shown = doctor.details_view(made(moved))
