@@ -45,11 +45,12 @@ check: $(INSTALLED_DEV)
 	$(RUFF)
 	$(MYPY)
 
-# A thread and a process a core: two processes with two threads each slow one another down many times over. The browser
-# tests measure how fast the page answers, so they have the machine to themselves.
+# A thread and a process a core: two processes with two threads each slow one another down many times over. A test that
+# measures how fast the page answers has the machine to itself.
 test: check
 	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
-	$(PY) -m pytest -m "browser and not slow"
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "browser and not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
+	$(PY) -m pytest -m "undisturbed and not slow"
 
 test-all: test
 	$(PY) -m pytest -m slow

@@ -20,7 +20,7 @@ from tests.browser.conftest import NARROW, Take, open_tab, wait_until
 from tests.serving import served
 from ui.start import chain_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.undisturbed]
 CHAIN_S = 900.0
 ANSWER_MS = 300.0
 

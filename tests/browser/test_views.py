@@ -273,6 +273,7 @@ def test_what_was_asked_for_blind_stays_so_after_a_reload(scene: Scene, open_pag
     assert votes.read(file) == []
 
 
+@pytest.mark.undisturbed
 def test_the_page_answers_quickly(scene: Scene, open_page: Visit) -> None:
     """The time from asking to the whole answer, over refreshes of the busiest tab."""
     page = open_page(scene.app.url + "?tab=train")
