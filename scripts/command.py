@@ -103,10 +103,13 @@ def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_jso
 def worth_continuing(state: JobState) -> bool:
     """Whether the job may come further as it was asked for: not so where the person must ask otherwise (a taken name).
 
-    Hints at what can be mended around it say "continue". A training always may: it has steps and a name of its own.
+    Hints at what can be mended around it say "continue"; one that holds the command itself needs no other. A training
+    always may: it has steps and a name of its own.
     """
     refused = state.status == "failed" and not state.traceback and state.verb != "train"
-    return state.resumable and not (refused and "continue" not in f"{state.message} {state.hint}".lower())
+    told_already = "--resume" in state.hint
+    return state.resumable and not told_already and not (
+        refused and "continue" not in f"{state.message} {state.hint}".lower())
 
 
 def continuing(job: Job, resumable: bool) -> str:
