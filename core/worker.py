@@ -34,6 +34,7 @@ from core.job.locks import FileLock
 from core.job.queueing import NotBegun, wait_for_turn
 from core.job.reporter import JournalReporter, Reporter, StopRequested
 from core.speech import resident
+from core.training.watching import ALONE
 from core.workspace import Workspace
 
 Verb = Callable[[Any, Workspace, Reporter], Result]
@@ -223,8 +224,8 @@ def _tries(job: Job) -> int:
 def _crashed(job: Job) -> bool:
     """Whether the job ended by what nobody foresaw; what a person must mend would only be refused again."""
     state = jobs.JobReader(job).state(worker_alive=True)
-    return not job.stop_file.exists() and (state.status == "crashed" or (state.status == "failed"
-                                                                         and bool(state.traceback)))
+    unforeseen = state.status == "failed" and (bool(state.traceback) or state.exit_code == ALONE)
+    return not job.stop_file.exists() and (state.status == "crashed" or unforeseen)
 
 
 def _in_a_child(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None, by_resident: Sequence[str] | None,
@@ -266,6 +267,9 @@ def _death(code: int | None) -> Failed:
         number = signal.Signals(-code)
         message = f"The worker was killed by signal {-code} ({number.name})."
         return Failed(message, _SIGNAL_HINT.get(number, _CRASH_HINT), exit_code=code)
+    if code == ALONE:
+        return Failed("Another process of this training ended, and the worker was left waiting for it.", _CRASH_HINT,
+                      exit_code=code)
     message = f"The worker ended with exit code {code} before it could say why."
     return Failed(message, _CRASH_HINT, exit_code=code)
 

@@ -7,6 +7,7 @@ and the first ten minutes, and lies in the cache, from which the oldest go.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from contextlib import suppress
 from hashlib import sha256
@@ -23,7 +24,7 @@ TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg
 DECODED = (".aiff", ".aif", ".au", ".caf", ".w64")
 """Endings of sound that hardly any browser plays."""
 LONGEST_S = 600
-KEPT = 50  # decoded recordings
+MOST_BYTES = 1 << 30  # of decoded recordings
 _BLOCK = 1 << 18  # frames
 
 
@@ -41,6 +42,10 @@ def playable(workspace: Workspace, path: Path) -> Path:
         try:
             _decode(path, aside)
             aside.replace(made)
+        except OSError as error:
+            free = shutil.disk_usage(home).free / 1e6
+            raise UserError(f"{path.name} could not be decoded to be heard: {error.strerror}, {free:.0f} MB free.",
+                            "Free space on the disk, then play it again.") from error
         finally:
             aside.unlink(missing_ok=True)
         _clear(home)
@@ -67,6 +72,10 @@ def _clear(home: Path) -> None:
     with os.scandir(home) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                there.append((entry.stat().st_mtime_ns, entry.path))
-    for _, path in sorted(there)[:-KEPT]:
-        Path(path).unlink(missing_ok=True)
+                about = entry.stat()
+                there.append((about.st_mtime_ns, about.st_size, entry.path))
+    kept = 0
+    for number, (_, size, path) in enumerate(sorted(there, reverse=True)):
+        kept += size
+        if number and kept > MOST_BYTES:
+            Path(path).unlink(missing_ok=True)

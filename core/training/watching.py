@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+ALONE = 70  # the exit code of a process that another left waiting
 _EVERY_S = 1.0
 _GRACE_S = 20.0
 
@@ -34,9 +35,9 @@ def _watch(others: Sequence[subprocess.Popen[bytes]], over: threading.Event, gra
     while not over.wait(_EVERY_S):
         codes = [code for process in others if (code := process.poll()) is not None]
         if codes and not over.wait(grace):
-            sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and the pass that it was "
-                             f"to share did not end within {grace:g} s. Continue goes on from the last checkpoint.\n")
+            sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and this one did not "
+                             f"notice within {grace:g} s.\n")
             sys.stderr.flush()
             for process in others:
                 process.kill()
-            os._exit(1)
+            os._exit(ALONE)

@@ -73,7 +73,7 @@ def test_a_decoded_clip_can_be_played_from_its_middle_and_is_decoded_once(worksp
 
 def test_what_is_decoded_for_the_ear_is_bounded(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playable, "LONGEST_S", 0.25)
-    monkeypatch.setattr(playable, "KEPT", 2)
+    monkeypatch.setattr(playable, "MOST_BYTES", 2 * (44 + RATE // 4 * 2))  # two WAV files of a quarter of a second
     for suffix in (".aiff", ".au", ".caf", ".w64"):
         made = playable.playable(workspace, put(workspace, suffix))
         assert soundfile.info(str(made)).duration == 0.25
@@ -87,3 +87,13 @@ def test_a_broken_clip_is_said_to_be_one(workspace: Workspace) -> None:
     assert given.status_code == 415
     assert "clip.aiff could not be read as audio" in given.text
     assert list((workspace.cache / "heard").iterdir()) == []
+
+
+def test_a_full_disk_is_said(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(playable, "_decode", full)
+    given = browser(workspace).get(media.url("datasets", "d", f"audio/{put(workspace, '.au').name}"))
+    assert given.status_code == 415
+    assert "No space left on device" in given.text

@@ -6,6 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from config.schema import TrainOptions
+from core import jobs, worker
+from core.job.directory import create
+from core.training.watching import ALONE
+from core.workspace import Workspace
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import subprocess, sys, threading
@@ -29,7 +35,7 @@ def outcome(others: list[str], grace: float, wait: float) -> subprocess.Complete
 
 def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
     found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=40)
-    assert found.returncode == 1
+    assert found.returncode == ALONE
     assert "ended (exit code 7)" in found.stderr
     assert "left" not in found.stdout
     # The standard output of the sleeping process is ours: `run` came back, so it is closed, and the process is gone.
@@ -45,3 +51,12 @@ def test_nobody_is_ended_while_all_live() -> None:
     found = outcome([SLEEPS], grace=0.0, wait=2.5)
     assert found.returncode == 0, found.stderr
     assert "left [None]" in found.stdout
+
+
+def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
+    job = create(Workspace.open(tmp_path), "train", TrainOptions())
+    worker._note_death(job, ALONE)
+    state = jobs.state(job)
+    assert state.status == "failed"
+    assert "Another process of this training ended" in state.message
+    assert worker._crashed(job)
