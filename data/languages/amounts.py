@@ -34,8 +34,9 @@ class Amounts(Saying):
         if self.rules.version == 1:
             return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?({sign}))")
         codes = one_of(name for name in self.rules.money.currencies if not name.isalpha() or name.isupper())
-        # After `2016 $20` the sign belongs to 20; after `100 birr 50 cents` the word belongs to 100.
-        return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?(?!{codes}\s?\d)({sign}))")
+        # In `2016 $20` and, after a year, `2012 ETB 500` it is of what follows; in `10 USD 20 EUR` it is not.
+        of_next = rf"(?!{codes}\d)(?!(?<=(?<!\d)(?:19|20)\d\d\s){codes}\s\d)"
+        return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?{of_next}({sign}))")
 
     def _money(self, match: re.Match[str]) -> str | None:
         before, amount, scale, amount_after, scale_after, after = match.groups()

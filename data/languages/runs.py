@@ -14,7 +14,10 @@ from data.languages.patterns import NEVER, one_of
 from data.languages.saying import LEADING_ZERO, Saying
 from data.languages.traced import Traced
 
-_TELEPHONE = re.compile(r"(?<![\w.,:/+-])(\+\d{1,3}|0\d{1,3})((?:[ \u00a0-]\d{2,7}){1,5})(?![\w-]|[.,:/]\d)")
+# One kind of separator throughout; neither a date nor the end of a number with spaces in it.
+_DATE_LIKE = r"\d{1,2}([ \u00a0-])\d{1,2}\1\d{4}(?!\d)"
+_TELEPHONE = re.compile(rf"(?<![\w.,:/+-])(?<!\d[ \u00a0])(?!{_DATE_LIKE})"
+                        r"(?:\+\d{1,3}|0\d{1,3})(?:([ \u00a0-])\d{2,7}(?:\2\d{2,7}){0,4})(?![\w-]|[.,:/]\d)")
 _DIGITS = range(9, 16)  # of a telephone number, with the code of its country (E.164 has at most 15)
 # One group after a plain space may be a number of its own; after a space that keeps a line together it is not.
 _SPACED = re.compile(r"(?<![\d.,:/+-])[1-9]\d{0,2}(?:(?:[\u00a0\u2009\u202f]\d{3})+|(?: \d{3}){2,})(?![\d:/-])")

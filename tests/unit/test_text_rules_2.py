@@ -26,6 +26,10 @@ def first(text: str) -> str:
     ("በ2012 ETB 500", "በሁለት ሺህ አስራ ሁለት አምስት መቶ ብር", "በሁለት ሺህ አስራ ሁለት ብር አምስት መቶ"),
     ("100 ብር 50 ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም"),
     ("20 $ ነው", "ሃያ ዶላር ነው", "ሃያ ዶላር ነው"),
+    ("500 ETB 600 ETB", "አምስት መቶ ብር ስድስት መቶ ብር", "አምስት መቶ ብር ስድስት መቶ ብር"),
+    ("10 USD 20 EUR", "አስር የአሜሪካ ዶላር ሃያ ዩሮ", "አስር የአሜሪካ ዶላር ሃያ ዩሮ"),
+    ("5 USD 3 ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው"),
+    ("100$ 50 ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው"),
 ])
 def test_a_sign_of_money_belongs_to_the_number_after_it(text: str, said: str, before: str) -> None:
     assert am(text) == said
@@ -36,6 +40,7 @@ def test_a_sign_of_money_belongs_to_the_number_after_it(text: str, said: str, be
     ("1 000 000 ብር", "አንድ ሚሊዮን ብር"), ("25\u00a0000 ሰዎች", "ሃያ አምስት ሺህ ሰዎች"), ("12\u202f500", "አስራ ሁለት ሺህ አምስት መቶ"),
     ("ክፍል 5 200 ተማሪዎች", "ክፍል አምስት ሁለት መቶ ተማሪዎች"),  # one group after a plain space is another number
     ("በ2016 500 ሰዎች", "በሁለት ሺህ አስራ ስድስት አምስት መቶ ሰዎች"),
+    ("1 000 000 000 ብር", "አንድ ቢሊዮን ብር"), ("2 000 012 500", "ሁለት ቢሊዮን አስራ ሁለት ሺህ አምስት መቶ"),
 ])
 def test_groups_of_three_digits_after_spaces_are_one_number(text: str, said: str) -> None:
     assert am(text) == said
@@ -45,6 +50,15 @@ def test_groups_of_three_digits_after_spaces_are_one_number(text: str, said: str
 def test_a_telephone_number_is_read_digit_by_digit(text: str) -> None:
     assert am(text) == "ዜሮ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት"
     assert am(f"+251 91 123 4567 እና {text}").startswith("ሁለት አምስት አንድ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት እና ዜሮ")
+
+
+@pytest.mark.parametrize("text", ["ቀን 09-12-2013 2500 ብር", "05-06-2012 12 ሰዓት", "02 03 2014 10 ሰዎች", "ክፍል 05 12"])
+def test_a_date_is_no_telephone_number(text: str) -> None:
+    assert am(text) == first(text)
+
+
+def test_a_telephone_number_ends_before_what_is_parted_otherwise() -> None:
+    assert am("0911-234567 100 ብር").endswith("ስድስት ሰባት አንድ መቶ ብር")
 
 
 @pytest.mark.parametrize(("text", "said"), [
