@@ -70,7 +70,7 @@ def _copy_pack(wanted: Family, workspace: Workspace, reporter: Reporter) -> Resu
     except OSError as error:
         raise UserError(
             f"{error.filename or target} could not be written: {error.strerror or error}.",
-            f"The model needs {total / 1e6:.0f} MB. Free some disk space, then download it again.",
+            f"The model needs {total / 1e6:.0f} MB. Free some disk space, then continue.",
         ) from error
     for fault in mended:
         reporter.emit(Warned(f"{fault} It was replaced."))

@@ -202,7 +202,7 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
     seen = f"{kept} tensors and {equal} samples equal to the bit"
     if not good:
-        raise UserError(f"The export does not reload as it was: {seen}.", "The disk may be failing; try again.")
+        raise UserError(f"The export does not reload as it was: {seen}.", "The disk may be failing: look at it, then continue.")
     wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
     check = Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
     return replace(proof, checks=(*proof.checks, check))
@@ -275,7 +275,7 @@ def _disk_explained(target: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         message = f"{target} could not be written: {error}."
-        raise UserError(message, "Free space on the disk, then export again.") from error
+        raise UserError(message, "Free space on the disk, then continue.") from error
 
 
 def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: Sequence[str]) -> Result:

@@ -119,7 +119,7 @@ class Hub:
             except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
                 raise UserError(
                     f"{self.host} answered something that is no list of files.",
-                    "Check HF_ENDPOINT, and whether this network asks for a login in the browser first.",
+                    "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then continue.",
                 ) from None
         files = {}
         for item in (info.siblings if isinstance(info, DatasetInfo | ModelInfo) else None) or ():
@@ -166,7 +166,7 @@ class Hub:
         except errors.OfflineModeIsEnabled:
             raise UserError(
                 f"{repository} cannot be asked for: HF_HUB_OFFLINE is set.",
-                f"Unset it, or give {self._by_hand}.",
+                f"Unset it, then continue; or give {self._by_hand}.",
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -202,7 +202,7 @@ class Hub:
             )
         if "Invalid credentials" in response.headers.get("X-Error-Message", "") and self.token:
             return UserError(f"{self.host} does not accept the token in HF_TOKEN ({status}).",
-                             f"It may be mistyped or expired: {make_token}.")
+                             f"It may be mistyped or expired: {make_token}. Then continue.")
         if isinstance(error, errors.RevisionNotFoundError):
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
@@ -215,7 +215,7 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         f"Try again later, or give {self._by_hand}.")
+                         f"Continue later, or give {self._by_hand}.")
 
 
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:

@@ -104,7 +104,7 @@ def ask(work: Callable[[], Answer], reporter: Reporter, patience: Patience, what
             return _apart(work, reporter, patience.stall_s)
         except Interrupted as fault:
             if failures == patience.listing_tries:
-                raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then try again; or give a folder "
+                raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then continue; or give a folder "
                                                "with the files (--folder PATH; on the page: Model).") from None
             until = time.monotonic() + patience.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
@@ -206,7 +206,7 @@ class Fetcher:
                 if attempt == 2:
                     raise UserError(
                         f"{self.hub.host} sends other bytes for {file.name} than its own list says: {fault}.",
-                        "Try again later or from another HF_ENDPOINT. The damaged file was thrown away, the others "
+                        "Continue later or from another HF_ENDPOINT. The damaged file was thrown away, the others "
                         "are kept.",
                     ) from None
                 self.meter.reporter.emit(Warned(f"{file.name} came damaged ({fault}); it is fetched once more."))
@@ -225,7 +225,7 @@ class Fetcher:
                     size += len(block)
                     if size > room:
                         raise UserError(f"{file.name} is larger than the {size_text(room)} that are free here.",
-                                        "Free space on the workspace's disk.")
+                                        "Free space on the workspace's disk, then continue.")
                     writing.write(block)
                     self.meter.add(len(block), file.name)
         except Interrupted as fault:

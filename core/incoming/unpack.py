@@ -111,7 +111,7 @@ class _Unpacking:
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
                 f"{size_text(max(0, self.room))}, at {visible(name)!r}: that does not fit here, or it is no archive of "
                 "recordings.",
-                "Free space on the workspace's disk, or unpack it yourself and give the folder.",
+                "Free space on the workspace's disk, then continue; or unpack it yourself and give the folder.",
             )
 
     def skip(self, name: str, reason: str) -> None:

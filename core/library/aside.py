@@ -30,7 +30,7 @@ def written_aside(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(
             f"{target} could not be written: {error.strerror or error}.",
-            "Free space on the disk or mend its permissions, then try again; nothing that existed was touched.",
+            "Free space on the disk or mend its permissions, then continue; nothing that existed was touched.",
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

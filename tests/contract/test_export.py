@@ -188,8 +188,9 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
     proof = certificate.read(exported / "certificate.json")
     monkeypatch.setattr(rests_on, "find", lambda *_arguments: proof)
     monkeypatch.setattr(exports, "write_sums", full)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
+    assert "then continue" in caught.value.hint
     assert [path.name for path in world.exports.iterdir()] == ["first"]
 
 

@@ -142,6 +142,7 @@ def test_a_full_disk_says_how_much_is_needed(pack: Path, workspace: Workspace, m
     with pytest.raises(UserError, match="No space left on device") as caught:
         get(workspace)
     assert "3 MB" in caught.value.hint
+    assert "then continue" in caught.value.hint
     assert os.listdir(workspace.models) == []
 
 

@@ -125,6 +125,7 @@ def test_a_hub_that_never_answers_ends_in_plain_words(served, workspace, recorde
     served.fault("list", stall_after=0)
     error = failing(served, workspace, recorder)
     assert "no answer within" in error.message or "did not answer" in error.message
+    assert "then continue; or give a folder" in error.hint
     assert "--folder" in error.hint
 
 
@@ -172,6 +173,7 @@ def test_a_hub_that_lies_about_a_hash_is_refused_and_the_rest_kept(served, works
     served.fault(name, content=made_up("wrong", len(FILES[name])))
     error = failing(served, workspace, recorder)
     assert f"other bytes for {name} than its own list says" in error.message
+    assert "Continue later" in error.hint
     assert not (partial(workspace) / name).exists()
     if name == S3GEN:
         assert (partial(workspace) / "conds.pt").read_bytes() == FILES["conds.pt"]

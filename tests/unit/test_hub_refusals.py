@@ -81,6 +81,7 @@ def test_a_gated_repository_says_where_to_accept(served, workspace, recorder):
 def test_a_wrong_token_is_told_without_showing_it(served, workspace, recorder):
     error = failing(served, workspace, recorder, token=TOKEN)
     assert "does not accept the token in HF_TOKEN" in error.message
+    assert error.hint.endswith("Then continue.")
     assert TOKEN not in f"{error.message} {error.hint} {recorder.events} {Hub(served.url, TOKEN)!r}"
 
 

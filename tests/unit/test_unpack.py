@@ -100,6 +100,7 @@ def test_a_full_disk_is_said_with_the_room_there_is(tmp_path: Path, home: Path) 
     with pytest.raises(UserError, match="would unpack to more than 0 bytes") as caught:
         unpack(zipped(tmp_path / "x.zip", GOOD), home, 1000)
     assert "Free space" in caught.value.hint
+    assert "then continue" in caught.value.hint
 
 
 def test_a_lie_about_the_size_does_not_bring_more(tmp_path: Path, home: Path) -> None:
