@@ -202,7 +202,8 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
     seen = f"{kept} tensors and {equal} samples equal to the bit"
     if not good:
-        raise UserError(f"The export does not reload as it was: {seen}.", "The disk may be failing: look at it, then continue.")
+        raise UserError(f"The export does not reload as it was: {seen}.",
+                        "The disk may be failing; continue to try again.")
     wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
     check = Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
     return replace(proof, checks=(*proof.checks, check))
