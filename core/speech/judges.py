@@ -6,6 +6,7 @@ case and signs are not pronounced.
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ import torch
 
 from config.errors import UserError
 from config.languages import language_name
+from config.schema import TrainOptions
 from core.incoming import recognisers
 from core.incoming.recognisers import AS_JUDGE, BUILT_IN
 from core.job.reporter import Reporter, stage
 from core.library import exports, records
 from core.library.catalog import resolve
+from core.library.exports_record import ExportRecord
 from core.library.records import CheckpointRecord
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Recogniser
@@ -31,6 +34,8 @@ from models.base import Verdict
 from models.registry import family
 
 _BUILT_IN_MODEL, _REVISION = "tiny", "main"
+_WANTED = ("*.json", "*.txt", "*.model", "*model*.safetensors", "pytorch_model*.bin")
+_OTHERS = ("*/*",)  # files in folders are of other programs
 
 
 class Hearing(Protocol):
@@ -155,10 +160,9 @@ def without(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None]
     language, folder = _new_language(model), _folder(workspace, choice.judge)
     gone = folder is not None and not folder.is_dir()
     shown = folder.name if folder is not None and Path(choice.judge).is_absolute() else choice.judge
-    reason = (f"the recogniser {shown}, the judge of its training, "
-              f"{'is not there any more' if gone else 'cannot be loaded'}")
-    said = f" ({folder})." if gone else f": {error.message}"
-    warn(f"{language_name(language)} is not measured: {reason}{said} {_way_out(choice, folder, gone)}")
+    reason = f"the recogniser {shown}, the judge of its training, {_fault(choice, gone)}"
+    said = f": {error.message}" if not gone else "." if _is_elsewhere(choice) else f" ({folder})."
+    warn(f"{language_name(language)} is not measured: {reason}{said} {_way_out(choice, language, folder, gone)}")
     return Without(_own(model), language, reason)
 
 
@@ -216,13 +220,39 @@ def _load(workspace: Workspace, model: VoiceModel, choice: Choice, language: str
     return RecogniserJudge(loaded, language)
 
 
-def _way_out(choice: Choice, folder: Path | None, gone: bool) -> str:
-    """How to have the recogniser again."""
+def _is_elsewhere(choice: Choice) -> bool:
+    """Whether it was a folder, of which an export tells the name alone."""
+    return choice.judge != BUILT_IN and "/" not in choice.judge
+
+
+def _fault(choice: Choice, gone: bool) -> str:
+    if not gone:
+        return "cannot be loaded"
+    if _is_elsewhere(choice):
+        return "is on the machine that it was trained on"
+    return "is not here" if isinstance(choice, ExportRecord) else "is not there any more"
+
+
+def _way_out(choice: Choice, language: str, folder: Path | None, gone: bool) -> str:
+    """How to have the recogniser again; who has an export alone has neither dataset nor extension."""
     if folder is None:
         return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
-    if Path(choice.judge).is_absolute():
+    if _is_elsewhere(choice) and gone:
+        return f"Copy it into {folder}, then do this again."
+    if _is_elsewhere(choice) or Path(choice.judge).is_absolute():
         return f"Put a whole recogniser into {folder}, then do this again."
+    fetch = "Fetch" if gone else f"Delete {folder}, then fetch"
+    if not isinstance(choice, TrainOptions | CheckpointRecord):
+        return f"{fetch} it ({_download(choice, language, folder)}), then do this again."
     called = f" {AS_JUDGE.language_option} {choice.judge_language}" if choice.judge_language else ""
-    return (f"{'Fetch' if gone else f'Delete {folder}, then fetch'} it anew by the check of a training that names it "
-            f"(python -m scripts.preflight {AS_JUDGE.option} {choice.judge}{called}; on the page: Train, Check first), "
-            "and do this again.")
+    return (f"{fetch} it anew by the check of a training that names it (python -m scripts.preflight --dataset "
+            f"{choice.dataset} --extension {choice.extension} {AS_JUDGE.option} {choice.judge}{called}; on the page: "
+            "Train, Check first), and do this again.")
+
+
+def _download(choice: Choice, language: str, folder: Path) -> str:
+    """A command that fetches a recogniser without Lisan: of the parts that MMS has for 1,100 languages, one."""
+    adapter = f"adapter.{names_of(language, choice.judge_language)[0]}*.safetensors"
+    wanted = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]
+    others = [word for pattern in _OTHERS for word in ("--exclude", pattern)]
+    return shlex.join(["hf", "download", choice.judge, *wanted, *others, "--local-dir", str(folder)])

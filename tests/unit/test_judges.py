@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_recognisers
 import torch
+from huggingface_hub.utils import filter_repo_objects
+from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.incoming import recognisers
+from core.library.exports_record import ExportRecord
+from core.library.model_record import ModelRecord, write_record
+from core.library.records import Origin
+from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard
 from core.speech import judges
 from core.speech.judges import RecogniserJudge
@@ -83,27 +92,60 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
     assert judges.unmeasured(Own(), "am") == ""
 
 
-@pytest.mark.parametrize(("judge", "said"), [
-    ("built-in", "the judge of its training, cannot be loaded: gone. Get the built-in model"),
-    ("me/ear", r"the judge of its training, is not there any more \(.*me--ear\)\. Fetch it anew .* --judge me/ear "
-               "--judge-language amh;"),
-    ("/no/such/ear", r"ear, .* is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
+def taught(ref: str = "run:one") -> Any:
+    """A model that was taught Amharic, and whose family has no judge."""
+    front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
+    family = SimpleNamespace(judge=lambda folder: None)
+    return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end)
+
+
+def of_export(judge: str, language: str = "") -> ExportRecord:
+    origin = Origin("tiny", "tiny", "b", 5, 6, "f")
+    return ExportRecord("given", "one", 8, "gated", "demo", ("am",), origin, {}, {}, judge=judge,
+                        judge_language=language)
+
+
+@pytest.mark.parametrize(("choice", "said"), [
+    (TrainOptions(judge="built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),
+    (TrainOptions(dataset="d", extension="e", judge="me/ear", judge_language="amh"),
+     r"the judge of its training, is not there any more \(.*me--ear\)\. Fetch it anew .* "
+     "--dataset d --extension e --judge me/ear --judge-language amh;"),
+    (TrainOptions(judge="/no/such/ear"),
+     r"ear, .* is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
+    (of_export("built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),
+    (of_export("me/ear"), r"me/ear, the judge of its training, is not here \(.*me--ear\)\. Fetch it \(hf download "
+                          r"me/ear .*'adapter\.amh\*\.safetensors' .* --local-dir /.*/recognisers/me--ear\), then"),
+    (of_export("me/ear", "own"), r".*'adapter\.own\*\.safetensors' "),
+    (of_export("ear"), r"ear, the judge of its training, is on the machine that it was trained on\. "
+                       r"Copy it into /.*/recognisers/ear, then do this again\.$"),
 ])
-def test_a_warning_names_the_way_out(workspace: Workspace, judge: str, said: str) -> None:
-    class Family:
-        def judge(self, folder: Path) -> None:
-            return None
-
-    class FrontEnd:
-        languages = ("en", "am")
-
-        def is_new(self, language: str) -> bool:
-            return language == "am"
-
-    model: Any = SimpleNamespace(family=Family(), base_folder=Path(), front_end=FrontEnd())
+def test_a_warning_names_the_way_out(workspace: Workspace, choice: judges.Choice, said: str) -> None:
     told: list[str] = []
-    left = judges.without(workspace, model, told.append, TrainOptions(judge=judge, judge_language="amh"),
-                          UserError("gone.", ""))
+    left = judges.without(workspace, taught(), told.append, choice, UserError("gone.", ""))
     assert re.match(f"Amharic is not measured: the recogniser .*{said}", told[0])
+    assert isinstance(choice, TrainOptions) or "preflight" not in told[0]
     assert "/no" not in left.reason
     assert left.languages == ()
+
+
+@pytest.mark.parametrize("other_revision", [False, True])
+def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_revision: bool) -> None:
+    """As `hf download` leaves it: without a record."""
+    if other_revision:
+        first = tiny_recognisers.write_ctc(workspace.recognisers / "me--ear")
+        write_record(first, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
+    told: list[str] = []
+    judges.without(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
+    command = shlex.split(told[0][told[0].index("hf download"):told[0].rindex("), then")])
+    folder = Path(command[command.index("--local-dir") + 1])
+    tiny_recognisers.write_ctc(folder, {"amh": tiny_recognisers.ETHIOPIC})
+    assert recognisers.folder_of(workspace, "me/ear", "main") == folder
+    recognisers.check(folder)
+    assert recognisers.bring("me/ear", "main", names_of("am"), workspace, Recorder()) == folder
+    wanted = {path.name for path in folder.iterdir()} | {"pytorch_model-00001-of-00002.bin", "spiece.model"}
+    others = {"adapter.eng.safetensors", "adapter.amh.bin", "onnx/model.onnx", "flax_model.msgpack", "README.md"}
+    patterns = {option: [command[at + 1] for at, word in enumerate(command) if word == option]
+                for option in ("--include", "--exclude")}
+    taken = filter_repo_objects(sorted({*wanted, *others}), allow_patterns=patterns["--include"],
+                                ignore_patterns=patterns["--exclude"])
+    assert set(taken) == wanted
