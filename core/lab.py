@@ -39,7 +39,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     kind = family(family_of(workspace, options.model))
     base, limit = kind.front_end(model_folder), kind.longest_text(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
-    named, rules = _rules(options, workspace, base, dataset.card.language, reporter)
+    rules, rules_of = _rules(options, workspace, base, dataset.card.language, reporter)
     reader = base.extended(dataset.card.language, base.normaliser_for(dataset.card.language), [], [], rules)
     with stage(reporter, "read"):
         given = _sentences(options.text, reader, dataset.card.language)
@@ -55,9 +55,9 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
         blocks = script_map.draw(train, held_out, wanted, _stays(reader, texts.language))
         sentences, left_open = script_map.cover(given, train, options.sentences)
     report = LabReport(
-        options.model, options.dataset, texts.language, named, len(texts.all), texts.seconds, limit,
-        tuple(one.candidate for one in made), recommendation, proven, blocks, script_map.gaps(train, wanted),
-        sentences, left_open, tuple(left_out), options.own,
+        options.model, options.dataset, texts.language, rules.name if rules else "", len(texts.all), texts.seconds,
+        limit, tuple(one.candidate for one in made), recommendation, proven, blocks, script_map.gaps(train, wanted),
+        sentences, left_open, tuple(left_out), options.own, rules_of, text_rules.content_hash(rules) if rules else "",
     )
     path = report.save(reporter.directory)
     _show(report, reporter)
@@ -72,19 +72,18 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
 
 
 def _rules(options: LabOptions, workspace: Workspace, base: FrontEnd, language: str,
-           reporter: Reporter) -> tuple[str, TextRules | None]:
-    """The chosen rules and their name, else those of the language's newest tokenizer, which reads them by now."""
+           reporter: Reporter) -> tuple[TextRules | None, str]:
+    """The chosen rules, else those that the language's newest tokenizer was saved with, and the name of that one."""
     if options.rules:
         name = "" if options.rules == NO_RULES else options.rules
-        return name, text_rules.for_dataset(workspace, name, language)
+        return text_rules.for_dataset(workspace, name, language), ""
     newest = newest_tokenizer(workspace, base, language)
     writer = FrontEnd.load(workspace.tokenizer(newest)).writer(language) if newest else None
-    name = writer.rules.name if writer else ""
-    if name not in text_rules.choices(workspace, language):
-        return "", None
-    reporter.emit(Plan((f"Texts are read by the rules {name!r} of the tokenizer {newest}, the last one of this "
-                        f"language. --rules {NO_RULES} leaves them as they stand.",)))
-    return name, text_rules.for_dataset(workspace, name, language)
+    if writer is None:
+        return None, ""
+    reporter.emit(Plan((f"Texts are read by the rules {writer.rules.name or 'without a name'} of the tokenizer "
+                        f"{newest}, the last one of this language. --rules {NO_RULES} leaves them as they stand.",)))
+    return writer.rules, newest
 
 
 def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:

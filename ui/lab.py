@@ -11,9 +11,9 @@ import gradio as gr
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import LabOptions, TokenizerOptions
+from config.schema import NO_RULES, LabOptions, TokenizerOptions
 from core.job.state import JobState
-from core.text import lab_text
+from core.text import lab_text, text_rules
 from core.text.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
 from ui import present, suggest
 from ui.form import Form, command_line
@@ -58,7 +58,7 @@ def build(page: Page, form: Form) -> None:
     page.live.panel(make, _offer, TAB)
     page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, text], [notice])
     page.on(make.click, lambda: _make(page), [],
-            [notice, *(form.widget(name) for name in ("algorithm", "merges", "own", "tokenizer"))])
+            [notice, *(form.widget(name) for name in ("algorithm", "merges", "own", "rules", "tokenizer"))])
 
 
 def _text(value: object) -> str:
@@ -66,12 +66,15 @@ def _text(value: object) -> str:
 
 
 def options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
-    """What the fold says, by field. Pasted text becomes a file of the workspace when `keep` is set."""
+    """What the fold says, by field. Pasted text becomes a file of the workspace when `keep` is set.
+
+    No rules in the form are none here too: the tokenizer that it makes would have none.
+    """
     text, most = said["text"], said["sentences"]
     if text and not _is_path(text):
         text = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
     return parse_options(LabOptions, {
-        **said, "byte_fallback": said["byte_fallback"] == "True", "text": text,
+        **said, "rules": said["rules"] or NO_RULES, "byte_fallback": said["byte_fallback"] == "True", "text": text,
         "sizes": tuple(said["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
 
 
@@ -127,9 +130,10 @@ def _make(page: Page) -> Sequence[object]:
     found = _finished(View(TAB, {}, tuple(page.live.board.states())))
     if found is None:
         raise UserError("There is no finished comparison.", "Compare first.")
-    wanted = made_of(page, found[1])
-    return [page.begun(page.start("tokenizer", wanted)), wanted.algorithm, wanted.merges, wanted.own,
-            wanted.tokenizer]
+    wanted, others = made_of(page, found[1]), other_rules(page, found[1])
+    begun = page.begun(page.start("tokenizer", wanted))
+    return [join((begun, present.notice(others, "wait"))) if others else begun, wanted.algorithm, wanted.merges,
+            wanted.own, wanted.rules, wanted.tokenizer]
 
 
 def made_of(page: Page, report: LabReport) -> TokenizerOptions:
@@ -142,6 +146,21 @@ def made_of(page: Page, report: LabReport) -> TokenizerOptions:
     how = {"own": report.own} if best.name == "own" else {"algorithm": best.algorithm, "merges": best.merges_asked}
     return TokenizerOptions.model_validate({
         "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules, **how})
+
+
+def other_rules(page: Page, report: LabReport) -> str:
+    """What to say where the rules are not those any more that `report` read by; `UserError` where they are gone."""
+    if not report.rules_hash:
+        return ""
+    if not report.rules:
+        raise UserError(f"The comparison read by the rules of the tokenizer {report.rules_of}, which have no name "
+                        "that a new tokenizer could take them by.", "Choose text rules above, and compare again.")
+    now = text_rules.load(page.workspace, report.rules)
+    if text_rules.content_hash(now) == report.rules_hash:
+        return ""
+    had = f", which the tokenizer {report.rules_of} has," if report.rules_of else ""
+    return (f"The rules {report.rules!r}{had} were changed since: the new tokenizer takes them as they are now, "
+            "and its numbers may differ from the comparison's.")
 
 
 def _shown(view: View) -> Html:
@@ -172,10 +191,16 @@ def candidates_view(report: LabReport) -> Html:
               f"{', '.join(present.language_name(code) for code in report.proven)}.")
     return join((element("h4", "Candidates"), present.table_of(head, rows),
                  paragraph(f"{report.texts} texts, {present.duration(report.seconds)} of audio, read "
-                           f"{f'by the text rules {report.rules}' if report.rules else 'without text rules'}. {proven}",
-                           class_="small"),
+                           f"{_read_by(report)}. {proven}", class_="small"),
                  element("details", element("summary", f"{len(report.left_out)} were left out"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))
+
+
+def _read_by(report: LabReport) -> str:
+    if not report.rules and not report.rules_of:
+        return "without text rules"
+    name = f" {report.rules}" if report.rules else ""
+    return f"by the text rules{name}{f' of the tokenizer {report.rules_of}' if report.rules_of else ''}"
 
 
 def _named(one: Candidate, recommended: str) -> Html:

@@ -102,6 +102,8 @@ class LabReport:
     left_open: tuple[str, ...]  # gaps that the sentences named do not close
     left_out: tuple[str, ...] = ()  # candidates that were not compared, and why
     own: str = ""  # the tokenizer that a person brought, whose pieces are the candidate `own`
+    rules_of: str = ""  # the tokenizer whose rules were taken, where none were named
+    rules_hash: str = ""  # of the rules' content; empty without rules, and in a report of before it was there
 
     def candidate(self, name: str) -> Candidate | None:
         return next((one for one in self.candidates if one.name == name), None)

@@ -18,7 +18,7 @@ from config.loading import parse_options
 from config.schema import LabOptions, TokenizerOptions
 from core import lab, vocabulary
 from core.job import asked
-from core.text import script_map
+from core.text import script_map, text_rules
 from core.text.candidates import Texts, candidates
 from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate, LabReport, recommend
 from core.text.tokenizer_report import prove
@@ -160,6 +160,29 @@ def test_texts_are_read_by_the_rules_of_the_newest_tokenizer_unless_others_are_n
     bare = compared(ready, tmp_path, rules="none", **asked)
     assert (bare.rules, "5" in bare.gaps) == ("", True)
     assert compared(ready, tmp_path, dataset="somali").rules == ""  # of another language
+
+
+def test_texts_are_read_by_the_rules_that_the_tokenizer_has_not_by_others_of_their_name(ready: Workspace,
+                                                                                        tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("ሰላም ለ50 ሰው።\n", encoding="utf-8")
+    asked = {"dataset": "amharic", "text": str(text)}
+    text_rules.save(ready, "mine", text_rules.read(ready, "am"))
+    made = text_rules.content_hash(text_rules.load(ready, "mine"))
+    vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="mine"), ready, Recorder(tmp_path))
+    first = compared(ready, tmp_path, **asked)
+    assert (first.rules, first.rules_of, first.rules_hash) == ("mine", "new", made)
+    path = ready.rules / "mine.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
+    assert compared(ready, tmp_path, **asked) == first
+    named = compared(ready, tmp_path, rules="mine", **asked)
+    assert (named.rules_of, "አ" in named.gaps, "አ" in first.gaps) == ("", True, False)
+    path.unlink()
+    assert compared(ready, tmp_path, **asked) == first
+    saved = ready.tokenizer("new") / "rules-am.json"
+    saved.write_text(saved.read_text(encoding="utf-8").replace('"name": "mine"', '"name": ""'), encoding="utf-8")
+    unnamed = compared(ready, tmp_path, **asked)
+    assert (unnamed.rules, unnamed.rules_of, "5" in unnamed.gaps) == ("", "new", False)
 
 
 def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:

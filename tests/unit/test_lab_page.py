@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from config.errors import UserError
-from config.schema import LabOptions
-from core.text import lab_text
+from config.schema import NO_RULES, LabOptions
+from config.text_rules import TextRules
+from core.text import lab_text, text_rules
 from core.text.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
 from core.workspace import Workspace
 from ui import lab as page
@@ -65,6 +67,41 @@ def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Work
         "bpe", 50, "am", "voice", "tiny-am")
     (workspace.tokenizers / "tiny-am").mkdir()
     assert page.made_of(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
+
+
+def read_by(name: str, rules: TextRules, **changes: str) -> LabReport:
+    return replace(REPORT, rules=name, rules_hash=text_rules.content_hash(rules), **changes)
+
+
+def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace) -> None:
+    text_rules.save(workspace, "mine", text_rules.read(workspace, "am"))
+    report = read_by("mine", text_rules.load(workspace, "mine"), rules_of="new")
+    assert page.other_rules(of(workspace), report) == ""
+    path = workspace.rules / "mine.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
+    assert "rules 'mine', which the tokenizer new has, were changed since" in page.other_rules(of(workspace), report)
+    path.unlink()
+    with pytest.raises(UserError, match="no text rules named 'mine'"):
+        page.other_rules(of(workspace), report)
+    with pytest.raises(UserError, match="rules of the tokenizer new, which have no name"):
+        page.other_rules(of(workspace), replace(report, rules=""))
+    assert page.other_rules(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
+    assert page.other_rules(of(workspace), REPORT) == ""  # a comparison of before
+
+
+def test_a_report_says_whose_rules_it_read_by() -> None:
+    assert "read by the text rules am." in page.candidates_view(REPORT)
+    assert "by the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_of="new"))
+    unnamed = replace(REPORT, rules="", rules_of="new", rules_hash="1")
+    assert "by the text rules of the tokenizer new." in page.candidates_view(unnamed)
+    assert "without text rules" in page.candidates_view(replace(REPORT, rules=""))
+
+
+@pytest.mark.parametrize(("chosen", "taken"), [("", NO_RULES), ("am", "am")])
+def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, chosen: str, taken: str) -> None:
+    given = {"model": "tiny", "dataset": "voice", "rules": chosen, "own": "", "byte_fallback": "False",
+             "sizes": "10", "sentences": "5", "text": ""}
+    assert page.options(of(workspace), given, keep=False).rules == taken
 
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
