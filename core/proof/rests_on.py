@@ -36,10 +36,8 @@ def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> 
     with suppress(UserError):
         rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = records.hash_files(workspace.model(record.origin.model))
-    stands = dataclasses.asdict(record)
-    if not record.judge_language:
-        del stands["judge_language"]  # certificates of before it was there go on to be found
-    values = [_VERSION, device, sentences, stands, dataset, rows, base, _recogniser(workspace, record.judge)]
+    judge = _recogniser(workspace, record.judge)
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, judge]
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
