@@ -9,6 +9,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.incoming.recognisers import BUILT_IN
 from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
 from core.library import records
@@ -90,9 +91,19 @@ def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voic
         judges.bring(options, language, workspace, reporter)
         return judges.choosing_judge(workspace, voice, options)
     except UserError as error:
-        if state is None or _is_to_choose(options, state, reporter.directory):
+        if state is None:
             raise
+        if _is_to_choose(options, state, reporter.directory):
+            hint = _as_it_began(options.judge, error.hint, reporter.directory, state.step)
+            raise UserError(error.message, hint) from error
         return judges.without(workspace, voice, lambda message: reporter.emit(Warned(message)), options, error)
+
+
+def _as_it_began(judge: str, hint: str, run: Path, step: int) -> str:
+    """`hint` for a run that goes on, which may neither have another judge nor call its language otherwise."""
+    back = hint.rstrip(".") if judge in ("", BUILT_IN) else (
+        "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and continue")
+    return f"{back}; or start a new run on its weights: {resuming.adopting(run, step)}."
 
 
 def _is_to_choose(options: TrainOptions, state: TrainerState, run: Path) -> bool:

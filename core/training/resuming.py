@@ -63,7 +63,7 @@ def check_options(run: Path, step: int, options: TrainOptions, processes: int) -
                          for name in changed)
         raise UserError(
             f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
-            f"Put these values back and continue, or start a new run with yours on its weights: {_adopting(run, step)}."
+            f"Put these values back and continue, or start a new run with yours on its weights: {adopting(run, step)}."
             " Nothing was changed.",
         )
     if not alike:
@@ -86,7 +86,7 @@ def _otherwise_shared(run: Path, step: int, options: TrainOptions, now: int, the
     return UserError(
         f"The run {run.name} {began}, for steps of {options.batch_size * then * options.accumulation} clips; with "
         f"{_counted(now)} they would be of {options.batch_size * now * options.accumulation}, and {_ORDER}.",
-        f"Start it as before: {command}{over}; or start a new run on its weights: {_adopting(run, step)}. "
+        f"Start it as before: {command}{over}; or start a new run on its weights: {adopting(run, step)}. "
         "Nothing was changed.")
 
 
@@ -102,7 +102,7 @@ def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str)
     now = records.read(path, ExtensionRecord).origin
     then = records.read(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Put the extension that it began with back and continue, or start a new run on its weights: "
-            f"{_adopting(run, step)}.")
+            f"{adopting(run, step)}.")
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made anew for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
@@ -116,14 +116,14 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
     if state.data_fingerprint != data.fingerprint:
         raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
                         f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
-                        f"Put that dataset back, or start a new run on its weights: {_adopting(run, state.step)}.")
+                        f"Put that dataset back, or start a new run on its weights: {adopting(run, state.step)}.")
     if state.content and state.content != data.content:
         raise UserError(
             f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
             f"features or ids changed, or some cannot be read any more ({data.content[:12]}, wanted "
             f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
             "Prepare it again with the model that it was prepared with, then continue; or start a new run on its "
-            f"weights: {_adopting(run, state.step)}.")
+            f"weights: {adopting(run, state.step)}.")
 
 
 def rounded_otherwise(state: TrainerState, precision: Precision) -> str:
@@ -154,5 +154,6 @@ def _reason(name: str) -> str:
     return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
 
 
-def _adopting(run: Path, step: int) -> str:
+def adopting(run: Path, step: int) -> str:
+    """The command of a new run on the weights of this one."""
     return f"python -m scripts.train --adopt-weights run:{run.name}@{step}"

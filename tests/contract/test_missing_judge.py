@@ -19,7 +19,7 @@ from core.library import exports_record
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate
 from core.speech import judges
-from core.training import checkpoint
+from core.training import checkpoint, opening
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests.trained import RUN, trained_world, write_checkpoint
@@ -199,12 +199,25 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
     shutil.rmtree(ear)
     again = Listener(run)
     if chosen_by == "auto":
-        with pytest.raises(UserError, match="It is to judge what is spoken|holds no recogniser"):
+        with pytest.raises(UserError, match="It is to judge what is spoken|holds no recogniser") as caught:
             train.run(options, world, again)
+        assert "--judge" not in caught.value.hint  # a run that continues may have no other
+        assert caught.value.hint.startswith("Put the recogniser back as it was")
+        assert caught.value.hint.endswith("python -m scripts.train --adopt-weights run:stopped@2.")
         assert not again.of("step")
     else:
         assert train.run(options, world, again)["best_step"] in (2, 4)
         assert again.of("evaluated")[-1].errors == {}
+
+
+@pytest.mark.parametrize(("judge", "begins"), [
+    ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
+    ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
+])
+def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: str, begins: str) -> None:
+    hint = opening._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
+    assert hint.startswith(begins)
+    assert hint.endswith("or start a new run on its weights: python -m scripts.train --adopt-weights run:run@2.")
 
 
 def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> None:
