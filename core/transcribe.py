@@ -46,7 +46,7 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
     waiting = [piece for piece in pieces if piece.id not in found]
     if waiting:
         listener = recognisers.load(options.recogniser, options.revision, segments.card.language,
-                                    options.recogniser_language, options.device, workspace, reporter)
+                                    options.recogniser_language, options.device, workspace, reporter, bool(found))
         with stage(reporter, "transcribe"):
             found |= _transcribed(segments, waiting, len(pieces), listener, kept, reporter)
     told = [_with_text(piece, found[piece.id], options) for piece in pieces]

@@ -26,11 +26,12 @@ _MOST_TOKENS = 440  # that Whisper's decoder has room for beside its prompt
 class _Loaded:
     """A model with what turns waveforms into its input, and its signs into text."""
 
-    def __init__(self, folder: Path, device: torch.device, language: str, called: str, asked: Asked) -> None:
+    def __init__(self, folder: Path, device: torch.device, language: str, called: str, asked: Asked,
+                 begun: bool = False) -> None:
         import transformers
 
         logging.getLogger("transformers").setLevel(logging.ERROR)
-        self.folder, self.device, self._asked = folder, device, asked
+        self.folder, self.device, self._asked, self._begun = folder, device, asked, begun
         with _explained(folder, asked):
             self.config: Any = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
             self.kind = _kind(self.config)
@@ -63,7 +64,9 @@ class _Loaded:
         from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
         said = called.strip("<|> ").lower()
-        names = (said, TO_LANGUAGE_CODE.get(said, "")) if said else (language, language.split("-")[0])
+        short = said.replace("_", "-").split("-")[0]
+        own = (language, language.split("-")[0])
+        names = (said, TO_LANGUAGE_CODE.get(said, ""), short, *(own if self._begun else ())) if said else own
         found = next((name for name in names if name in codes), "")
         if not found:
             raise UserError(f"The recogniser does not know {called or language!r}.",
@@ -82,9 +85,12 @@ class HubRecogniser:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, language: str, called: str,
-             asked: Asked = AS_RECOGNISER) -> HubRecogniser:
-        """`called`: what it calls the language, where that is told; `asked`: by what it was chosen, for errors."""
-        return cls(_Loaded(folder, device, language, called, asked))
+             asked: Asked = AS_RECOGNISER, begun: bool = False) -> HubRecogniser:
+        """`called`: what it calls the language, where that is told; `asked`: by what it was chosen, for errors.
+
+        `begun`: texts were written so already, maybe when a name that is not known gave way to `language`.
+        """
+        return cls(_Loaded(folder, device, language, called, asked, begun))
 
     @torch.inference_mode()
     def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Heard]:

@@ -130,14 +130,17 @@ class Speller:
 
 
 def load(name: str, revision: str, language: str, called: str, device: str, workspace: Workspace,
-         reporter: Reporter) -> Recogniser:
-    """The recogniser `name`, fetched where it has to be; `called` is what it calls the language, where that is told."""
+         reporter: Reporter, begun: bool = False) -> Recogniser:
+    """The recogniser `name`, fetched where it has to be; `called` is what it calls the language, where that is told.
+
+    `begun`: it has written texts so already.
+    """
     if name == BUILT_IN:
         return _built_in(language, workspace)
     from core.segments.hub_recogniser import HubRecogniser  # loads transformers
 
     return HubRecogniser.load(_brought(name, revision, language, called, workspace, reporter),
-                              compute.prepare(device), language, called)
+                              compute.prepare(device), language, called, begun=begun)
 
 
 def load_listener(name: str, revision: str, language: str, called: str, sample: str, device: str,

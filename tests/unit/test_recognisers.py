@@ -203,7 +203,7 @@ def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHu
 def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
         tmp_path: Path, asked: Asked, options: tuple[str, str]) -> None:
     whisper = write_whisper(tmp_path / "w")
-    for called in ("am", "Amharic", "<|am|>"):
+    for called in ("am", "Amharic", "<|am|>", "am-ET", "am_et"):
         assert HubRecogniser.load(whisper, CPU, "x-own", called, asked)._loaded.language == "am"
     mms = write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
     assert HubRecogniser.load(mms, CPU, "x-own", "amh", asked).transcribe([NOISE])
@@ -211,6 +211,16 @@ def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
         with pytest.raises(UserError, match="does not know|has no language") as caught:
             HubRecogniser.load(folder, CPU, "x-own", called, asked)
         assert all(option in caught.value.hint for option in options)
+
+
+@pytest.mark.usefixtures("offline")
+def test_texts_that_were_begun_by_a_name_that_is_not_known_go_on(tmp_path: Path) -> None:
+    """The name gave way to the language of the recordings then, and options of a job that continues cannot change."""
+    whisper = write_whisper(tmp_path / "w")
+    assert HubRecogniser.load(whisper, CPU, "am-ET", "amh", begun=True)._loaded.language == "am"
+    for language, begun in (("am-ET", False), ("x-own", True)):
+        with pytest.raises(UserError, match="does not know 'amh'"):
+            HubRecogniser.load(whisper, CPU, language, "amh", begun=begun)
 
 
 def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace: Workspace) -> None:

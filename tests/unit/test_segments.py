@@ -290,6 +290,20 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
     assert len(Segments.load(segments.folder).pieces()) == len(segments.pieces())  # none is lost
 
 
+def test_only_texts_that_were_begun_are_asked_for_as_such(
+        tmp_path: Path, ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_long(tmp_path / "talk.wav", 0, 4)
+    segments = cut(ready, tmp_path / "talk.wav", longest_s=6)
+    begun, real = list[bool](), transcribe.recognisers.load
+    monkeypatch.setattr(transcribe.recognisers, "load", lambda *given: (begun.append(given[-1]), real(*given))[1])
+    options = TranscribeOptions(segments="talks", recogniser="built-in")
+    transcribe.run(options, ready, Recorder())
+    kept = next((segments.folder / "work/transcripts").iterdir())
+    kept.write_text(kept.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
+    transcribe.run(options, ready, Recorder())
+    assert begun == [False, True]
+
+
 @pytest.mark.parametrize(("text", "seconds", "doubt"), [
     ("", 3.0, "nothing was understood"), ("thank you " * 30, 15.0, "repeats itself"),
     ("abcdefghijklmnopqrstuvwxyz0123456789" * 3, 2.0, "54 characters a second"), ("a fine text", 3.0, ""),
