@@ -8,7 +8,6 @@ held against the checkpoint before the export takes its name.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +163,7 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         originals.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.model.module)) if model.changed else "",
-                        found.judge, found.judge_language)
+                        exports_record.name_alone(found.judge), found.judge_language)
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:
@@ -175,7 +174,7 @@ def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoi
     if model.adapters:
         model.adapters.save(folder / records.ADAPTER)
     model.front_end.save(folder / records.FRONT_END)
-    shutil.copy2(checkpoint / records.CONFIG, folder / TRAINING)
+    exports_record.write_training(folder, checkpoint / records.CONFIG)
     write_record(folder, record)
     return files
 

@@ -32,7 +32,7 @@ class ExportRecord:
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
     judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
-    judge: str = ""  # recogniser of one's choice that judged the run: its name or folder, no copy
+    judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     judge_language: str = ""  # what it calls the language, where that was said
 
 
@@ -40,6 +40,19 @@ def write_record(folder: Path, record: ExportRecord) -> None:
     """Write `export.json`."""
     text = json.dumps(dataclasses.asdict(record), ensure_ascii=False, indent=1) + "\n"
     (folder / RECORD).write_text(text, encoding="utf-8")
+
+
+def write_training(folder: Path, config: Path) -> None:
+    """Write `training.yaml`: the options of the run in `config`, files and folders of this machine by their names."""
+    values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    values["options"] = {name: name_alone(value) if isinstance(value, str) else value
+                         for name, value in values["options"].items()}
+    (folder / TRAINING).write_text(yaml.safe_dump(values), encoding="utf-8")
+
+
+def name_alone(value: str) -> str:
+    """`value`, of a path on this machine its last part: an export goes to others."""
+    return Path(value).name if Path(value).is_absolute() else value
 
 
 def read_record(folder: Path) -> ExportRecord:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 import unicodedata
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from config.schema import TrainOptions
 from core.incoming import recognisers
 from core.incoming.recognisers import AS_JUDGE, BUILT_IN
 from core.job.reporter import Reporter, stage
-from core.library import exports, records
+from core.library import exports, exports_record, records
 from core.library.catalog import resolve
 from core.library.exports_record import ExportRecord
 from core.library.records import CheckpointRecord
@@ -187,10 +188,26 @@ def _both(chosen: Hearing | None, own: Hearing | None) -> Hearing | None:
 def _of_training(workspace: Workspace, model: VoiceModel) -> Choice | None:
     """Who judged the training of a checkpoint or an export; None for other models."""
     if model.ref.startswith("export:"):
-        return exports.record_of(model)
+        return _where_it_was_trained(workspace, exports.record_of(model))
     if model.ref.startswith("run:"):
         return records.read(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
     return None
+
+
+def _where_it_was_trained(workspace: Workspace, record: ExportRecord) -> ExportRecord:
+    """`record` with the folder of its judge, of which it tells the name: by the record of its run, where that is here.
+
+    Older ones tell the folder, which is another machine's, or gone, where there is none.
+    """
+    folder = Path(record.judge)
+    if record.judge in ("", BUILT_IN) or ("/" in record.judge and not folder.is_absolute()) or folder.is_dir():
+        return record
+    with suppress(UserError):
+        run = records.read(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
+                           CheckpointRecord)
+        if run.origin == record.origin and exports_record.name_alone(run.judge) == folder.name:
+            return replace(record, judge=run.judge)
+    return replace(record, judge=folder.name)
 
 
 def _folder(workspace: Workspace, name: str) -> Path | None:

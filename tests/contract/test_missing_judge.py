@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
 from core.job.journal import Result
-from core.library import exports_record
+from core.library import exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate
 from core.speech import judges
@@ -28,6 +29,7 @@ from tests.worlds import Listener, extended_world, train_options
 
 TEXT = "ሀለመ ሰረቀ"
 HUB = "some/ear"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def fetched(workspace: Workspace) -> Path:
@@ -123,6 +125,43 @@ def test_an_export_of_before_has_its_judge_from_the_options_of_its_run(world: Wo
     assert exports_record.read_record(path.parent).judge == HUB
     (path.parent / exports_record.TRAINING).write_text(yaml.safe_dump({"options": {}}), encoding="utf-8")
     assert exports_record.read_record(path.parent).judge == ""
+
+
+def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path: Path) -> None:
+    """It names the folder of its judge, which is found here by the run, and nowhere without it."""
+    ear = tiny_recognisers.write_ctc(tmp_path / "own" / "ear", {"amh": tiny_recognisers.ETHIOPIC})
+    write_checkpoint(world, "gated", "other", judge=str(ear))
+    shutil.rmtree(world.recognisers / "some--ear")
+    export.run(ExportOptions(run="run:other", export="theirs"), world, Listener(world.runs / "export-theirs"))
+    folder = world.exports / "theirs"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path.name for path in files if str(tmp_path).encode() in path.read_bytes()] == []
+    assert [path.name for path in files if str(ROOT).encode() in path.read_bytes()] == []
+    options = yaml.safe_load((folder / exports_record.TRAINING).read_text(encoding="utf-8"))["options"]
+    assert (exports_record.read_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear", "demo-am")
+    (clip,) = speak(world, "export:theirs")[0].of("audio")
+    assert clip.heard
+    shutil.rmtree(world.runs / "other")  # as on another machine
+    listener, result = speak(world, "export:theirs")
+    assert result["error"] is None
+    (told,) = [message for message in warnings(listener) if "not measured" in message]
+    assert told.endswith(f"ear, the judge of its training, is on the machine that it was trained on. Copy it into "
+                         f"{world.recognisers / 'ear'}, then do this again.")
+    shutil.copytree(ear, world.recognisers / "ear")
+    assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.heard
+
+
+@pytest.mark.parametrize(("judge", "here", "wanted"), [
+    ("", True, ""), ("built-in", True, "built-in"), ("me/ear", True, "me/ear"), ("ear", True, "own/ear"),
+    ("ear", False, "ear"), ("/else/ear", True, "own/ear"), ("/else/ear", False, "ear"), ("other", True, "other"),
+])
+def test_the_folder_of_a_judge_is_told_by_the_run(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                  judge: str, here: bool, wanted: str) -> None:
+    record = replace(exports_record.read_record(kept.exports / "judged"), judge=judge)
+    run = records.read(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT, records.CheckpointRecord)
+    monkeypatch.setattr(judges.records, "read", lambda *_: replace(run, judge=str(tmp_path / "own/ear")))
+    found = judges._where_it_was_trained(kept, record if here else replace(record, run="none")).judge
+    assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)
 
 
 def test_a_comparison_goes_on_without_a_judge(world: Workspace) -> None:
