@@ -63,7 +63,7 @@ BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "process
           "adapter_rank_mlp", "text_loss_weight", "replay_datasets", "replay_texts", "checkpoint_every", "keep_last",
           "adopt_weights", "judged_sentences", "choose_by", "validate_every", "validate_apart", "patience", "tracker",
           "device", "precision", "compile", "optimizer", "tries", "wait_for_gpu_gib", "wait_for_idle_gpu", "judge",
-          "sharding"}
+          "judge_language", "sharding"}
 SEED = int(os.environ.get("LISAN_SEED") or secrets.randbits(32))  # of the slow draws: another one each time
 MINUTES = float(os.environ.get("LISAN_MINUTES") or 2)
 BEGAN: dict[str, float] = {}

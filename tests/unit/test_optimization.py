@@ -195,7 +195,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world)
     failing(trainer, monkeypatch, {5, 6, 7, 8, 9})  # two passes that only measure time, then three steps
-    monkeypatch.setattr("core.training.fitting._time", lambda trainer: 1.0)
+    monkeypatch.setattr("core.training.fitting._time", lambda trainer: (1.0, 1.0))
     listener = Listener(world.runs / "breaks")
     options = train_options(checkpoint_every=2, judged_sentences=0, steps=30)
     with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can continue") as caught:
