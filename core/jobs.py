@@ -81,7 +81,9 @@ def claim(job: Job, *, resuming: bool = False) -> FileLock:
         if resuming and not now.resumable:
             raise UserError(
                 f"{job.id} cannot be continued: it is {now.status}.",
-                "Only a run that was stopped, failed or crashed can be continued; start a new one.",
+                "Only a run that was stopped, failed or crashed can be continued; start a new one"
+                + (f", on the weights of this one if you like: --adopt-weights run:{job.id} (on Train: Begin on the "
+                   "weights of)." if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":
             raise UserError(f"{job.id} has already run: it is {now.status}.", "Continue it, or start a new one.")

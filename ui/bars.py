@@ -58,7 +58,8 @@ def rarest(found: Sequence[tuple[str, int]]) -> Html:
     if not found:
         return NOTHING
     few = sum(count < LEARNABLE for _, count in found)
-    about = f"{few} of these {len(found)} are seen fewer than {LEARNABLE} times: too few to learn from"
+    many = "at least " if few == len(found) else ""  # there may be more of them than are listed
+    about = f"{many}{few} characters are seen fewer than {LEARNABLE} times: too few to learn from"
     marks = [span("badge bad" if count < LEARNABLE else "badge", f"{name} {count:,}",
                   title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
     return div("chart wide", div("chart-head", element("h4", "Rarest characters"), div("legend", span("key", about))),

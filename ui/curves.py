@@ -175,10 +175,20 @@ def _dots(series: Sequence[Series], box: _Box) -> Html:
 
 
 def _y_labels(box: _Box, percent: bool) -> Html:
-    return Html("".join(
-        span("y-label", f"{box.value(y):.0%}" if percent else f"{box.value(y):.4g}", style=f"top:{box.down(y):.2%}")
-        for y in box.marks()
-    ))
+    marks = box.marks()
+    names = _told_apart([box.value(y) for y in marks], percent)
+    return Html("".join(span("y-label", name, style=f"top:{box.down(y):.2%}")
+                        for y, name in zip(marks, names, strict=True)))
+
+
+def _told_apart(values: Sequence[float], percent: bool) -> list[str]:
+    """The values with as many digits as it takes for no two to look alike."""
+    names: list[str] = []
+    for digits in range(6):
+        names = [f"{value:.{digits}%}" if percent else f"{value:.{digits + 4}g}" for value in values]
+        if len(set(names)) == len(set(values)):
+            break
+    return names
 
 
 def _x_labels(box: _Box, name: str) -> Html:

@@ -195,5 +195,8 @@ def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, t
 
 
 def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[object]:
-    given = {"dataset": _dataset(page, str(chosen or "")), "save_as": str(new or "").strip(), "model": str(model or "")}
+    name, dataset = str(new or "").strip(), _dataset(page, str(chosen or ""))
+    if not name:
+        raise UserError("The new version has no name yet.", f"Write one into Save as, such as {dataset}-2.")
+    given = {"dataset": dataset, "save_as": name, "model": str(model or "")}
     return [page.begun(page.start("revise", parse_options(ReviseOptions, given)))]

@@ -60,7 +60,7 @@ def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
     few = spread(spoken("a" * 50 + "b" * 9 + "c" * 10))
     assert few.rarest() == (("b", 9),)  # of so few characters all are drawn, and none is told twice but to warn
     drawn = bars.plots(Plots(found.histograms(), found.characters(), rare))
-    assert "2 of these 14 are seen fewer than 10 times" in drawn
+    assert "2 characters are seen fewer than 10 times" in drawn
     assert "ጰ 1" in drawn
 
 

@@ -113,3 +113,11 @@ def test_a_chart_says_the_last_values_to_those_who_do_not_see_it() -> None:
 
 def test_a_long_run_is_a_light_page() -> None:
     assert len(training.curves(run(5000))) < 40_000
+
+
+@pytest.mark.parametrize("percent", [False, True])
+def test_labels_of_close_values_are_told_apart(percent: bool) -> None:
+    drawn = curves.chart("Loss", [curves.Series("one", ((0.0, 2.53401), (1.0, 2.53423)))], y_percent=percent)
+    labels = re.findall(r'class="y-label"[^>]*>([^<]*)<', str(drawn))
+    assert len(labels) > 1
+    assert len(set(labels)) == len(labels)
