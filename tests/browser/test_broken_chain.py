@@ -99,6 +99,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     adapters = form.locator("button.label-wrap", has_text="Adapters").first
     adapters.click()
     rank = page.locator("#field-adapter_rank input").first
+    expect(rank).to_have_value("32", timeout=PATIENCE_MS)  # the preset fills the fields one after another
     rank.fill("24")
     expect(adapters).to_contain_text("Adapters: Adapter rank changed", timeout=PATIENCE_MS)
     expect(page.locator("#preset-about")).to_contain_text("Adapter rank: 24, the preset says 32")
