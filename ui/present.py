@@ -12,7 +12,7 @@ from ui.words import STATUS_WORDS as STATUS_WORDS
 from ui.words import VERB_TITLES as VERB_TITLES
 from ui.words import clock as clock
 from ui.words import cut_short as cut_short
-from ui.words import device_title, named, open_stage
+from ui.words import device_title, limited_to, named, open_stage
 from ui.words import duration as duration
 from ui.words import now_line as now_line
 from ui.words import percent as percent
@@ -60,7 +60,8 @@ def progress_share(state: JobState) -> float | None:
     if state.status == "finished":
         return 1.0
     if state.verb == "train" and state.steps and open_stage(state) != "certificate":
-        return state.steps[-1].step / max(1, state.steps[-1].total_steps)
+        last = state.steps[-1]
+        return min(1.0, last.step / max(1, limited_to(state) or last.total_steps))
     progress = state.progress
     if progress is None or not progress.total:
         return None

@@ -143,6 +143,16 @@ def cut_short(state: JobState) -> tuple[int, int] | None:
     return (done, wanted) if done < wanted else None
 
 
+def limited_to(state: JobState) -> int | None:
+    """The step that a training comes to by its time limit, at its pace so far; None where it can take all its steps."""
+    minutes = state.job.settings.get("max_minutes")
+    if not (state.verb == "train" and state.steps and state.eta_s is not None and isinstance(minutes, int | float)):
+        return None
+    last = state.steps[-1]
+    by_limit = minutes and last.seconds and abs(last.seconds + state.eta_s - 60 * minutes) < 1
+    return round(last.step * (1 + state.eta_s / last.seconds)) if by_limit else None
+
+
 def now_line(state: JobState) -> str:
     """What the job does at this moment, in one line."""
     if state.status == "waiting":
@@ -158,6 +168,8 @@ def now_line(state: JobState) -> str:
     if state.status == "stopping":
         return _stopping_line(state)
     left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
+    if (last := limited_to(state)) is not None:
+        left += f" until the time limit ends it, at about step {last}"
     parts = (_stage_words(state), progress_words(state.progress), _rate_words(state), left)
     return ", ".join(part for part in parts if part) or "Starting."
 

@@ -408,3 +408,14 @@ def test_what_is_heard_blind_is_so_until_somebody_uncovers_it(tmp_path: Path) ->
     votes.cover(path, "a", on=False)
     assert not votes.is_covered(path, "a")
     assert [vote.job for vote in votes.read(path)] == ["b"]
+
+
+def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
+    told = tuple(replace(step, total_steps=800) for step in steps(50))  # 25 s for 50 steps: a minute for 120
+    short = JobState(job(max_minutes=1.0), "running", steps=told, stages=(Stage("train"),),
+                     progress=Progress(50, 800, "steps"), eta_s=35.0)
+    assert "about 35 s left until the time limit ends it, at about step 120" in present.now_line(short)
+    assert present.progress_share(short) == 50 / 120
+    assert "time limit" not in present.now_line(replace(short, eta_s=20.0))  # all its steps take less than is left
+    assert present.progress_share(replace(short, eta_s=20.0)) == 50 / 800
+    assert "time limit" not in present.now_line(replace(short, job=job()))
