@@ -31,6 +31,7 @@ _LONGEST_SAID = 2000  # characters
 _CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
 _UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
                         r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
+_CONTROLS = frozenset(map(chr, range(0x20)))
 _SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
 
@@ -73,7 +74,8 @@ class Writer:
 
     def _before_alphabet(self, text: Traced) -> Traced:
         rules = self.rules
-        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() < "\x20" else "", "Unicode")
+        spaces = _CONTROLS if rules.version == 1 else _CONTROLS | {"\x85"}  # NEL ends a line
+        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in spaces else "", "Unicode")
         text = _in_form(text, rules.unicode)
         text = _table(text, self._characters, rules.characters, "character")
         text = text.sub(self._words, self._word, "word")

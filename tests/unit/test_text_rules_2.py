@@ -126,3 +126,8 @@ def test_tigrinya_and_oromo_take_the_same() -> None:
     assert WRITERS["om"].spoken("5%-10%") == "dhibbantaa shan hanga dhibbantaa kudhan"
     assert "Google" not in WRITERS["ti"].spoken("ብGoogle")
     assert WRITERS["sv"].spoken("1 000 000 hus") == "en miljon hus"
+
+
+def test_a_line_that_ends_in_nel_is_not_joined_with_the_next() -> None:
+    assert am("ሰላም\x85ለሁሉም") == "ሰላም ለሁሉም"
+    assert first("ሰላም\x85ለሁሉም") == "ሰላምለሁሉም"
