@@ -53,7 +53,7 @@ class Runs(Saying):
     def _span(self, match: re.Match[str]) -> str | None:
         """The link between two times, two dates, or two numbers of which the first is less."""
         before = match.string[max(0, match.start() - _FAR):match.start()]
-        for kind in (self._written_time, self._written_date):
+        for kind in (self._time, self._date):
             if re.search(rf"(?<![\d.,:/-]){kind}$", before) and re.compile(
                     rf"{kind}(?![\d:/-])").match(match.string, match.end()):
                 return self._link
@@ -68,10 +68,10 @@ class Runs(Saying):
         return one_of(name for name in self.rules.money.currencies if not name.isalpha())
 
     @cached_property
-    def _written_time(self) -> str:
+    def _time(self) -> str:
         separators = self.rules.clock.separators
         return rf"\d{{1,2}}[{re.escape(separators)}][0-5]\d" if separators else "(?!)"
 
     @property
-    def _written_date(self) -> str:
+    def _date(self) -> str:
         return r"\d{1,2}[./]\d{1,2}[./]\d{4}" if self.rules.dates.order != "keep" else "(?!)"

@@ -82,11 +82,10 @@ class Writer:
         if rules.native_digits:
             text = as_digits(text, rules.version)
         if self._quantities:
-            text = self._quantities.runs(text) if rules.version > 1 else text
-            text = self._quantities.years(self._quantities.clock(self._quantities.dates(text)))
+            text = self._quantities.dated(text)
         text = text.sub(self._abbreviations, self._abbreviated, "abbreviation")
         if self._quantities:
-            text = self._quantities.numbers(self._quantities.amounts(text))
+            text = self._quantities.counted(text)
         if rules.join_initials:
             text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
         text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
@@ -116,7 +115,7 @@ class Writer:
         if kind == "L":
             return character if self.rules.foreign == "keep" else self._foreign(character)
         if kind == "N" and self._quantities and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
-            return f" {self._quantities.whole(str(int(value)))} "
+            return f" {self._quantities.counts.whole(str(int(value)))} "
         return "" if kind == "M" else " "
 
     def _foreign(self, letter: str) -> str:
@@ -144,7 +143,7 @@ class Writer:
     @cached_property
     def _quantities(self) -> Quantities | None:
         found = speller(self.rules.numbers)
-        return Quantities(self.rules, found) if found else None
+        return Quantities.of(self.rules, found) if found else None
 
     @cached_property
     def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
