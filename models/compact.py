@@ -14,6 +14,7 @@ weights, which serves elsewhere and rounds activations to bfloat16.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ class Bfloat16Linear(nn.Module):
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         half = weight.detach().to(torch.bfloat16)
-        self.packed = can_pack() and half.device.type == "cpu"
+        self.packed = can_pack(half.dtype) and half.device.type == "cpu"
         self.register_buffer("weight", packed(half, _SPOKEN_ROWS) if self.packed else half)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -74,9 +75,7 @@ class Int8Linear(nn.Module):
     @torch.no_grad()
     def _exact_product(self, rows: torch.Tensor) -> torch.Tensor:
         bytes_, scale = digits(rows)
-        made = torch.ops.onednn.qlinear_pointwise(
-            bytes_, 1.0, _MIDDLE, self.weight, self.scale, self._zero, None, 1.0, 0, torch.float32, "none", [], "")
-        first, second = made.chunk(2)
+        first, second = _product_of_bytes(bytes_, self.weight, self.scale, self._zero).chunk(2)
         return torch.add(first, second, alpha=1 / (2 * _DIGIT)).mul_(scale)
 
     def _rounded_product(self, rows: torch.Tensor) -> torch.Tensor:
@@ -85,9 +84,29 @@ class Int8Linear(nn.Module):
         return F.linear(rows, self.weight.to(torch.bfloat16)) * self.scale
 
 
+@lru_cache(maxsize=1)
 def can_multiply_bytes() -> bool:
-    """Whether the processor sums products of bytes without overflow, and torch's oneDNN is there to ask for it."""
-    return bool(torch.cpu.get_capabilities().get("avx512_vnni")) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    """Whether oneDNN's products of bytes are exact here, found by the product of the largest ones.
+
+    Without VNNI, oneDNN adds two products in 16 bits, where they are cut off: a processor's flags do not tell which
+    instructions oneDNN chose (DNNL_MAX_CPU_ISA limits them).
+    """
+    if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+        return False
+    width = 64
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _DIGIT, dtype=torch.int8), None)
+    made = _product_of_bytes(torch.full((2, width), _MIDDLE + _DIGIT, dtype=torch.uint8), weight, torch.ones(16),
+                             torch.zeros(16, dtype=torch.int64))
+    return bool((made == width * _DIGIT * _DIGIT).all())
+
+
+def _product_of_bytes(
+    rows: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor,
+) -> torch.Tensor:
+    """Bytes (N, width), 128 standing for 0, by packed weights of `scale` (outputs,): (N, outputs) float32."""
+    made: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+        rows, 1.0, _MIDDLE, weight, scale, zero, None, 1.0, 0, torch.float32, "none", [], "")
+    return made
 
 
 def digits(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,9 +25,13 @@ class Linear(nn.Linear):
         return super().forward(rows)
 
 
-def can_pack() -> bool:
-    """Whether weights can be laid out for oneDNN once, instead of at each product."""
-    return _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+def can_pack(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether weights of `dtype` can be laid out for oneDNN once, instead of at each product.
+
+    In bfloat16 oneDNN wants AVX-512 (or AVX-NE-CONVERT); elsewhere its call is an error.
+    """
+    known = _HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return known and (dtype is not torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def packed(weight: torch.Tensor, rows: int) -> torch.Tensor:
