@@ -1,4 +1,4 @@
-"""What the published package made of the sounds of `tests.reference.clips`, and how near ours must come."""
+"""What the published package made of the sounds of `tests.reference.clips`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.reference.clips import voiced
 
 SEED = 11
 LENGTHS = (9600, 31999, 83333, 192001)  # samples at 16 kHz
-STATES, MEL = 1e-4, 1e-5  # of the largest value
+STATES = 1e-4  # relative error of states and vectors, as the conformance command's; rounding alone makes 2e-6
 
 
 @lru_cache(maxsize=1)
@@ -22,9 +22,3 @@ def reference() -> dict[str, torch.Tensor]:
 
 def clip(samples: int, pitch_hz: float = 140.0) -> torch.Tensor:
     return torch.from_numpy(voiced(samples, 16000, pitch_hz))
-
-
-def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The largest difference, relative to the largest value."""
-    assert found.shape == wanted.shape
-    return float((found - wanted).abs().max() / wanted.abs().max())
