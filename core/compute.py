@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from pathlib import Path
 
 import torch
 
@@ -27,3 +29,21 @@ def threads() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     physical = torch.cpu.get_capabilities().get("num_physical_cores") or allowed
     return max(1, min(allowed, int(physical)))
+
+
+def name(device: torch.device) -> str:
+    """What the maker calls the GPU or the processor."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def conditions(device: torch.device) -> str:
+    """On what the last bits of a result depend: device, number of threads, and the build of torch."""
+    count = torch.get_num_threads()
+    return f"{name(device)}, {count} thread{'s' if count > 1 else ''}, torch {torch.__version__}"

@@ -180,10 +180,9 @@ def _write_environment(run: Path, device: torch.device, computed_in: str) -> Non
     environment = {
         "python": platform.python_version(), "packages": {name: version(name) for name in _PACKAGES},
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(), "precision": computed_in, "commit": _commit(),
+        "conditions": compute.conditions(device), "precision": computed_in, "commit": _commit(),
     }
-    (run / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
+    (run / records.ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 
 
 def _commit() -> str | None:

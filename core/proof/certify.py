@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from config.errors import UserError
+from core import compute
 from core.job.counting import OneCount
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
@@ -200,7 +201,9 @@ def _logits(case: Work, tell: Tell) -> Check:
     if equal < count:
         seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
-    return Check("base_logits", verdict, "equal to the bit", seen, "Logits of base-language samples before and after.")
+    return Check("base_logits", verdict, "equal to the bit", seen,
+                 f"Logits of base-language samples before and after, computed one after the other on "
+                 f"{compute.conditions(case.base.device)}.")
 
 
 def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:

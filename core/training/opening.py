@@ -121,8 +121,10 @@ def _go_on(trainer: Trainer, run: Path, state: TrainerState, reporter: Reporter)
     """Stand where the checkpoint of `state` was taken, also in the ranking; the patience that was left then."""
     resuming.check_data(run, trainer.options, state, trainer.data)
     trainer.restore(state)
-    if said := resuming.rounded_otherwise(state, trainer.precision):
-        reporter.emit(Warned(said))
+    for said in (resuming.rounded_otherwise(state, trainer.precision),
+                 resuming.computed_elsewhere(run, state.step, trainer.voice.device)):
+        if said:
+            reporter.emit(Warned(said))
     if (ranked := ranking.read(run)) != ranked.up_to(state.step):
         ranking.write(run, ranked.up_to(state.step))
     return state.patience

@@ -7,15 +7,18 @@ start a new run on its weights.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 import yaml
 
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import TrainOptions
+from core import compute
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.training import checkpoint, scopes
@@ -133,6 +136,18 @@ def rounded_otherwise(state: TrainerState, precision: Precision) -> str:
     return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
             f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To go on as "
             f"it began, continue it on a machine that computes in {state.precision}.")
+
+
+def computed_elsewhere(run: Path, step: int, device: torch.device) -> str:
+    """What to say where processor, threads or torch are not those that the run was computed with; else nothing."""
+    try:
+        then = json.loads((run / records.ENVIRONMENT).read_text(encoding="utf-8"))["conditions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    if then == (now := compute.conditions(device)):
+        return ""
+    return (f"The run was computed on {then} up to step {step} and goes on on {now}: its steps are rounded otherwise "
+            f"than they would have been. They are the same to the bit only where all three stay.")
 
 
 def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:

@@ -16,7 +16,7 @@ import yaml
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core import extend, train
+from core import compute, extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
 from core.library import records
@@ -227,6 +227,20 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
     assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
+
+
+def test_another_machine_number_of_threads_or_torch_is_said(world: Workspace) -> None:
+    assert not [event for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    file = world.runs / "one" / records.ENVIRONMENT
+    kept = json.loads(file.read_text())
+    assert kept["conditions"] == compute.conditions(CPU)
+    assert str(torch.get_num_threads()) in kept["conditions"]
+    file.write_text(json.dumps({**kept, "conditions": "Another, 64 threads, torch 2.8.0"}))
+    said = resuming.computed_elsewhere(file.parent, 2, CPU)
+    assert said.startswith("The run was computed on Another, 64 threads, torch 2.8.0 up to step 2 and goes on on ")
+    for damaged in ("{", "[]", "{}"):
+        file.write_text(damaged)
+        assert resuming.computed_elsewhere(file.parent, 2, CPU) == ""
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:
