@@ -14,18 +14,22 @@ REFERENCE := .reference
 spelled := $(filter --workspace=%,$(subst --workspace ,--workspace=,$(ARGS)))
 override WORKSPACE := $(if $(spelled),$(patsubst --workspace=%,%,$(lastword $(spelled))),$(WORKSPACE))
 PUBLISHED := chatterbox-tts==0.1.7
-MYPY := $(PY) -m mypy
-RUFF := $(PY) -m ruff check .
+PYTEST := $(PY) -m pytest
+STAGES := lint types test-quick test-browser test-undisturbed
 
-.PHONY: run demo check test test-all test-kills doctor reference help
+.PHONY: run demo check test $(STAGES) test-all test-kills test-rounding test-processors doctor reference help
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 
 help:
 	@echo "make run       the app, with the built-in model and the demo dataset in place"
 	@echo "make demo      the whole main job without a browser; ends with $(WORKSPACE)/demo/report.json"
-	@echo "make test      lint, types and every test but the slow ones"
+	@echo "make test      lint, types and every test but the slow ones; or one of its stages:"
+	@echo "               $(STAGES)"
 	@echo "make test-all  the slow ones too"
 	@echo "make test-kills  a training killed at fifty random moments, and the one that was not"
+	@echo "make test-processors  the quick tests as older and other processors compute"
+	@echo "make test-rounding  the quick tests with the rounding of a processor that nobody has"
 	@echo "make check     lint and types only"
 	@echo "make doctor    what this machine has and lacks"
 	@echo "make reference the published Chatterbox package in $(REFERENCE), to compare with; not needed to use the app"
@@ -41,22 +45,52 @@ demo: $(INSTALLED)
 doctor: $(INSTALLED)
 	$(PY) -m scripts.doctor --workspace "$(WORKSPACE)"
 
-check: $(INSTALLED_DEV)
-	$(RUFF)
-	$(MYPY)
+check: lint types
+
+# A stage that fails keeps no later one from being run; make names each at the end.
+test:
+	@$(MAKE) --no-print-directory --keep-going $(STAGES)
+
+lint: $(INSTALLED_DEV)
+	$(PY) -m ruff check .
+
+types: $(INSTALLED_DEV)
+	$(PY) -m mypy
 
 # A thread and a process a core: two processes with two threads each slow one another down many times over. A test that
 # measures how fast the page answers has the machine to itself.
-test: check
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
-	OMP_NUM_THREADS=1 $(PY) -m pytest -m "browser and not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
-	$(PY) -m pytest -m "undisturbed and not slow"
+test-quick: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(PYTEST) -m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
+
+test-browser: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(PYTEST) -m "browser and not slow and not undisturbed" -n auto --maxprocesses 2 --dist loadfile
+
+test-undisturbed: $(INSTALLED_DEV)
+	$(PYTEST) -m "undisturbed and not slow"
 
 test-all: test
-	$(PY) -m pytest -m slow
+	$(PYTEST) -m slow
 
 test-kills: $(INSTALLED_DEV)
-	$(PY) -m pytest tests/e2e/test_kill_and_resume.py -m slow
+	$(PYTEST) tests/e2e/test_kill_and_resume.py -m slow
+
+# What torch's libraries take for the processor: one with AVX2, one with SSE4.1, and Intel's with AVX-512 and no
+# bfloat16, whose code MKL chooses by the maker's name (needs a C compiler).
+INTEL := test-output/intel.so
+test-processors: $(INSTALLED_DEV) $(INTEL)
+	@failed=; for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2" \
+		"ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" \
+		"DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI LD_PRELOAD=$(CURDIR)/$(INTEL)"; do \
+		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick || failed=1; \
+	done; test -z "$$failed"
+
+$(INTEL):
+	@mkdir -p $(@D)
+	echo 'int mkl_serv_intel_cpu_true(void) { return 1; }' | cc -shared -fPIC -x c -o $@ -
+
+test-rounding: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(PYTEST) -p tests.rounding tests/unit tests/contract -m "not slow and not browser" -n auto \
+		--maxprocesses 4 --dist loadfile
 
 reference: $(REFERENCE)/.installed
 
