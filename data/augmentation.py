@@ -8,12 +8,17 @@ is heard as it was recorded. Stretching is librosa's phase vocoder, resampling s
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import math
+import os
 import random
+import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -89,10 +94,28 @@ def load(folder: Path) -> Recipe | None:
         raise UserError(f"{path} is damaged: {error}.", "Delete it and prepare the dataset again.") from error
 
 
+def import_librosa() -> ModuleType:
+    """`librosa`, which takes seconds, also where neither its folder nor the home can be written.
+
+    numba, which it imports, saves there what it compiles, and raises RuntimeError where it cannot: it is then given a
+    folder of this process's own, which is deleted at its end.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "numba"
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=cache).close()
+        except OSError:
+            os.environ["NUMBA_CACHE_DIR"] = own = tempfile.mkdtemp(prefix="numba-")
+            atexit.register(shutil.rmtree, own, ignore_errors=True)
+    import librosa
+
+    return librosa
+
+
 def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> np.ndarray:
     """Waveform (S,) float32 to (about S / speed,), as loud as it was; the noise is drawn from `key`."""
-    import librosa  # on use: it takes seconds
-
+    librosa = import_librosa()
     ratio = 2 ** (variant.semitones / 12)
     made = librosa.resample(samples, orig_sr=sample_rate * ratio, target_sr=sample_rate, res_type="soxr_hq")
     window = 2 ** round(math.log2(_WINDOW_S * sample_rate))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from config.errors import UserError
+from data.augmentation import import_librosa
 
 _BEFORE_S, _HELD_S = 0.2, 0.02
 _SHORTEST_S = 0.1  # the watermark lives in a spectrogram; a shorter sound has too little of it
@@ -60,6 +61,7 @@ def _watermarker() -> Any:
         with (contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]),
               torch.inference_mode(mode=False), warnings.catch_warnings()):
             warnings.simplefilter("ignore")  # of the package's own old-fashioned imports
+            import_librosa()
             from perth import PerthImplicitWatermarker
 
             return PerthImplicitWatermarker()

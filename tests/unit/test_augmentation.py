@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ from data.features import FeatureCache
 from data.manifest import TRAIN, Dataset
 from tests.worlds import RATE, Listener, extended_world, tone, train_options
 
+ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 SHA = "ab" * 32
 KEY = "cd" * 32
@@ -52,6 +56,18 @@ def pitch(samples: np.ndarray) -> float:
 
 def sine(hertz: float = 220.0, seconds: float = 1.5) -> np.ndarray:
     return (0.2 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle() -> None:
+    code = ("import os; from data.augmentation import import_librosa; librosa = import_librosa();"
+            "print(librosa.__name__, os.environ.get('NUMBA_CACHE_DIR'))")
+    usual = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**usual, "HOME": "/proc/nobody"},
+                          capture_output=True, text=True, check=True)
+    name, folder = done.stdout.split()
+    assert name == "librosa"
+    assert "numba-" in folder
+    assert not Path(folder).exists()  # it went with the process
 
 
 @settings(max_examples=8, deadline=None)
