@@ -9,7 +9,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 150.0
+PATIENCE_S = 180.0  # until a test gives up; none measures how long it waits
 Work = Callable[[int, Path, int, SimpleQueue], None]
 """`work(rank, path, port, results)`; it puts one tuple into `results`, with its rank first."""
 

@@ -11,8 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import PATIENCE_S, free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 READY = "Lisan is ready: "
+BARE = f"""
+import sys
+import gradio
+with gradio.Blocks() as page:
+    count = gradio.Number(0, elem_id="count")
+    gradio.Timer(1).tick(lambda number: number + 1, count, count, queue=False)
+page.launch(server_name="127.0.0.1", server_port=int(sys.argv[1]), prevent_thread_lock=True, quiet=True)
+print("{READY}" + page.local_url, flush=True)
+page.block_thread()
+"""
 
 
 @dataclass(frozen=True)
@@ -29,20 +41,32 @@ class App:
 
 
 @contextmanager
-def served(workspace: Path, arguments: Sequence[str] = (), patience_s: float = 60.0) -> Iterator[App]:
+def served(workspace: Path, arguments: Sequence[str] = ()) -> Iterator[App]:
     """`python app.py` over `workspace` on a free port; ended, and only it, at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "app.py", "--port", "0", "--workspace", str(workspace), *arguments], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, env={name: value for name, value in os.environ.items() if name != "LISAN_PASSWORD"},
-    )
+    with _serving(["app.py", "--port", "0", "--workspace", str(workspace), *arguments]) as app:
+        yield app
+
+
+@contextmanager
+def bare_page() -> Iterator[App]:
+    """A page of Gradio's with one number that a timer counts up: what this machine takes for Gradio alone."""
+    with _serving(["-c", BARE, str(free_port())]) as app:
+        yield app
+
+
+@contextmanager
+def _serving(program: Sequence[str]) -> Iterator[App]:
+    environment = {name: value for name, value in os.environ.items() if name != "LISAN_PASSWORD"}
+    process = subprocess.Popen([sys.executable, *program], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                               env={**environment, "GRADIO_ANALYTICS_ENABLED": "False"})
     try:
         url = _address(process)
-        with urllib.request.urlopen(url, timeout=patience_s) as page:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
             page.read()
         yield App(url, process, _computed_s(process.pid))
     finally:
         process.terminate()  # not SIGINT: whoever runs the tests in the background may have it ignored
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def _computed_s(pid: int) -> float:

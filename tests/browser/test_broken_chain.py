@@ -13,13 +13,12 @@ from core import demo
 from core.job.directory import create
 from core.job.journal import Failed, Finished, Queued, Skipped, Started
 from tests.browser import scenes
-from tests.browser.conftest import NARROW, WIDE, Take
+from tests.browser.conftest import NARROW, PATIENCE_MS, WIDE, Take
 from tests.serving import App, served
 from tests.unit.test_training_presets import world
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
-PATIENCE_MS = 30_000
 SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1280", "390"])
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 

@@ -24,11 +24,12 @@ from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, open_tab, wait_until
 from tests.hub import serving
+from tests.processes import PATIENCE_S
 from tests.serving import App, served
 from tests.worlds import RATE, SYLLABLES, tone
 
 pytestmark = pytest.mark.browser
-PATIENCE_S, PATIENCE_AT_FULL_SIZE_S = 240.0, 3600.0
+PATIENCE_AT_FULL_SIZE_S = 3600.0
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def done(page: Page, workspace: Workspace, verb: str, count: int = 1) -> JobStat
     def ended() -> list[JobState]:
         return [state for state in board.states() if state.verb == verb and state.ended]
 
-    wait_until(lambda: len(ended()) >= count, PATIENCE_AT_FULL_SIZE_S if full_size else PATIENCE_S, page)
+    wait_until(lambda: len(ended()) >= count, page, PATIENCE_AT_FULL_SIZE_S if full_size else 2 * PATIENCE_S)
     state = ended()[0]
     assert state.status == "finished", f"{state.message}\n{state.traceback}\n{jobs.log_tail(state.job)}"
     return state

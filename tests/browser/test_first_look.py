@@ -81,7 +81,7 @@ def test_a_fold_opened_before_the_page_is_up_to_date_stays_open(two: Two, open_p
     page.goto(f"{two.run}?tab=train")
     page.locator("#new-run > button").click()
     expect(page.locator("#run-train")).to_be_visible()
-    wait_until(lambda: bool(held), 30, page)
+    wait_until(lambda: bool(held), page)
     holding[0] = False
     for route in held:
         route.continue_()

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import io
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Page, expect
 
 from core import jobs
 from core.job.reader import JobBoard
 from core.job.state import JobState
 from core.workspace import Workspace
-from tests.browser.conftest import NARROW, Take, open_tab, wait_until
+from tests.browser.conftest import ANSWER_TIMES_GRADIO, NARROW, Take, open_tab, times_gradio, wait_until
 from tests.serving import served
 from ui.start import chain_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.undisturbed]
 CHAIN_S = 900.0
-ANSWER_MS = 300.0
 
 
 def training(board: JobBoard) -> JobState:
@@ -74,7 +72,7 @@ def watch_and_reload(page: Page, take: Take) -> None:
     line = page.locator("#start-curve polyline").first
     line.wait_for(state="attached", timeout=CHAIN_S * 1000)
     before = line.get_attribute("points")
-    wait_until(lambda: line.get_attribute("points") != before, 60, page)
+    wait_until(lambda: line.get_attribute("points") != before, page)
     take(page, "main-training")
     page.reload()
     expect(page.locator("#start-curve polyline").first).to_be_attached()
@@ -85,19 +83,7 @@ def answers_while_it_trains(page: Page) -> None:
     """The page answers while training holds the processor."""
     open_tab(page, "Train")
     expect(page.locator("#run-status")).to_contain_text("new rows of")
-    times: list[float] = []
-
-    def note(response: Response) -> None:
-        if "/gradio_api/run" in response.url or "/gradio_api/api" in response.url:
-            response.finished()
-            timing = response.request.timing
-            times.append(timing["responseEnd"] - timing["requestStart"])
-
-    page.on("response", note)
-    wait_until(lambda: len(times) >= 6, 60, page)
-    page.remove_listener("response", note)
-    print(f"answers while it trains, in ms: {[round(time) for time in times]}")
-    assert statistics.median(times) <= ANSWER_MS
+    assert times_gradio(page, 6) <= ANSWER_TIMES_GRADIO
 
 
 def stop_and_go_on(page: Page, board: JobBoard, take: Take) -> None:
@@ -109,7 +95,7 @@ def stop_and_go_on(page: Page, board: JobBoard, take: Take) -> None:
     assert stopped.checkpoints[-1].step == stopped.steps[-1].step
     take(page, "main-stopped")
     page.locator("#resume").click()
-    wait_until(lambda: len(training(board).steps) > len(stopped.steps), CHAIN_S, page)
+    wait_until(lambda: len(training(board).steps) > len(stopped.steps), page, CHAIN_S)
     take(page, "main-resumed")
 
 

@@ -73,9 +73,9 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
             assert current(page) == "c00"  # the worst
             sound = page.locator("#review-table .clip").first.locator("audio")
             page.keyboard.press(" ")
-            wait_until(lambda: bool(sound.evaluate("one => !one.paused && one.currentTime > 0")), 20, page)
+            wait_until(lambda: bool(sound.evaluate("one => !one.paused && one.currentTime > 0")), page)
             page.keyboard.press(" ")
-            wait_until(lambda: bool(sound.evaluate("one => one.paused")), 20, page)
+            wait_until(lambda: bool(sound.evaluate("one => one.paused")), page)
 
             page.keyboard.press("x")
             expect(page.locator('[data-clip="c00"] .pill')).to_have_text("excluded")
@@ -98,7 +98,7 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
             page.keyboard.type("better")
             reach(page, "#review-save")
             page.keyboard.press("Enter")
-            wait_until(lambda: "better" in workspace.list_datasets(), 120, page)
+            wait_until(lambda: "better" in workspace.list_datasets(), page)
             assert [clip.id for clip in manifest.load(workspace.dataset("better")).clips][:1] == ["c01"]
         finally:
             for state in JobBoard(workspace).queue():
@@ -119,7 +119,7 @@ def test_what_is_typed_for_one_dataset_stays_with_it(tmp_path: Path, open_page: 
         page.locator("#review-dataset input").click()  # leaves the text, which is told a moment later
         page.locator('[role="option"]:has-text("second")').click()
         expect(text).to_have_value(said("second", 2))
-        wait_until(lambda: "c02" in review.decisions(workspace, "first"), 30, page)
+        wait_until(lambda: "c02" in review.decisions(workspace, "first"), page)
         assert review.decisions(workspace, "first")["c02"].text == "typed for the first"
         assert review.decisions(workspace, "second") == {}
         take(page, "review-second-390-dark")

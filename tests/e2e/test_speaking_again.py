@@ -11,10 +11,9 @@ from core.job.directory import create
 from core.job.state import JobState
 from core.speech.resident import Residence
 from core.workspace import Workspace
+from tests.processes import PATIENCE_S
 from tests.serving import served
 from tests.trained import RUN, trained_world
-
-PATIENCE_S = 180.0
 
 
 def compare(workspace: Workspace) -> JobState:

@@ -9,9 +9,8 @@ from core.job.directory import create
 from core.job.reader import JobReader
 from core.job.state import JobState
 from core.workspace import Workspace
+from tests.processes import PATIENCE_S
 from tests.unit.fake_verbs import COMMAND
-
-PATIENCE_S = 30.0
 
 
 def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),

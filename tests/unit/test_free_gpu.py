@@ -19,6 +19,7 @@ from core.job.locks import FileLock, is_held
 from core.job.queueing import wait_for_turn
 from core.job.reporter import Reporter, StopRequested
 from core.workspace import Workspace
+from tests.processes import PATIENCE_S
 
 
 class Told(Reporter):
@@ -110,7 +111,7 @@ class Queued:
 
     def until(self, reached: Callable[[], bool]) -> None:
         tick = threading.Event()
-        for _ in range(1000):
+        for _ in range(int(PATIENCE_S / 0.02)):
             if reached():
                 return
             tick.wait(0.02)
@@ -134,7 +135,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     queued.until(lambda: queued.queue.is_dir() and os.listdir(queued.queue) != [])
     queued.add(second)
     queued.until(lambda: queued.had == [second.id])
-    holder = FileLock.take(queued.lock, patience_s=20.0)  # which is asked for now and then
+    holder = FileLock.take(queued.lock, patience_s=PATIENCE_S)  # which is asked for now and then
     assert holder is not None
     busy[0] = ""
     queued.add(third)

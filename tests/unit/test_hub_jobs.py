@@ -16,6 +16,7 @@ from core.job.directory import create
 from core.job.state import JobState
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
+from tests.processes import PATIENCE_S
 from tests.unit.hub_model import FILES, MAIN, T3, TOKEN, TOTAL, contents, made_up, partial
 from tests.unit.live_jobs import until
 
@@ -103,7 +104,7 @@ def test_the_command_line_tells_progress_and_the_result(served: LoopbackHub, wor
     done = subprocess.run(
         [sys.executable, "-m", "scripts.download", "--workspace", str(workspace.path), "--model", "chatterbox",
          "--variant", "multilingual-v3", "--save-as", "mine", "--json"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )
     assert done.returncode == 0, done.stderr
     assert f"{len(FILES)} files, 4.6 MB" in done.stdout

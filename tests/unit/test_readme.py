@@ -14,6 +14,7 @@ from config.arguments import given_values
 from config.loading import parse_options, read_preset
 from config.schema import VERBS
 from scripts import command
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/guide.md", "docs/families.md", "docs/benchmarks.md", "docs/decisions.md")
@@ -57,7 +58,7 @@ def check_verb(verb: str, arguments: list[str]) -> None:
 
 def check_help(program: list[str], arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert [word for word in arguments if word.startswith("--") and word not in done.stdout] == []

@@ -11,6 +11,7 @@ from core import jobs, worker
 from core.job.directory import create
 from core.training.watching import ALONE
 from core.workspace import Workspace
+from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
@@ -19,22 +20,25 @@ from core.training.watching import watched
 others = [subprocess.Popen([sys.executable, "-c", code]) for code in {others!r}]
 print(others[-1].pid, flush=True)
 with watched(others, grace={grace}):
+    for other in others[:{ended}]:
+        other.wait()
     threading.Event().wait({wait})
 print("left", [other.poll() for other in others], flush=True)
 for other in others:
     other.kill()
 """
-SLEEPS = "import time; time.sleep(60)"
+SLEEPS = f"import time; time.sleep({2 * PATIENCE_S})"
 
 
-def outcome(others: list[str], grace: float, wait: float) -> subprocess.CompletedProcess[str]:
-    code = RUN.format(others=others, grace=grace, wait=wait)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=50,
+def outcome(others: list[str], grace: float, wait: float, ended: int = 0) -> subprocess.CompletedProcess[str]:
+    """What a process says that waits `wait` seconds, once the first `ended` of the others have ended."""
+    code = RUN.format(others=others, grace=grace, wait=wait, ended=ended)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S,
                           check=False)
 
 
 def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
-    found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=40)
+    found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=PATIENCE_S)
     assert found.returncode == ALONE
     assert "ended (exit code 7)" in found.stderr
     assert "left" not in found.stdout
@@ -42,7 +46,7 @@ def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
 
 
 def test_who_hears_of_it_within_the_grace_is_left_alone() -> None:
-    found = outcome(["import sys; sys.exit(7)"], grace=30, wait=2.5)
+    found = outcome(["import sys; sys.exit(7)"], grace=PATIENCE_S, wait=2.5, ended=1)
     assert found.returncode == 0, found.stderr
     assert "left [7]" in found.stdout
 
