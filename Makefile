@@ -17,9 +17,8 @@ PUBLISHED := chatterbox-tts==0.1.7
 PYTEST := $(PY) -m pytest
 STAGES := lint types test-quick test-browser test-undisturbed
 
-.PHONY: run demo check test $(STAGES) test-all test-kills test-rounding test-processors doctor reference help
+.PHONY: run demo check test $(STAGES) test-slow test-all test-kills test-rounding test-processors doctor reference help
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 
 help:
 	@echo "make run       the app, with the built-in model and the demo dataset in place"
@@ -47,9 +46,15 @@ doctor: $(INSTALLED)
 
 check: lint types
 
-# A stage that fails keeps no later one from being run; make names each at the end.
-test:
-	@$(MAKE) --no-print-directory --keep-going $(STAGES)
+# A stage that fails keeps no later one from being run; those that failed are named at the end.
+RUN_STAGES = failed=; for stage in $(1); do $(MAKE) --no-print-directory $$stage || failed="$$failed $$stage"; done; \
+	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
+
+test: $(INSTALLED_DEV)
+	@$(call RUN_STAGES,$(STAGES))
+
+test-all: $(INSTALLED_DEV)
+	@$(call RUN_STAGES,$(STAGES) test-slow)
 
 lint: $(INSTALLED_DEV)
 	$(PY) -m ruff check .
@@ -68,25 +73,25 @@ test-browser: $(INSTALLED_DEV)
 test-undisturbed: $(INSTALLED_DEV)
 	$(PYTEST) -m "undisturbed and not slow"
 
-test-all: test
+test-slow: $(INSTALLED_DEV)
 	$(PYTEST) -m slow
 
 test-kills: $(INSTALLED_DEV)
 	$(PYTEST) tests/e2e/test_kill_and_resume.py -m slow
 
 # What torch's libraries take for the processor: one with AVX2, one with SSE4.1, and Intel's with AVX-512 and no
-# bfloat16, whose code MKL chooses by the maker's name (needs a C compiler).
+# bfloat16. MKL chooses its code by the maker's name, which a preloaded library tells it; that needs a C compiler.
 INTEL := test-output/intel.so
-test-processors: $(INSTALLED_DEV) $(INTEL)
-	@failed=; for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2" \
+test-processors: $(INSTALLED_DEV)
+	@failed=; \
+	mkdir -p $(dir $(INTEL)); \
+	echo 'int mkl_serv_intel_cpu_true(void) { return 1; }' | cc -shared -fPIC -x c -o $(INTEL) - || failed=" Intel"; \
+	for as in "ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2" \
 		"ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE" \
 		"DNNL_MAX_CPU_ISA=AVX512_CORE_VNNI LD_PRELOAD=$(CURDIR)/$(INTEL)"; do \
-		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick || failed=1; \
-	done; test -z "$$failed"
-
-$(INTEL):
-	@mkdir -p $(@D)
-	echo 'int mkl_serv_intel_cpu_true(void) { return 1; }' | cc -shared -fPIC -x c -o $@ -
+		echo "$$as"; env $$as $(MAKE) --no-print-directory test-quick || failed="$$failed ($$as)"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
 
 test-rounding: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(PYTEST) -p tests.rounding tests/unit tests/contract -m "not slow and not browser" -n auto \

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 
 import torch
 
@@ -35,15 +34,13 @@ def name(device: torch.device) -> str:
     """What the maker calls the GPU or the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
 
 def conditions(device: torch.device) -> str:
-    """On what the last bits of a result depend: device, number of threads, and the build of torch."""
+    """On what the last bits of a result depend: device, torch's build, and on a CPU vector width and threads."""
+    if device.type == "cuda":
+        return f"{name(device)}, torch {torch.__version__}"
     count = torch.get_num_threads()
-    return f"{name(device)}, {count} thread{'s' if count > 1 else ''}, torch {torch.__version__}"
+    return (f"{name(device)} ({torch.backends.cpu.get_cpu_capability()}), {count} thread{'s' if count > 1 else ''}, "
+            f"torch {torch.__version__}")

@@ -182,7 +182,7 @@ def _write_environment(run: Path, device: torch.device, computed_in: str) -> Non
         "platform": platform.platform(),
         "conditions": compute.conditions(device), "precision": computed_in, "commit": _commit(),
     }
-    (run / records.ENVIRONMENT).write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
+    (run / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 
 
 def _commit() -> str | None:

@@ -17,6 +17,7 @@ import random
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -97,20 +98,28 @@ def load(folder: Path) -> Recipe | None:
 def import_librosa() -> ModuleType:
     """`librosa`, which takes seconds, also where neither its folder nor the home can be written.
 
-    numba, which it imports, saves there what it compiles, and raises RuntimeError where it cannot: it is then given a
-    folder of this process's own, which is deleted at its end.
+    numba, which it imports, saves what it compiles in one of these, and raises RuntimeError where it cannot: it is then
+    given a folder of this process's own, which is deleted at its end.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "numba"
-    if "NUMBA_CACHE_DIR" not in os.environ:
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=cache).close()
-        except OSError:
-            os.environ["NUMBA_CACHE_DIR"] = own = tempfile.mkdtemp(prefix="numba-")
-            atexit.register(shutil.rmtree, own, ignore_errors=True)
+    spec = find_spec("librosa")
+    places = [Path(spec.origin).parent / "__pycache__"] if spec and spec.origin else []
+    places.append(Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "numba")
+    if "NUMBA_CACHE_DIR" not in os.environ and not any(map(_can_be_written, places)):
+        folder = os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="numba-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     import librosa
 
     return librosa
+
+
+def _can_be_written(folder: Path) -> bool:
+    """As numba tries it; a folder that is not there is made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> np.ndarray:

@@ -91,7 +91,7 @@ def can_multiply_bytes() -> bool:
     Without VNNI, oneDNN adds two products in 16 bits, where they are cut off: a processor's flags do not tell which
     instructions oneDNN chose (DNNL_MAX_CPU_ISA limits them).
     """
-    if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")):
         return False
     width = 64
     weight = torch.ops.onednn.qlinear_prepack(torch.full((16, width), _DIGIT, dtype=torch.int8), None)

@@ -5,8 +5,8 @@ exponential and the factors of a Fourier transform are left to the library, whic
 plugin moves the float32 results of such torch operations by random noise as large as their rounding error may be
 (Monte Carlo arithmetic: Parker, 1997). The noise is a function of the operation, its shapes and the seed
 LISAN_ROUNDING (default 1), so the same call has the same result, as it has on one machine. LISAN_ROUNDING_TIMES
-(default 1) enlarges it. A test that fails here rests on one processor's rounding. Other packages, other processes and
-other devices stay as they are.
+(default 1) enlarges it. A test that fails here rests on one processor's rounding. Other packages, threads, processes
+and devices stay as they are, and so do a module's fixtures.
 
 The sizes are those of probabilistic rounding analysis (Higham and Mary, 2019): sqrt(n) / 2 units of rounding for a
 sum of n products taken in order, relative to the root of the sum of their squares; 2 sqrt(log2 n) for a Fourier
@@ -39,7 +39,7 @@ OTHERS = {
     "log_sigmoid_forward", "native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm",
     "var", "std", "var_mean", "linalg_vector_norm", "norm", "_weight_norm_interface", "avg_pool2d", "upsample_linear1d",
     "_scaled_dot_product_flash_attention_for_cpu", "_pdist_forward", "_cdist_forward", "_euclidean_dist",
-    "mkldnn_rnn_layer", "lstm", "_linear_pointwise", "linalg_pinv", "hann_window", "linspace", "nll_loss_forward",
+    "mkldnn_rnn_layer", "lstm", "linalg_pinv", "hann_window", "linspace", "nll_loss_forward",
     "gelu_backward", "silu_backward", "mish_backward", "tanh_backward", "sigmoid_backward", "convolution_backward",
     "_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward", "_fused_rms_norm_backward",
     "native_group_norm_backward", "_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -74,8 +74,9 @@ def _move(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: lis
     """Add rounding noise to the `results` of a call, in place."""
     name, first = func._schema.name.split("::")[-1].rstrip("_"), results[0]
     call = f"{SEED} {name} {[tuple(one.shape) for one in args if isinstance(one, torch.Tensor)]}"
-    if name in PRODUCTS:
-        one, other = (args[place].detach().double() for place in PRODUCTS[name])
+    if name in PRODUCTS or name == "_linear_pointwise":  # the second is oneDNN's, of weights (N, width)
+        one, other = (args[place].detach().double() for place in PRODUCTS.get(name, (0, 1)))
+        other = other.t() if name == "_linear_pointwise" else other
         size = (one.square() @ other.square()).sqrt_().float().reshape(first.shape)
         first += size * _noise(call, first) * max(1.0, math.sqrt(one.shape[-1]) / 2)
     elif name in CONVOLUTIONS:

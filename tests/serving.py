@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,12 @@ def _computed_s(pid: int) -> float:
 
 def _address(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(READY):
-            return line.removeprefix(READY).strip()
+    giving_up = threading.Timer(PATIENCE_S, process.kill)
+    giving_up.start()
+    try:
+        for line in process.stdout:
+            if line.startswith(READY):
+                return line.removeprefix(READY).strip()
+    finally:
+        giving_up.cancel()
     raise AssertionError(f"the app ended with exit code {process.wait()} before it was ready")

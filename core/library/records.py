@@ -13,7 +13,6 @@ from config.errors import UserError
 
 EXTENSION, CHECKPOINT = "extension.json", "checkpoint.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
-ENVIRONMENT = "environment.json"  # of a run: what its numbers were made with
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
 _BLOCK = 1 << 20
 

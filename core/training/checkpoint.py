@@ -55,6 +55,7 @@ class TrainerState:
     processes: int = 1  # that shared the steps
     decays: Mapping[str, float] = field(default_factory=dict)  # of the parameter groups, by name
     precision: str = ""  # that its steps were computed in
+    conditions: str = ""  # on which their last bits depend, see `core.compute.conditions`
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -149,7 +150,7 @@ def load_state(run: Path, step: int) -> TrainerState:
                         tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
                         Patience(**numbers.get("patience", {})), processes(run, step), numbers.get("decays", {}),
-                        str(numbers.get("precision", "")))
+                        str(numbers.get("precision", "")), str(numbers.get("conditions", "")))
 
 
 def processes(run: Path, step: int) -> int:
@@ -210,7 +211,8 @@ def _numbers(state: TrainerState) -> dict[str, object]:
     return {"step": state.step, "seconds": state.seconds, "order": [state.order.epoch, state.order.batch],
             "replay": [state.replay.epoch, state.replay.batch], "data_fingerprint": state.data_fingerprint,
             "content": state.content, "patience": asdict(state.patience), "processes": state.processes,
-            "decays": dict(state.decays), "precision": state.precision, **asdict(state.setting)}
+            "decays": dict(state.decays), "precision": state.precision,
+            "conditions": state.conditions, **asdict(state.setting)}
 
 
 def _write_text(path: Path, text: str) -> None:

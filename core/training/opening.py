@@ -9,6 +9,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core import compute
 from core.incoming.recognisers import BUILT_IN
 from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
@@ -121,10 +122,8 @@ def _go_on(trainer: Trainer, run: Path, state: TrainerState, reporter: Reporter)
     """Stand where the checkpoint of `state` was taken, also in the ranking; the patience that was left then."""
     resuming.check_data(run, trainer.options, state, trainer.data)
     trainer.restore(state)
-    for said in (resuming.rounded_otherwise(state, trainer.precision),
-                 resuming.computed_elsewhere(run, state.step, trainer.voice.device)):
-        if said:
-            reporter.emit(Warned(said))
+    if warning := resuming.rounded_otherwise(state, trainer.precision, compute.conditions(trainer.voice.device)):
+        reporter.emit(Warned(warning))
     if (ranked := ranking.read(run)) != ranked.up_to(state.step):
         ranking.write(run, ranked.up_to(state.step))
     return state.patience

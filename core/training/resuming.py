@@ -7,18 +7,15 @@ start a new run on its weights.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 import yaml
 
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import TrainOptions
-from core import compute
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.training import checkpoint, scopes
@@ -129,25 +126,16 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
             f"weights: {adopting(run, state.step)}.")
 
 
-def rounded_otherwise(state: TrainerState, precision: Precision) -> str:
-    """What to say where `auto` chose another precision than on the machine that the run began on; else nothing."""
-    if state.precision in ("", precision.name):
-        return ""
-    return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
-            f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To go on as "
-            f"it began, continue it on a machine that computes in {state.precision}.")
-
-
-def computed_elsewhere(run: Path, step: int, device: torch.device) -> str:
-    """What to say where processor, threads or torch are not those that the run was computed with; else nothing."""
-    try:
-        then = json.loads((run / records.ENVIRONMENT).read_text(encoding="utf-8"))["conditions"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    if then == (now := compute.conditions(device)):
-        return ""
-    return (f"The run was computed on {then} up to step {step} and goes on on {now}: its steps are rounded otherwise "
-            f"than they would have been. They are the same to the bit only where all three stay.")
+def rounded_otherwise(state: TrainerState, precision: Precision, conditions: str) -> str:
+    """What to warn of where `auto` chose another precision, or the run is computed elsewhere; else nothing."""
+    if state.precision not in ("", precision.name):
+        return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
+                f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To go on "
+                f"as it began, continue it on a machine that computes in {state.precision}.")
+    if state.conditions not in ("", conditions):
+        return (f"The run was computed on {state.conditions} up to step {state.step} and continues on {conditions}: "
+                "its steps are rounded otherwise than they would have been.")
+    return ""
 
 
 def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:

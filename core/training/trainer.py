@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 
 from config.schema import TrainOptions
+from core import compute
 from core.training import anchors, checkpoint, counting, divisible, feed, fitting, optimization, scopes, sharding
 from core.training.anchors import Anchors
 from core.training.averaging import Average
@@ -226,6 +227,7 @@ class Trainer:
         setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
                             processes=self.company.size if self.company else 1, precision=self.precision.name,
+                            conditions=compute.conditions(self.voice.device),
                             decays={group.name: group.decay for group in self.groups})
 
     def restore(self, state: TrainerState) -> None:

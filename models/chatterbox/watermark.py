@@ -61,7 +61,7 @@ def _watermarker() -> Any:
         with (contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]),
               torch.inference_mode(mode=False), warnings.catch_warnings()):
             warnings.simplefilter("ignore")  # of the package's own old-fashioned imports
-            import_librosa()
+            import_librosa()  # the package imports it too
             from perth import PerthImplicitWatermarker
 
             return PerthImplicitWatermarker()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from core import hardware
+from core import compute, hardware
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,13 +39,9 @@ def describe(device: torch.device) -> Machine:
 
 def _processor() -> str:
     """Its model, and what of its instructions matters here."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    known = {name.strip(): value.strip() for name, value in fields.items()}
-    name = known.get("model name", platform.processor() or platform.machine())
-    features = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16")
-                if flag in known.get("flags", "").split()]
+    found = torch.cpu.get_capabilities()
+    features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
+    name = compute.name(torch.device("cpu"))
     return f"{name} ({', '.join(features)})" if features else name
 
 

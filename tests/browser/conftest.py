@@ -105,7 +105,7 @@ def times_gradio(page: Page, answers: int) -> float:
     else the machine does slows both.
     """
     with bare_page() as bare, page.context.new_page() as other:
-        other.goto(bare.url)
+        other.goto(bare.url, timeout=PATIENCE_MS)
         expect(other.locator("#count input")).not_to_have_value("0")
         times: dict[Page, list[float]] = {page: [], other: []}
 

@@ -31,7 +31,7 @@ def test_a_base_model_is_heard_before_anything_was_trained(
             expect(page.locator("#listen-text textarea")).to_have_value(sentences.EXAMPLES["en"][0])
             page.locator("#listen-text textarea").fill("The old man found a letter.")
             page.locator("#speak").click()
-            expect(page.locator("#clips audio")).to_have_count(1, timeout=120_000)
+            expect(page.locator("#clips audio")).to_have_count(1)
             expect(page.locator("#clips")).to_contain_text("misheard")
             take(page, "alone-1280")
             narrow = open_page(app.url + "?tab=listen", NARROW)

@@ -116,10 +116,9 @@ def listen(page: Page, board: JobBoard, take: Take) -> None:
         assert abs(seconds - clip.duration_s) < 0.05
         assert 0.4 < seconds < 15
         assert np.abs(waveform).max() > 0.02, f"{address} is silent"
-    played = page.locator("#clips audio").first.evaluate(
-        "async (audio) => { await audio.play(); await new Promise(done => setTimeout(done, 1200)); "
-        "return audio.currentTime; }")
-    assert played > 0.2
+    first = page.locator("#clips audio").first
+    first.evaluate("audio => audio.play()")
+    wait_until(lambda: first.evaluate("audio => audio.currentTime") > 0.2, page)
     page.wait_for_timeout(1000)
     take(page, "main-listen")
 

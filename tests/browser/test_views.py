@@ -110,7 +110,7 @@ def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(sce
     scenes.checkpoint(scene.training, 220, 1.9)
     expect(cells).to_have_count(3)
     wait_until(lambda: page.evaluate("(s => !s.paused && s.currentTime > 0)(document.querySelector('#grid-sound'))"),
-               20, page)
+               page)
     expect(cells.nth(1)).to_have_attribute("aria-pressed", "true")
     cells.nth(1).focus()
     page.keyboard.press("ArrowLeft")

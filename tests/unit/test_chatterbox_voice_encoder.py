@@ -33,11 +33,11 @@ def test_sounds_have_different_vectors(encoder):
 
 
 def test_a_clip_does_not_depend_on_its_neighbours_or_the_batch_size(encoder, monkeypatch):
-    clips = [clip(9600), 0.05 * clip(83333, 95.0), clip(50000, 230.0)]
+    clips = [clip(9600), 0.05 * clip(83333, 95.0), clip(50000, 180.0)]
     together = encoder.embed_batch(clips)
     monkeypatch.setattr(voice_encoder, "WINDOWS_PER_BATCH", 2)
     for vector, waveform in zip(together, clips, strict=True):
-        assert relative_error(encoder.embed(waveform), vector) < 2e-4  # three LSTM layers multiply rounding by 100
+        assert relative_error(encoder.embed(waveform), vector) < 1e-5
 
 
 def test_frames_too_few_for_a_window_are_left_out(encoder):

@@ -23,6 +23,7 @@ from tests.unit.hub_model import (
     PACK,
     QUICK,
     S3GEN,
+    STALLED,
     T3,
     TOTAL,
     Recorder,
@@ -114,16 +115,15 @@ def test_a_dropped_connection_is_taken_up_where_it_broke(served, workspace, reco
 
 def test_a_stall_is_noticed_told_and_restarted(served, workspace, recorder):
     served.fault(T3, stall_after=100_000, times=1)
-    get(served, workspace, recorder)
-    [warning] = recorder.warnings
-    assert "no byte came for" in warning
+    get(served, workspace, recorder, patience=STALLED)
+    assert "no byte came for" in recorder.warnings[0]
     assert contents(workspace.model("chatterbox")) == FILES
     assert served.sent[T3] == len(FILES[T3])
 
 
 def test_a_hub_that_never_answers_ends_in_plain_words(served, workspace, recorder):
     served.fault("list", stall_after=0)
-    error = failing(served, workspace, recorder)
+    error = failing(served, workspace, recorder, patience=STALLED)
     assert "no answer within" in error.message or "did not answer" in error.message
     assert "then continue; or give a folder" in error.hint
     assert "--folder" in error.hint

@@ -22,7 +22,6 @@ from tests.unit.live_jobs import until
 
 ROOT = Path(__file__).parents[2]
 ON_THE_WAY = 600_000  # bytes in buffers of sockets and the worker when it is killed
-RATE = 4_000_000.0
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def downloading(state: JobState) -> bool:
 
 
 def test_a_killed_worker_loses_nothing_that_came(served: LoopbackHub, workspace: Workspace) -> None:
-    served.fault(T3, bytes_per_s=RATE)
+    served.fault(T3, stall_after=1_000_000)
     job = start(workspace)
     until(job, downloading)
     os.killpg(int(locks.content(job.lock).split()[1]), signal.SIGKILL)

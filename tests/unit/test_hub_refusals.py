@@ -20,6 +20,7 @@ from tests.unit.hub_model import (
     MAIN,
     OTHERS,
     S3GEN,
+    STALLED,
     T3,
     TOKEN,
     Recorder,
@@ -144,7 +145,7 @@ def test_a_stop_is_heard_while_bytes_come_and_while_none_come(served, workspace,
     stalled = Recorder(workspace.runs)
     stalled.stop_when = lambda: len([one for one in served.asked if T3 in one.path]) > 3 or asked.is_set()
     with pytest.raises(StopRequested):
-        get(served, workspace, stalled)
+        get(served, workspace, stalled, patience=STALLED)
     assert workspace.list_models() == []
 
 

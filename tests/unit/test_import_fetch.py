@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving
 
-QUICK = Patience(stall_s=0.5, tries=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = Patience(tries=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 class Server:
