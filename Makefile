@@ -94,8 +94,8 @@ test-processors: $(INSTALLED_DEV)
 	if [ -n "$$failed" ]; then echo "Failed:$$failed" >&2; exit 1; fi
 
 test-rounding: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(PYTEST) -p tests.rounding tests/unit tests/contract -m "not slow and not browser" -n auto \
-		--maxprocesses 4 --dist loadfile
+	LISAN_ROUNDING_TIMES=4 OMP_NUM_THREADS=1 $(PYTEST) -p tests.rounding tests/unit tests/contract \
+		-m "not slow and not browser" -n auto --maxprocesses 4 --dist loadfile
 
 reference: $(REFERENCE)/.installed
 
