@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.parity import relative_error
-from tests.rounding import UNIT, Rounding
+from tests.rounding import TIMES, UNIT, Rounding
 
 ROWS = torch.randn(50, 400, generator=torch.Generator().manual_seed(0))
 WEIGHT = torch.randn(400, 30, generator=torch.Generator().manual_seed(1))
@@ -31,7 +31,7 @@ def test_what_it_leaves_open_is_moved_by_units_of_rounding(compute: Callable[[to
     exact = compute(ROWS.double())
     with Rounding(), torch.inference_mode():
         found, again = compute(ROWS), compute(ROWS)
-    assert UNIT / 2 < relative_error(found, exact) < 30 * UNIT
+    assert UNIT / 2 < relative_error(found, exact) < 60 * UNIT * TIMES
     assert torch.equal(found, again)
 
 
@@ -49,4 +49,4 @@ def test_gradients_are_moved_too() -> None:
             (rows @ WEIGHT).square().sum().backward()
         gradients.append(rows.grad)
     assert not torch.equal(*gradients)
-    assert relative_error(*gradients) < 100 * UNIT
+    assert relative_error(*gradients) < 200 * UNIT * TIMES
