@@ -26,6 +26,7 @@ from data.clip_findings import Spoken
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
 from data.measures import Measures
 from scripts import review as script
+from tests.processes import PATIENCE_S
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 
@@ -316,7 +317,8 @@ def test_a_version_in_which_nothing_could_be_mended_is_none(ready: Workspace) ->
     assert ready.list_datasets() == ["d"]
 
 
-def test_two_who_decide_at_once_lose_nothing(workspace: Workspace) -> None:
+def test_two_who_decide_at_once_lose_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review, "_PATIENCE_S", PATIENCE_S)  # eight who write and flush on a busy disk
     (workspace.datasets / "d").mkdir(parents=True)
     ready = threading.Barrier(8)
 
