@@ -86,7 +86,7 @@ def _report(segments: Segments) -> Result:
 
 def _settings(options: AlignOptions) -> dict[str, object]:
     """All that decides what comes out beside the recordings: of a text what it says, since a person may mend it."""
-    names = ("text", "recogniser", "recogniser_language", "revision", "rules", "doubtful_below", "leave_out_below")
+    names = ("text", "recogniser", "recogniser_language", "revision", "rules", "flag_below", "drop_below")
     text = Path(options.text) if options.text else None
     said_hash = hash_file(text) if text is not None and text.is_file() else ""
     return {**cut_settings(options), **{name: getattr(options, name) for name in names}, "text_sha256": said_hash}
@@ -130,8 +130,8 @@ def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Lis
         aside = folder / "aligned"
         aside.mkdir(exist_ok=True)
         (aside / f"{recording.key}.srt").write_text(subtitles(match), encoding="utf-8")
-        clips, left_out = chosen_clips(match, recording.seconds, limits, options.doubtful_below,
-                                       options.leave_out_below)
+        clips, left_out = chosen_clips(match, recording.seconds, limits, options.flag_below,
+                                       options.drop_below)
         noise = long_audio.hear(recording.path).noise if options.denoise else np.zeros(0, np.float32)
         return Chosen(clips, noise, left_out)
 

@@ -136,10 +136,10 @@ class Comparison:
         language, text = self.texts[index]
         spoken = {side: self._spoken(side, index, segments) for side, segments in heard.items()}
         row = Row(language, text, spoken)
-        longest_s = max(side.clip.duration_s for side in spoken.values())
+        max_clip_s = max(side.clip.duration_s for side in spoken.values())
         for side, made in spoken.items():
             picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
-            spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, longest_s)
+            spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, max_clip_s)
             note = made.reading.note or self._sameness(row)
             self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, note,
                                                 unmeasured(self._judge, language)))

@@ -163,7 +163,7 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         originals.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.model.module)) if model.changed else "",
-                        exports_record.name_alone(found.judge), found.judge_language)
+                        exports_record.name_alone(found.judge), found.recogniser_language)
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:

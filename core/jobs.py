@@ -82,7 +82,7 @@ def claim(job: Job, *, resuming: bool = False) -> FileLock:
             raise UserError(
                 f"{job.id} cannot be continued: it is {now.status}.",
                 "Only a run that was stopped, failed or crashed can be continued; start a new one"
-                + (f", on the weights of this one if you like: --adopt-weights run:{job.id} (on Train: Begin on the "
+                + (f", on the weights of this one if you like: --init-from run:{job.id} (on Train: Begin on the "
                    "weights of)." if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":

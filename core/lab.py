@@ -57,7 +57,8 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     report = LabReport(
         options.model, options.dataset, texts.language, rules.name if rules else "", len(texts.all), texts.seconds,
         limit, tuple(one.candidate for one in made), recommendation, proven, blocks, script_map.gaps(train, wanted),
-        sentences, left_open, tuple(left_out), options.own, rules_of, text_rules.content_hash(rules) if rules else "",
+        sentences, left_open, tuple(
+            left_out), options.tokenizer_file, rules_of, text_rules.content_hash(rules) if rules else "",
     )
     path = report.save(reporter.directory)
     _show(report, reporter)
@@ -108,7 +109,7 @@ def _texts(dataset: Dataset, reader: FrontEnd, given: list[tuple[str, str]]) -> 
 def _compare(base: FrontEnd, texts: Texts, options: LabOptions, limit: int, rules: TextRules | None,
              reporter: Reporter) -> tuple[list[Made], list[str]]:
     left_out: list[str] = []
-    own = own_pieces.take(base, options.own) if options.own else None
+    own = own_pieces.take(base, options.tokenizer_file) if options.tokenizer_file else None
     total = 2 + 2 * len(set(options.sizes)) + bool(own) + options.byte_fallback
     made = []
     for one in candidates(base, texts, options.sizes, limit, rules, left_out.append, own,

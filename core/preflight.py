@@ -109,7 +109,8 @@ def trial(options: TrainOptions) -> TrainOptions:
     """The training itself, but two steps long and at its full rate from the first one on; see `untried`."""
     values = {name: getattr(options, name) for name in TrainOptions.model_fields}
     short = {"steps": STEPS, "checkpoint_every": STEPS, "warmup": 0, "max_minutes": 0.0, "validate_every": 0,
-             "patience": 0, "judged_sentences": min(1, options.judged_sentences), "keep_last": 1, "compile": "off",
+             "patience": 0, "evaluation_sentences": min(1, options.evaluation_sentences), "keep_last": 1,
+             "compile": "off",
              "processes": 1, "sharding": "none", "fisher_clips": min(_FISHER, options.fisher_clips)}
     return TrainOptions(**{**values, **short})
 

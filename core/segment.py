@@ -69,4 +69,4 @@ def _in_speech(cut: cuts.Cut, atoms: cuts.Atoms) -> bool:
 
 
 def _within(duration_s: float, limits: cuts.Limits) -> bool:
-    return limits.shortest_s - 0.01 <= duration_s <= limits.longest_s + 0.01
+    return limits.min_clip_s - 0.01 <= duration_s <= limits.max_clip_s + 0.01

@@ -52,11 +52,11 @@ def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> R
 
 
 def begin(options: TrainOptions, workspace: Workspace, reporter: Reporter,
-          most_clips: int | None = None, company: Company | None = None) -> tuple[Milestones, Estimate]:
-    """Load everything, find what fits, and say what will be done; `most_clips` of the data, for a trial."""
+          max_clips: int | None = None, company: Company | None = None) -> tuple[Milestones, Estimate]:
+    """Load everything, find what fits, and say what will be done; `max_clips` of the data, for a trial."""
     device = compute.prepare(options.device)
     with stage(reporter, "load"):
-        milestones = open_run(options, workspace, reporter, device, most_clips, company)
+        milestones = open_run(options, workspace, reporter, device, max_clips, company)
     trainer = milestones.trainer
     _write_environment(reporter.directory, device, str(trainer.precision))
     with stage(reporter, "probe"):

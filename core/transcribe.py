@@ -144,9 +144,9 @@ def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
 
 def _with_text(piece: Piece, heard: Heard, options: TranscribeOptions) -> Piece:
     """The clip with its text, and why to doubt it."""
-    left_out = heard.score < options.leave_out_below
+    left_out = heard.score < options.drop_below
     return replace(piece, text="" if left_out else heard.text, score=round(heard.score, 4),
-                   doubt=_doubt(heard, piece.duration_s, options.doubtful_below))
+                   doubt=_doubt(heard, piece.duration_s, options.flag_below))
 
 
 def _doubt(heard: Heard, seconds: float, least: float) -> str:

@@ -79,8 +79,8 @@ def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, ru
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
     train = [reader.normalise(clip.text, language) for clip in dataset.split(TRAIN)]
     held_out = [reader.normalise(clip.text, language) for clip in dataset.split(HELD_OUT)]
-    if options.own:
-        pieces = own_pieces.take(base, options.own)
+    if options.tokenizer_file:
+        pieces = own_pieces.take(base, options.tokenizer_file)
     else:
         pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
     more = sorted(characters_of((*train, *held_out)) - set(pieces.characters))

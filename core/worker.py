@@ -218,7 +218,7 @@ def _tries(job: Job) -> int:
         options = job.options()
     except UserError:  # the child says so
         return 1
-    return options.tries if isinstance(options, TrainOptions) else 1
+    return options.max_attempts if isinstance(options, TrainOptions) else 1
 
 
 def _crashed(job: Job) -> bool:

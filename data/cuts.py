@@ -23,8 +23,8 @@ _WINDOW = 16  # frames in each of which an uninterrupted voice may be cut once, 
 class Limits:
     """Bounds of a clip, padding included."""
 
-    shortest_s: float = 2.0
-    longest_s: float = 15.0
+    min_clip_s: float = 2.0
+    max_clip_s: float = 15.0
     padding_s: float = 0.2  # of silence left before and after the speech, where there is so much
 
 
@@ -119,11 +119,11 @@ def group(atoms: Atoms, total_s: float, limits: Limits = Limits()) -> list[Cut]:
     walled = np.concatenate([[0], np.maximum.accumulate(np.where(atoms.walls, np.arange(1, count), 0))]).astype(int)
     best, before = np.zeros(count + 1), np.zeros(count + 1, int)
     for end in range(1, count + 1):
-        least = int(np.searchsorted(atoms.begins, atoms.ends[end - 1] - limits.longest_s - 1e-9))
+        least = int(np.searchsorted(atoms.begins, atoms.ends[end - 1] - limits.max_clip_s - 1e-9))
         least = min(max(least, int(walled[end - 1])), end - 1)
         lengths = atoms.ends[end - 1] - atoms.begins[least:end]
         room = middles[end] - middles[least:end]
-        broken = (lengths > limits.longest_s + 1e-9) | (room < limits.shortest_s - 1e-9)
+        broken = (lengths > limits.max_clip_s + 1e-9) | (room < limits.min_clip_s - 1e-9)
         inside = silence[end - 1] - silence[least:end]
         costs = best[least:end] + inside + _short(lengths, limits) + _BROKEN * broken
         chosen = int(np.argmin(costs))
@@ -141,7 +141,7 @@ def _inside(pauses: np.ndarray) -> np.ndarray:
 
 def _short(lengths: np.ndarray, limits: Limits) -> np.ndarray:
     """A clip costs something, and more below a third of what it may have."""
-    return 1.0 + np.square(np.clip(limits.longest_s / 3 - lengths, 0, None) / 2)
+    return 1.0 + np.square(np.clip(limits.max_clip_s / 3 - lengths, 0, None) / 2)
 
 
 def _extent(atoms: Atoms, middles: np.ndarray, first: int, end: int, limits: Limits) -> Cut:
@@ -149,10 +149,10 @@ def _extent(atoms: Atoms, middles: np.ndarray, first: int, end: int, limits: Lim
     low, high = float(middles[first]), float(middles[end])
     voice, quiet = float(atoms.begins[first]), float(atoms.ends[end - 1])
     begin, stop = max(low, voice - limits.padding_s), min(high, quiet + limits.padding_s)
-    if stop - begin > limits.longest_s:
-        share = max(0.0, limits.longest_s - (quiet - voice)) / ((voice - begin) + (stop - quiet))
+    if stop - begin > limits.max_clip_s:
+        share = max(0.0, limits.max_clip_s - (quiet - voice)) / ((voice - begin) + (stop - quiet))
         begin, stop = voice - share * (voice - begin), quiet + share * (stop - quiet)
-    elif (lacking := limits.shortest_s - (stop - begin)) > 0:
+    elif (lacking := limits.min_clip_s - (stop - begin)) > 0:
         left = min(begin - low, lacking / 2)
         right = min(high - stop, lacking - left)
         left = min(begin - low, lacking - right)

@@ -49,7 +49,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     untrained = records.read(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
     frozen = hash_tensors(base_tensors(voice.model.module))
     record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4,
-                              options.judge, options.judge_language)
+                              options.judge, options.recogniser_language)
     state = TrainerState(8, 1.0, Position(0, 0), Position(0, 0), "", {"generator": torch.zeros(4)})
     folder = checkpoint.save(made.directory, record, voice, options, state)
     journal = Journal(made.journal)

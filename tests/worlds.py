@@ -170,6 +170,6 @@ def train_options(**changes: object) -> TrainOptions:
     """Options of a run of seconds."""
     values: dict[str, object] = {
         "extension": "tiny-am", "dataset": "demo-am", "steps": 8, "batch_size": 4, "warmup": 2, "adapter_rank": 4,
-        "checkpoint_every": 4, "judged_sentences": 2, "precision": "float32", "device": "cpu", **changes,
+        "checkpoint_every": 4, "evaluation_sentences": 2, "precision": "float32", "device": "cpu", **changes,
     }
     return TrainOptions(**values)  # type: ignore[arg-type]

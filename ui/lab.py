@@ -23,7 +23,8 @@ from ui.page import Page
 
 TAB = "tokenizer"
 _FIELDS = LabOptions.model_fields
-_SHARED = ("model", "dataset", "rules", "own", "byte_fallback")  # fields of the tokenizer's form that the lab reads
+_SHARED = ("model", "dataset", "rules", "tokenizer_file",
+           "byte_fallback")  # fields of the tokenizer's form that the lab reads
 _OWN = ("sizes", "sentences", "text")
 _SIZES = " ".join(map(str, LabOptions().sizes))
 _SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
@@ -58,7 +59,7 @@ def build(page: Page, form: Form) -> None:
     page.live.panel(make, _offer, TAB)
     page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, text], [notice])
     page.on(make.click, lambda: _make(page), [],
-            [notice, *(form.widget(name) for name in ("algorithm", "merges", "own", "rules", "tokenizer"))])
+            [notice, *(form.widget(name) for name in ("algorithm", "merges", "tokenizer_file", "rules", "tokenizer"))])
 
 
 def _text(value: object) -> str:
@@ -133,7 +134,7 @@ def _make(page: Page) -> Sequence[object]:
     wanted, others = made_of(page, found[1]), other_rules(page, found[1])
     begun = page.begun(page.start("tokenizer", wanted))
     return [join((begun, present.notice(others, "wait"))) if others else begun, wanted.algorithm, wanted.merges,
-            wanted.own, wanted.rules, wanted.tokenizer]
+            wanted.tokenizer_file, wanted.rules, wanted.tokenizer]
 
 
 def made_of(page: Page, report: LabReport) -> TokenizerOptions:
@@ -143,7 +144,8 @@ def made_of(page: Page, report: LabReport) -> TokenizerOptions:
     name = suggest.tokenizer_name(page.workspace, report.model, report.dataset)
     if name in page.workspace.list_tokenizers():
         name = f"{name}-{best.name}"[:64]
-    how = {"own": report.own} if best.name == "own" else {"algorithm": best.algorithm, "merges": best.merges_asked}
+    how = {"tokenizer_file": report.own} if best.name == "own" else {"algorithm": best.algorithm,
+                                                                     "merges": best.merges_asked}
     return TokenizerOptions.model_validate({
         "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules, **how})
 

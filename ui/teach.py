@@ -26,8 +26,8 @@ DEMO_LABEL = "Built-in Amharic demo"
 DEMO_DATASET = "amharic-demo"
 FULL, QUICK = "full", "quick"
 _QUICK: Mapping[str, Mapping[str, object]] = {
-    "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "judged_sentences": 4},
-    "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "judged_sentences": 1},
+    "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "evaluation_sentences": 4},
+    "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "evaluation_sentences": 1},
 }
 """What a quick try changes, by preset: enough to see every part at work, too little to speak well."""
 

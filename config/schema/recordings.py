@@ -22,7 +22,7 @@ from config.schema.values import (
 
 def _longest(value: float, given: ValidationInfo) -> float:
     """So long that any recording can be cut into clips between both bounds."""
-    shortest = given.data.get("shortest_s", 0.0)
+    shortest = given.data.get("min_clip_s", 0.0)
     if value < 2 * shortest + 1:
         raise ValueError(f"clips of {shortest:g} to {value:g} s cannot be cut from any recording: let the longest be "
                          f"more than twice the shortest and a second, here at least {2 * shortest + 1:g}")
@@ -32,8 +32,8 @@ def _longest(value: float, given: ValidationInfo) -> float:
 class ClipOptions(Options):
     """How clips are cut out of long recordings, and what is done to their sound."""
 
-    shortest_s: float = Field(2.0, ge=0.5, le=10.0, title="Shortest clip (seconds)", description="With its padding.")
-    longest_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said. The built-in model learns from clips of up to 10 seconds: give 10 for it.")
+    min_clip_s: float = Field(2.0, ge=0.5, le=10.0, title="Shortest clip (seconds)", description="With its padding.")
+    max_clip_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Longest clip (seconds)", description="With its padding. A voice that makes no pause for so long is cut where it is quietest, and that is said. The built-in model learns from clips of up to 10 seconds: give 10 for it.")
     padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (seconds)", description="Silence that is kept before and after the speech, where there is so much.")
     lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Each clip is made so loud (ITU-R BS.1770), or as near as its peak allows; 0 leaves the loudness it has.")
     sample_rate: SampleRate = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Clips are resampled once to this rate (soxr); 0 keeps the recording's own, and the model's own rate is made of it when features are extracted.")
@@ -57,8 +57,8 @@ class TranscribeOptions(Options):
     recogniser: Recogniser = Field("openai/whisper-small", title="Recogniser", description="OWNER/NAME on the hub of any recogniser that transformers knows, such as `openai/whisper-large-v3` or `facebook/mms-1b-all`; a folder with one; or `built-in`, which knows the built-in model's synthetic voices alone and writes letters without spaces.")
     recogniser_language: str = Field("", max_length=40, title="Its name of the language", description="What the recogniser calls the language, where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the hub.")
-    doubtful_below: float = Field(0.5, ge=0.0, le=1.0, title="Doubtful below", description="Clips whose recogniser is less sure than this are flagged, to be listened to.")
-    leave_out_below: float = Field(0.0, ge=0.0, le=1.0, title="Left out below", description="Clips whose recogniser is less sure than this get no text, and stay out of the dataset; 0 keeps all.")
+    flag_below: float = Field(0.5, ge=0.0, le=1.0, title="Doubtful below", description="Clips whose recogniser is less sure than this are flagged, to be listened to.")
+    drop_below: float = Field(0.0, ge=0.0, le=1.0, title="Left out below", description="Clips whose recogniser is less sure than this get no text, and stay out of the dataset; 0 keeps all.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 
@@ -73,8 +73,8 @@ class AlignOptions(ClipOptions):
     recogniser_language: str = Field("", max_length=40, title="Its name of the language", description="What the recogniser calls the language, where it is not the code, such as `amh` for MMS.")
     revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the hub.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken, so that they are found; the clips keep their text as it was written.")
-    doubtful_below: float = Field(0.3, ge=0.0, le=1.0, title="Doubtful below", description="Clips that fit their text less than this are flagged, to be listened to.")
-    leave_out_below: float = Field(0.1, ge=0.0, le=1.0, title="Left out below", description="Clips that fit their text less than this are left out, and named.")
+    flag_below: float = Field(0.3, ge=0.0, le=1.0, title="Doubtful below", description="Clips that fit their text less than this are flagged, to be listened to.")
+    drop_below: float = Field(0.1, ge=0.0, le=1.0, title="Left out below", description="Clips that fit their text less than this are left out, and named.")
     device: Device = Field("auto", title="Device", description="`auto` is CUDA when there is one.")
 
 
@@ -85,11 +85,11 @@ class PrepareOptions(Options):
     dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
     language: LanguageCode = Field("am", title="Language", description="Code of the language that is spoken, such as `am`. Recordings in a language that the model speaks already are not trained on; a training in scope `full` can rehearse them.")
     add_to: NameOrNothing = Field("", title="Add to", description="Name of a dataset that is there: the new one has its clips and those of the source that it lacks. The old one stays as it is.")
-    most_clips: int = Field(0, ge=0, title="Most clips", description="Take no more than so many clips of the source, the first ones; 0 takes all.")
+    max_clips: int = Field(0, ge=0, title="Most clips", description="Take no more than so many clips of the source, the first ones; 0 takes all.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out before a text is checked: those that the tokenizer will be made with. The dataset keeps its texts as they were written.")
     licence: str = Field("", max_length=200, title="Licence", description="What the recordings may be used for, such as `CC-BY-4.0`; it is told on the dataset and on every export that learned from it.")
     held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips kept from training when the source names no split.")
-    held_out_apart: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
+    split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out clips share no", description="`source`: sentence and recording; `speaker`: no speaker either, so that it is heard how it does with voices it was not trained on. Where the source names splits, these are kept.")
     model: Name = Field("tiny", title="Model", description="Base model whose extractor makes the features.")
     variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Versions of each training clip, a little faster or slower, higher or lower, or with light noise, that a training may hear in its place; each takes as long to make as the clip's own features. 0 makes none, and keeps those that were made.")
     variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variants, speed", description="Variants are at most this share faster or slower, at the same pitch; 0 leaves the speed.")

@@ -41,7 +41,7 @@ class TokenizerOptions(Options):
     algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
     merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken: `am`, `om`, `ti`, the code of a language that num2words knows, or your own; nothing leaves the text as it stands.")
-    own: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken instead of learning some; they are matched by piece, and their ids there mean nothing here.")
+    tokenizer_file: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken instead of learning some; they are matched by piece, and their ids there mean nothing here.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Spell a character that the recordings lack in bytes instead of refusing it: 256 more rows, which no text teaches, as every character of the recordings has a row of its own.")
 
 
@@ -59,7 +59,7 @@ class LabOptions(Options):
     rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing takes those of the language's newest tokenizer, `none` leaves the text as it stands.")
     sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
     text: AbsolutePath = Field("", title="Text of the language", description="A text file (UTF-8) of the language: characters that it has and the dataset lacks are shown, with the sentences to record that would close the gaps.")
-    own: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken as one more candidate; they are matched by piece, and their ids there mean nothing here.")
+    tokenizer_file: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken as one more candidate; they are matched by piece, and their ids there mean nothing here.")
     sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="At most so many sentences to record are named.")
     byte_fallback: bool = Field(False, title="Byte fallback", description="Compare characters with byte fallback too.")
 

@@ -59,7 +59,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     joined = _joined(options, reading, workspace)
     if (there := _as_it_stands(options, workspace)) is not None:
         return there
-    with sources.gathered(options.source, options.language, workspace, reporter, options.most_clips) as gathered:
+    with sources.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
         target = resolve_inside(workspace.datasets, options.dataset)
         checked = _check(gathered, options, reading, joined, manifest.load(target) if target.exists() else None,
                          reporter)
@@ -110,7 +110,7 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
         raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
                         "Add recordings of the same language.")
     _check_audio(dataset)
-    return Joined(dataset, reading, by_speaker=options.held_out_apart == "speaker")
+    return Joined(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
 def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
@@ -123,7 +123,7 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
         check_stop(reporter, "Stopped before the dataset was written.")
         reporter.emit(Progress(done, total, "clips", "checked"))
 
-    rows, report = validate(_first(imported, options.most_clips), reading.normaliser, progress=progress,
+    rows, report = validate(_first(imported, options.max_clips), reading.normaliser, progress=progress,
                             written_out=reading.written_out, folder=gathered.made)
     notes = imported.notes
     if joined is not None:
@@ -143,7 +143,7 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
 def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, joined: Joined | None,
            there: Dataset | None, folder: Path) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
     """The rows that can stand on one side, their sides, and the report with those that cannot among its errors."""
-    by_speaker, sides = options.held_out_apart == "speaker", _sides(joined)
+    by_speaker, sides = options.split_disjoint_by == "speaker", _sides(joined)
     if joined is None and there is not None and (kept := _as_before(rows, there, options)) is not None:
         return rows, kept, report.with_warnings(note_one_recording(rows, kept))
     splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
@@ -180,7 +180,7 @@ def _sides(joined: Joined | None) -> Sides:
 
 def _rule(options: PrepareOptions) -> str:
     """How the clips were held out, where the source did not say so."""
-    return f"{options.held_out:g} by {options.held_out_apart}, seed {options.seed}"
+    return f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
 
 
 def _first(entries: Iterable[Entry], most: int) -> Iterator[Entry]:

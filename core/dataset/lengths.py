@@ -28,7 +28,7 @@ def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: 
 
 def _way_out(dataset: Dataset, most_s: float) -> str:
     if dataset.card.source.startswith(PREFIX):
-        return (f"Make the clips again under another name with --longest-s {most_s:g} (scripts.segment or "
+        return (f"Make the clips again under another name with --max-clip-s {most_s:g} (scripts.segment or "
                 "scripts.align; on the page: Long recordings, Clips, sound and speakers, Longest clip), and prepare "
                 "those.")
     return (f"Cut these recordings into ones of at most {most_s:g} s, with their texts, and prepare them under another "

@@ -151,7 +151,7 @@ def _rows(give: Give, table: Path | RawIOBase, home: Path, split: str, ids: Kept
         if shutil.disk_usage(content).free < size + SPARE_BYTES:
             there = sum(1 for _ in (content / FOLDER).iterdir())
             raise UserError(f"The disk of {content} is full after {there} clips of {give.listing.repository}.",
-                            "Free space, then continue; or take fewer clips: --most-clips.")
+                            "Free space, then continue; or take fewer clips: --max-clips.")
         yield size
 
 

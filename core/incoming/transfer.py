@@ -46,7 +46,7 @@ class Patience:
     """How long to wait for a hub. Waits between tries double from `first_wait_s` up to `longest_wait_s`."""
 
     stall_s: float = 30.0  # without a byte, until the connection is given up
-    tries: int = 10  # in a row that bring nothing
+    max_attempts: int = 10  # in a row that bring nothing
     listing_tries: int = 4
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
@@ -242,7 +242,7 @@ class Fetcher:
             except Interrupted as fault:
                 useful = hasher.size - mark >= _USEFUL
                 failures, mark = (1, hasher.size) if useful else (failures + 1, mark)
-                if failures >= self.patience.tries:
+                if failures >= self.patience.max_attempts:
                     raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
                 where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
                 self.meter.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))

@@ -66,8 +66,10 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_files(options)
     if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
         raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
-    if isinstance(options, LabOptions | TokenizerOptions) and options.own and not Path(options.own).exists():
-        raise UserError(f"There is no tokenizer {options.own}.", "Give the path of a tokenizer's file, or nothing.")
+    if isinstance(options, LabOptions | TokenizerOptions) and options.tokenizer_file and not Path(
+        options.tokenizer_file).exists():
+        raise UserError(f"There is no tokenizer {options.tokenizer_file}.",
+                        "Give the path of a tokenizer's file, or nothing.")
     for chosen in _recognisers(options):
         if Path(chosen).is_absolute():
             recognisers.on_this_machine(Path(chosen))
@@ -213,8 +215,8 @@ def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
                         lambda name: augmentation.require(workspace.dataset(name)))
             for name in languages.names(options.replay_datasets) if options.scope == "full" else ():
                 yield _Need("prepare", name, workspace.dataset)
-            if options.adopt_weights:
-                yield _voice_model(workspace, options.adopt_weights)
+            if options.init_from:
+                yield _voice_model(workspace, options.init_from)
             if options.judge == BUILT_IN:
                 yield _Need("download", "tiny", workspace.model)
 

@@ -33,7 +33,7 @@ class ExportRecord:
     judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
     judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
-    judge_language: str = ""  # what it calls the language, where that was said
+    recogniser_language: str = ""  # what it calls the language, where that was said
 
 
 def write_record(folder: Path, record: ExportRecord) -> None:

@@ -137,7 +137,7 @@ def _batches(own: dict[str, Any], about: Mapping[str, Any], speech: Speech, proc
     wanted = max(1, round(about["step_tokens"] / clip))  # clips in a step
     batch = min(batch, max(1, math.ceil(wanted / processes)))
     accumulation = min(256, max(1, round(wanted / (batch * processes))))
-    return {**own, "batch_size": batch, "accumulation": accumulation, "processes": processes}
+    return {**own, "batch_size": batch, "gradient_accumulation": accumulation, "processes": processes}
 
 
 def _asked(wanted: int, found: int | None, gpus: Sequence[Gpu]) -> str:

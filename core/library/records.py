@@ -60,7 +60,7 @@ class CheckpointRecord:
     origin: Origin
     adapter_rank: int | None = None
     judge: str = ""  # recogniser of one's choice that judged the new language
-    judge_language: str = ""  # what it calls the language, where that was said
+    recogniser_language: str = ""  # what it calls the language, where that was said
     judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 

@@ -70,7 +70,7 @@ Choose = Callable[[Recording, Path, Callable[[float], None]], Chosen]
 
 
 def limits_of(options: ClipOptions) -> Limits:
-    return Limits(options.shortest_s, options.longest_s, options.padding_s)
+    return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
 def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[Recording]:

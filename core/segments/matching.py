@@ -79,7 +79,7 @@ def chosen_clips(match: Match, total_s: float, limits: Limits, doubtful: float,
         score = _mean([word.score for word in words])
         text = _text(match, cut.first, cut.last)
         where = f"{cut.begin_s:.1f} to {cut.end_s:.1f} s"
-        if not limits.shortest_s - 0.05 <= cut.duration_s <= limits.longest_s + 0.05:
+        if not limits.min_clip_s - 0.05 <= cut.duration_s <= limits.max_clip_s + 0.05:
             left_out.append(f"{where} would be a clip of {cut.duration_s:.1f} s: {text[:60]!r}")
         elif score < least:
             left_out.append(f"{where} fits its text by {score:.2f} alone: {text[:60]!r}")

@@ -61,7 +61,7 @@ class Choice(Protocol):
         ...
 
     @property
-    def judge_language(self) -> str:
+    def recogniser_language(self) -> str:
         """What it calls the language; empty where that need not be said."""
         ...
 
@@ -123,7 +123,8 @@ def bring(choice: Choice, language: str, workspace: Workspace, reporter: Reporte
     """Fetch the recogniser where it has to be; nothing for none, or the built-in one."""
     if choice.judge not in ("", BUILT_IN):
         with stage(reporter, "recogniser"):
-            recognisers.bring(choice.judge, _REVISION, names_of(language, choice.judge_language), workspace, reporter,
+            recognisers.bring(choice.judge, _REVISION, names_of(language, choice.recogniser_language), workspace,
+                              reporter,
                               asked=AS_JUDGE)
 
 
@@ -233,7 +234,7 @@ def _load(workspace: Workspace, model: VoiceModel, choice: Choice, language: str
         recognisers.check(folder, AS_JUDGE)
     from core.segments.hub_recogniser import HubRecogniser  # loads transformers
 
-    loaded = HubRecogniser.load(folder, model.device, language, choice.judge_language, AS_JUDGE)
+    loaded = HubRecogniser.load(folder, model.device, language, choice.recogniser_language, AS_JUDGE)
     return RecogniserJudge(loaded, language)
 
 
@@ -261,7 +262,7 @@ def _way_out(choice: Choice, language: str, folder: Path | None, gone: bool) -> 
     fetch = "Fetch" if gone else f"Delete {folder}, then fetch"
     if not isinstance(choice, TrainOptions | CheckpointRecord):
         return f"{fetch} it ({_download(choice, language, folder)}), then do this again."
-    called = f" {AS_JUDGE.language_option} {choice.judge_language}" if choice.judge_language else ""
+    called = f" {AS_JUDGE.language_option} {choice.recogniser_language}" if choice.recogniser_language else ""
     return (f"{fetch} it anew by the check of a training that names it (python -m scripts.preflight --dataset "
             f"{choice.dataset} --extension {choice.extension} {AS_JUDGE.option} {choice.judge}{called}; on the page: "
             "Train, Check first), and do this again.")
@@ -269,7 +270,7 @@ def _way_out(choice: Choice, language: str, folder: Path | None, gone: bool) -> 
 
 def _download(choice: Choice, language: str, folder: Path) -> str:
     """A command that fetches a recogniser without Lisan: of the parts that MMS has for 1,100 languages, one."""
-    adapter = f"adapter.{names_of(language, choice.judge_language)[0]}*.safetensors"
+    adapter = f"adapter.{names_of(language, choice.recogniser_language)[0]}*.safetensors"
     wanted = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]
     others = [word for pattern in _OTHERS for word in ("--exclude", pattern)]
     return shlex.join(["hf", "download", choice.judge, *wanted, *others, "--local-dir", str(folder)])

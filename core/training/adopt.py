@@ -71,7 +71,7 @@ def _take_changes(folder: Path, voice: VoiceModel, reference: str,
     if left := sorted(parts - set(changing)):
         raise UserError(
             f"{reference} changed {', '.join(left)} of the base; this run trains {', '.join(changing) or 'none of it'} "
-            "and would keep no trace of the rest.", "Train with full_changes `everything`, or as that run did.")
+            "and would keep no trace of the rest.", "Train with full_trainable `everything`, or as that run did.")
     taken = ", ".join(sorted(parts))
     return voice, f"The {len(voice.changed)} tensors of the base that it changed are taken ({taken})."
 

@@ -25,9 +25,9 @@ FEW_HELD_OUT = 3
 _IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
 PROTECTION = tuple(name for name, field in TrainOptions.model_fields.items()
                    if (field.json_schema_extra or {}).get("group") == "Base protection")  # type: ignore[union-attr]
-_OF_LAYERS = ("layer_rate", "layer_decay")
-_OF_BASE = {"adapters": (*_OF_LAYERS, "head_rate", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
-"""What does nothing where `full_changes` narrows what is trained of the base."""
+_OF_LAYERS = ("layer_lr", "layer_lr_decay")
+_OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
+"""What does nothing where `full_trainable` narrows what is trained of the base."""
 
 
 def warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
@@ -39,16 +39,16 @@ def warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -
 def unused(options: TrainOptions) -> Iterator[str]:
     """Options that were set and do nothing in the scope, or beside others."""
     if options.adapter != "lora" and not scopes.has_adapters(options):
-        what = f"that changes {options.full_changes!r} " if options.scope == "full" else ""
+        what = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
         yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
-               "none are trained. Choose scope `gated`, or `full` with `--full-changes adapters`.")
+               "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
         if named := _set(options, PROTECTION):
             yield (f"Scope {options.scope!r} changes nothing of the base, so what protects it does nothing: {named}. "
                    "It is for scope `full`.")
         return
-    if named := _set(options, _OF_BASE.get(options.full_changes, ())):
-        yield f"Scope 'full' that changes {options.full_changes!r} trains nothing that these are for: {named}."
+    if named := _set(options, _OF_BASE.get(options.full_trainable, ())):
+        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these are for: {named}."
     if options.replay == 0 and options.distillation > 0:
         yield (f"Distillation {options.distillation:g} does nothing, because it works on replayed clips and replay "
                "is 0.")
@@ -72,7 +72,7 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
                f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
     processes = trainer.company.size if trainer.company else options.processes  # a trial has no company
-    heard = options.steps * options.batch_size * processes * options.accumulation / max(1, len(data.train))
+    heard = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
     if heard > OFTEN:
         yield (f"Each of the {len(data.train)} clips is heard {heard:.0f} times in {options.steps} steps: from about "
                f"{OFTEN} on they are learnt by heart. Ask for fewer steps, or add recordings.")
@@ -104,9 +104,9 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 def _trained(options: TrainOptions) -> dict[str, str]:
     """The options that are rates of what is trained, and what that is."""
     parts = scopes.changed_parts(options)
-    used = {"row_rate": "rows", "adapter_rate": "adapters" if scopes.has_adapters(options) else "",
-            "layer_rate": "layers" if set(parts) - {scopes.HEADS} else "",
-            "head_rate": "heads" if scopes.HEADS in parts else ""}
+    used = {"row_lr": "rows", "adapter_lr": "adapters" if scopes.has_adapters(options) else "",
+            "layer_lr": "layers" if set(parts) - {scopes.HEADS} else "",
+            "head_lr": "heads" if scopes.HEADS in parts else ""}
     return {name: what for name, what in used.items() if what}
 
 

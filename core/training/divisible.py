@@ -24,7 +24,7 @@ def check(options: TrainOptions, processes: int, *, in_float16: bool = False) ->
     if options.sharding == "none":
         return
     reasons = [
-        (options.scope != "full" or options.full_changes == "adapters",
+        (options.scope != "full" or options.full_trainable == "adapters",
          "what it trains beside the base is small: only scope `full` that changes the base itself has something to "
          "share out", "train with sharding `none`"),
         (processes == 1, "there is one process, which would hold all of it", "ask for one process a GPU (`processes`)"),

@@ -9,7 +9,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 
 _HINT = ("Speak with an earlier checkpoint (run:ID@STEP), or train anew with lower rates, more replay, distillation, "
-         "or fewer changes to the base (full_changes, or the scope `gated`, which cannot drift).")
+         "or fewer changes to the base (full_trainable, or the scope `gated`, which cannot drift).")
 
 
 def told(before: Mapping[str, float], now: Mapping[str, float], options: TrainOptions, step: int) -> str:

@@ -138,7 +138,7 @@ def _time(trainer: Trainer) -> tuple[float, float]:
         drawn = [clips[(begin + index) % len(clips)] for index in range(size)]
         began = time.perf_counter()
         trainer.attempt(drawn)  # ends with a look at the losses, so the device is done
-        return (time.perf_counter() - began) / size * trainer.options.batch_size * trainer.options.accumulation
+        return (time.perf_counter() - began) / size * trainer.options.batch_size * trainer.options.gradient_accumulation
 
     passed(_LONG)
     took: list[tuple[float, float]] = []
@@ -169,6 +169,7 @@ def after_shortage(setting: Setting, options: TrainOptions, step: int, *, sharde
     again = " and activations computed again in the backward pass" if smaller.recompute else ""
     return smaller, (
         f"Out of memory at step {step}: passes of {smaller.size(options.batch_size)} clips instead of "
-        f"{setting.size(options.batch_size)} from here on{again}, accumulated {smaller.parts * options.accumulation} "
-        f"times a step instead of {setting.parts * options.accumulation}. The step is taken again with the "
+        f"{setting.size(options.batch_size)} from here on{again}, accumulated "
+        f"{smaller.parts * options.gradient_accumulation} "
+        f"times a step instead of {setting.parts * options.gradient_accumulation}. The step is taken again with the "
         "same samples.")

@@ -60,20 +60,20 @@ class Milestones:
         """By what the best is chosen: what was asked for, or judged speech where it can be judged, else the loss."""
         language = self.trainer.data.language
         known = self.studio.judges(language) or bool(unmeasured(self.studio.judge, language))  # it chose before
-        judged = self.options.judged_sentences > 0 and known
-        return _JUDGED if judged and self.options.choose_by != "speech_loss" else _LOSS
+        judged = self.options.evaluation_sentences > 0 and known
+        return _JUDGED if judged and self.options.select_best_by != "speech_loss" else _LOSS
 
     def warn(self) -> None:
         """Say it when speech cannot be judged although that was asked for; refuse what can never be."""
         language = self.trainer.data.language
-        if self.options.choose_by == "judged_error" and self.measure != _JUDGED:
+        if self.options.select_best_by == "cer" and self.measure != _JUDGED:
             raise UserError(
                 "The best checkpoint cannot be chosen by judged speech: "
                 + ("no sentence is to be judged." if self.studio.judges(language) else f"no judge knows {language!r}."),
                 "Choose it by speech_loss, or give a number of judged sentences and a judge that knows the language.")
         if unmeasured(self.studio.judge, language):  # which was said when it was looked for
             return
-        if self.options.judged_sentences > 0 and not self.studio.judges(language):
+        if self.options.evaluation_sentences > 0 and not self.studio.judges(language):
             self.reporter.emit(Warned(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
                 "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples, or name "
@@ -172,7 +172,7 @@ class Milestones:
         base = {language: one.speech_loss for language, one in measured.items()
                 if not trainer.voice.front_end.is_new(language)}
         if trainer.step == 0:
-            trainer.base_losses = self._of_the_base() if self.options.adopt_weights else base
+            trainer.base_losses = self._of_the_base() if self.options.init_from else base
         elif said := drift.told(trainer.base_losses, base, self.options, trainer.step):
             self.reporter.emit(Warned(said))
         return measured
@@ -189,7 +189,7 @@ class Milestones:
 
     def _before(self) -> AbstractContextManager[VoiceModel]:
         """Context in which the model is what the base was before any training; its voice."""
-        adopted = bool(self.options.adopt_weights)
+        adopted = bool(self.options.init_from)
         return self.trainer.as_base() if adopted else nullcontext(self.trainer.voice)
 
     def _rank(self, value: float) -> None:
@@ -203,7 +203,7 @@ class Milestones:
     def _speak(self, language: str) -> float | None:
         """Render the sample sentences; their error, or None when no judge knows the language."""
         options = self.options
-        if options.judged_sentences == 0:
+        if options.evaluation_sentences == 0:
             return None
         sampling = replace(self.trainer.voice.family.sampling, seed=options.seed)
         score, said = evaluate.judged(self.studio, self.trainer.voice, language, self._choosing(), sampling, self._tell)
@@ -221,7 +221,7 @@ class Milestones:
         They are at most half as many as are judged, so none in a trial. In the other scopes base speech is equal to the
         bit: there is nothing to hear.
         """
-        most = min(_BASE_LANGUAGES, self.options.judged_sentences // 2) if self.options.scope == "full" else 0
+        most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
         chosen: dict[str, list[Sentence]] = {}
         for clip in self.trainer.probing:
             if len(chosen) < most:
@@ -255,7 +255,7 @@ class Milestones:
 
     def _choosing(self) -> list[Sentence]:
         """The held-out sentences by which checkpoints are ranked."""
-        return evaluate.chosen(self.trainer.data.sentences, self.options.judged_sentences)
+        return evaluate.chosen(self.trainer.data.sentences, self.options.evaluation_sentences)
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()

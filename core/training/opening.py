@@ -31,8 +31,8 @@ from core.workspace import Workspace
 
 
 def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
-             most_clips: int | None = None, company: Company | None = None) -> Milestones:
-    """Everything of a new run, or of one that goes on; `most_clips` of the data, for a trial.
+             max_clips: int | None = None, company: Company | None = None) -> Milestones:
+    """Everything of a new run, or of one that goes on; `max_clips` of the data, for a trial.
 
     `company`: the processes that share the steps; the others open the run when it is open here.
     """
@@ -40,10 +40,10 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     checkpoint.clean(run)
     saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
     voice = _voice(options, workspace, reporter, device, saved, company.size if company else 1)
-    data = training_data.load(workspace, options.dataset, voice, options.validate_apart,
+    data = training_data.load(workspace, options.dataset, voice, options.validation_disjoint_by,
                               varied=options.augmentation > 0)
-    if most_clips is not None:
-        data = training_data.some(data, most_clips)
+    if max_clips is not None:
+        data = training_data.some(data, max_clips)
     for note in data.notes:
         reporter.emit(Warned(note))
     state = None if saved is None else checkpoint.load_state(run, saved)
@@ -51,7 +51,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     studio = Studio.of(voice, _judge(options, workspace, reporter, voice, data.language, state) if speaks else None)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
                                 lambda message: reporter.emit(Warned(message)), telling(reporter),
-                                None if most_clips is None else most_clips // 2)
+                                None if max_clips is None else max_clips // 2)
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
                       lambda message: reporter.emit(Warned(message)), company)
     trainer.probing = replayed.probing
@@ -73,12 +73,12 @@ def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, devi
     if saved is not None:
         resuming.check_options(run, saved, options, processes)
         resuming.check_vocabulary(run, saved, workspace, options.extension)
-        asked = bool(options.distillation or options.l2_sp or options.ewc or options.adopt_weights)
+        asked = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
         return load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=asked)  # a copy of all
     voice = new_voice(options, workspace, device)
-    if not options.adopt_weights:
+    if not options.init_from:
         return voice
-    return adopt.adopt(workspace, options.adopt_weights, voice, lambda message: reporter.emit(Warned(message)),
+    return adopt.adopt(workspace, options.init_from, voice, lambda message: reporter.emit(Warned(message)),
                        scopes.changed_parts(options))
 
 
@@ -109,7 +109,7 @@ def _as_it_began(judge: str, hint: str, run: Path, step: int) -> str:
 
 def _is_to_choose(options: TrainOptions, state: TrainerState, run: Path) -> bool:
     """Whether a checkpoint of the run that stands at `state` may still be ranked by judged speech."""
-    if options.judged_sentences == 0 or options.choose_by == "speech_loss":
+    if options.evaluation_sentences == 0 or options.select_best_by == "speech_loss":
         return False
     known = ranking.read(run).values
     if state.step not in known:
@@ -144,4 +144,5 @@ def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: Voice
     there = folder / records.EXTENSION
     rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
-                            options.adapter_rank if voice.adapters else None, options.judge, options.judge_language)
+                            options.adapter_rank if voice.adapters else None, options.judge,
+                            options.recogniser_language)

@@ -100,7 +100,7 @@ def rate_factor(step: int, options: TrainOptions) -> float:
         return 1.0
     share = min(1.0, (step - options.warmup) / max(1, options.steps - options.warmup))
     left = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
-    return options.rate_floor + (1 - options.rate_floor) * left
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * left
 
 
 def set_rate(optimizer: torch.optim.Optimizer, options: TrainOptions, step: int) -> float:
@@ -129,7 +129,7 @@ def gradients(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
     work.scaler.unscale_(work.optimizer)
     if work.anchors is not None:
         work.anchors.pull(options.l2_sp, options.ewc)
-    norm = sharding.total(nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.clip))
+    norm = sharding.total(nn.utils.clip_grad_norm_(list(work.trained.named.values()), options.max_grad_norm))
     seen_speech, seen_text, seen_norm = torch.cat([told, norm[None].to(told)]).tolist()
     found = StepLosses(seen_speech, seen_text, seen_norm, speech_targets + text_targets)
     if not math.isfinite(found.speech + found.text + found.gradient_norm):
@@ -159,7 +159,7 @@ def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
               targets: tuple[int, int]) -> torch.Tensor:
     """Leave the gradients of the micro-batches; the losses (2,) of speech and text, as shares of all `targets`."""
     options, waiting, (speech_targets, text_targets) = work.options, list(seeds), targets
-    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.attention_weight > 0)
+    hiding = LossOptions(options.text_dropout, options.code_dropout, attention=options.guided_attention_weight > 0)
     size = work.company.size if work.company else 1  # processes average their gradients, and the loss is a sum
     told = torch.zeros(2, device=work.voice.device)  # stays on the device until the end of the step
     adapters = work.voice.adapters
@@ -175,7 +175,7 @@ def _backward(work: Work, micro_batches: Sequence[Sequence[Sample]], seeds: Sequ
         speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
         total = speech + options.text_loss_weight * text
         if losses.attention_sum is not None:
-            total = total + options.attention_weight * losses.attention_sum / speech_targets
+            total = total + options.guided_attention_weight * losses.attention_sum / speech_targets
         if losses.speech_divergence is not None and losses.text_divergence is not None:
             text_share = options.text_loss_weight * losses.text_divergence / text_targets
             total = total + options.distillation * (losses.speech_divergence / speech_targets + text_share)

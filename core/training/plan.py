@@ -20,7 +20,7 @@ def plan(trainer: Trainer, found: Estimate) -> Plan:
         (f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
          f"{beside} {frozen} frozen parameters.",
          f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; "
-         f"steps {trainer.step} to {options.steps} of {options.batch_size * options.accumulation * size} clips"
+         f"steps {trainer.step} to {options.steps} of {options.batch_size * options.gradient_accumulation * size} clips"
          f"{f' over {size} processes' if size > 1 else ''}; "
          f"{trainer.precision}.",
          *_heard(trainer),
@@ -64,7 +64,7 @@ def _expected(trainer: Trainer, found: Estimate) -> tuple[str, ...]:
              "samples that are spoken."]
     if setting.parts > 1:
         lines.append(f"To fit into memory, passes of {setting.size(options.batch_size)} clips, accumulated "
-                     f"{setting.parts * options.accumulation} times a step.")
+                     f"{setting.parts * options.gradient_accumulation} times a step.")
     if setting.recompute:
         lines.append("Activations are computed again in the backward pass, to save memory.")
     return tuple(lines)

@@ -77,7 +77,7 @@ def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], Non
         return False
     tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
          "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "
-         f"--adopt-weights run:{run.name}.")
+         f"--init-from run:{run.name}.")
     return True
 
 
@@ -157,7 +157,7 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
-                            f"Put it back, or start a new run on its weights: --adopt-weights run:{run.name}.")
+                            f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
         said = _speak(options, voice, voices, tell, watch, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
                                    for index, (*_, item) in enumerate(said)})

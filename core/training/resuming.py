@@ -28,17 +28,17 @@ from data.front_end import FrontEnd
 # Where it runs, how long, and how often it saves.
 _MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
                "drift_bound", "drift_action", "tracker", "sharding",
-               "wait_for_gpu_gib", "wait_for_idle_gpu", "tries")
+               "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
 _SHARED_OUT = ("batch_size", "processes")
 _SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
 _ORDER = "the order of the clips follows from it"
 _SCHEDULE = "the learning rate at each step follows from it, and would jump"
 _GROUPS = "the optimizer's parameter groups would be others"
 _REASONS: Mapping[str, str] = {
-    "batch_size": _ORDER, "accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
+    "batch_size": _ORDER, "gradient_accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
     "replay": _ORDER, "dataset": _ORDER,
-    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "rate_floor": _SCHEDULE,
-    "scope": _GROUPS, "weight_decay": _GROUPS, "full_changes": _GROUPS, "layer_decay": _GROUPS,
+    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "min_lr_ratio": _SCHEDULE,
+    "scope": _GROUPS, "weight_decay": _GROUPS, "full_trainable": _GROUPS, "layer_lr_decay": _GROUPS,
     "optimizer": "the checkpoint holds the state of the other one",
     "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
 }
@@ -84,8 +84,9 @@ def _otherwise_shared(run: Path, step: int, options: TrainOptions, now: int, the
     began = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
-        f"The run {run.name} {began}, for steps of {options.batch_size * then * options.accumulation} clips; with "
-        f"{_counted(now)} they would be of {options.batch_size * now * options.accumulation}, and {_ORDER}.",
+        f"The run {run.name} {began}, for steps of {options.batch_size * then * options.gradient_accumulation} clips; "
+        f"with "
+        f"{_counted(now)} they would be of {options.batch_size * now * options.gradient_accumulation}, and {_ORDER}.",
         f"Start it as before: {command}{over}; or start a new run on its weights: {adopting(run, step)}. "
         "Nothing was changed.")
 
@@ -152,11 +153,11 @@ def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
 
 
 def _reason(name: str) -> str:
-    if name.startswith("adapter") and name not in ("adapter_rate", "adapter_dropout"):
+    if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
         return _SHAPES
     return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
 
 
 def adopting(run: Path, step: int) -> str:
     """The command of a new run on the weights of this one."""
-    return f"python -m scripts.train --adopt-weights run:{run.name}@{step}"
+    return f"python -m scripts.train --init-from run:{run.name}@{step}"

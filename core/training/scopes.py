@@ -60,12 +60,12 @@ class Group:
 
 def has_adapters(options: TrainOptions) -> bool:
     """Whether a run with these options trains adapters."""
-    return options.scope == "gated" or (options.scope == "full" and options.full_changes == ADAPTERS)
+    return options.scope == "gated" or (options.scope == "full" and options.full_trainable == ADAPTERS)
 
 
 def changed_parts(options: TrainOptions) -> tuple[str, ...]:
     """The parts of the base that a run with these options trains."""
-    return _CHANGED.get(options.full_changes, ()) if options.scope == "full" else ()
+    return _CHANGED.get(options.full_trainable, ()) if options.scope == "full" else ()
 
 
 def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
@@ -85,20 +85,20 @@ def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
 
 def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[Group]:
     """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
-    made = [Group(ROWS, found.rows, options.row_rate)]
+    made = [Group(ROWS, found.rows, options.row_lr)]
     factors = {name: value for name, value in found.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
-        made.append(Group(ADAPTERS, factors, options.adapter_rate, options.weight_decay))
+        made.append(Group(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
     if others := {name: value for name, value in found.adapters.items() if name not in factors}:
-        made.append(Group(MAGNITUDES, others, options.adapter_rate))
+        made.append(Group(MAGNITUDES, others, options.adapter_lr))
     places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in found.base.items():
         part, depth = model.place(name)
         places.setdefault((depth, part), {})[name] = value
     for (depth, part), parameters in sorted(places.items(), key=lambda item: item[0]):
-        top = options.head_rate if part == HEADS else options.layer_rate
+        top = options.head_lr if part == HEADS else options.layer_lr
         name = f"layer {depth} from the top" if part == "layers" else part
-        made.append(Group(name, parameters, top * options.layer_decay ** max(0, depth - 1)))
+        made.append(Group(name, parameters, top * options.layer_lr_decay ** max(0, depth - 1)))
     return made
 
 

@@ -84,7 +84,8 @@ class Trainer:
                         in_float16=self.precision.dtype is torch.float16)
         assert self.company is not None
         learner, passes = sharding.spread(self.voice, self.company.mesh(self.voice.device),
-                                          guided=self.options.attention_weight > 0, keep_whole=self.company.rank == 0)
+                                          guided=self.options.guided_attention_weight > 0,
+                                          keep_whole=self.company.rank == 0)
         self.trained = scopes.trainables(learner, self.options)
         if self.company.rank:
             self._whole = self.trained  # what was whole is to be freed
@@ -170,7 +171,7 @@ class Trainer:
         """Draw until there is a batch that can be learnt from, and move along its gradients."""
         times = 0
         while True:
-            drawn = [batch for _ in range(self.options.accumulation) for batch in self.draw()]
+            drawn = [batch for _ in range(self.options.gradient_accumulation) for batch in self.draw()]
             seeds = self._random.seeds(sum(len(batch.samples) for batch in drawn))
             randomness, self._scale_before = self._random.state(), {}
             try:

@@ -156,7 +156,8 @@ _VARIANTS = {"no features": "have no features in the cache", "too long": "are lo
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
 _SHARED = "held out, but shared with a training clip"
 _WAYS_OUT = {
-    _SHARED: "Prepare it under another name with held-out clips apart by this (--held-out-apart), or let validation be "
+    _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let validation "
+             "be "
              "apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
     _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",

@@ -58,10 +58,10 @@ class S3Gen(nn.Module):
 
 
 def prompt_of(timbre: Mapping[str, np.ndarray], device: torch.device,
-              longest_s: float = LONGEST_PROMPT_S) -> FlowPrompt:
-    """The arrays of `S3Gen.timbre` for the flow, at most `longest_s` seconds of them."""
+              max_clip_s: float = LONGEST_PROMPT_S) -> FlowPrompt:
+    """The arrays of `S3Gen.timbre` for the flow, at most `max_clip_s` seconds of them."""
     prompt = FlowPrompt(*(torch.from_numpy(timbre[name])[None].to(device) for name in ("codes", "mel", "speaker")))
-    return prompt.last(round(longest_s * CODE_RATE))
+    return prompt.last(round(max_clip_s * CODE_RATE))
 
 
 def fade_in(waveform: torch.Tensor) -> torch.Tensor:

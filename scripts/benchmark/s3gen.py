@@ -86,9 +86,9 @@ def _bound(way: Way, best: str, length_s: float) -> Bound | None:
     return Bound(_H100_S / length_s) if ours else None
 
 
-def _voice(longest_s: float) -> Voice:
+def _voice(max_clip_s: float) -> Voice:
     """A made-up reference clip of that length."""
-    random, codes = np.random.default_rng(3), round(longest_s * s3gen.CODE_RATE)
+    random, codes = np.random.default_rng(3), round(max_clip_s * s3gen.CODE_RATE)
     timbre: dict[str, np.ndarray] = {
         "codes": random.integers(0, 6561, codes), "speaker": random.standard_normal(192).astype(np.float32),
         "mel": random.standard_normal((codes * s3gen.FRAMES_PER_CODE, 80)).astype(np.float32),

@@ -79,11 +79,11 @@ def plainly(voice: VoiceModel, scratch: Path) -> SpeechModel:
 
 
 def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainOptions) -> None:
-    """The recipe: `layer_rate` is the one rate, and `weight_decay` that of every tensor."""
+    """The recipe: `layer_lr` is the one rate, and `weight_decay` that of every tensor."""
     module = model.module.requires_grad_(True).train()
     for table in model.text_tables:
         module.get_parameter(f"{table}.weight").register_hook(_without(old_rows))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_rate, weight_decay=options.weight_decay)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
     order = Order([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
@@ -92,7 +92,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()
         (losses.speech_sum / losses.speech_count + text).backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), options.clip)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), options.max_grad_norm)
         optimizer.step()
     module.eval()
 

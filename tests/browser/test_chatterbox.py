@@ -174,18 +174,18 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
     if count == 1:
         for fold in ("Adapters", "Optimizer", "Base protection", "Validation and checkpoints"):
             form.get_by_role("button", name=fold).click()
-        for name, value in (("adapter_rank", "32"), ("judged_sentences", "4"), ("row_rate", "0.001")):
+        for name, value in (("adapter_rank", "32"), ("evaluation_sentences", "4"), ("row_lr", "0.001")):
             expect(field(page, "train", name)).to_have_value(value)  # of the family's preset
     few = workspace.path.parent / "few.txt"  # what the base speaks to rehearse, in `full`; the app's sentences are many
     few.write_text("en\tHello.\nen\tGood day.\n", encoding="utf-8")
     for name, value in (("steps", 3), ("warmup", 1), ("batch_size", 2), ("checkpoint_every", 3),
-                        ("judged_sentences", 1), ("replay_texts", few)):
+                        ("evaluation_sentences", 1), ("replay_texts", few)):
         field(page, "train", name).fill(str(value))
     take(page, "chatterbox-train-1280-light")
     page.locator("#run-train").click()
     state = done(page, workspace, "train", count)
-    assert {name: state.job.settings[name] for name in ("steps", "scope", "adapter_rank", "adapter_rate")} == {
-        "steps": 3, "scope": scope, "adapter_rank": 32, "adapter_rate": 1e-4}
+    assert {name: state.job.settings[name] for name in ("steps", "scope", "adapter_rank", "adapter_lr")} == {
+        "steps": 3, "scope": scope, "adapter_rank": 32, "adapter_lr": 1e-4}
     assert state.samples
 
 

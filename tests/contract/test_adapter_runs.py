@@ -28,8 +28,8 @@ from tests.worlds import Listener, extended_world, train_options
 
 CPU = torch.device("cpu")
 STEPS = 6
-CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "judged_sentences": 1,
-           "adapter_rate": 0.05, "adapter_rank": 2}
+CHANGES = {"steps": STEPS, "checkpoint_every": 3, "adapter_dropout": 0.2, "warmup": 0, "evaluation_sentences": 1,
+           "adapter_lr": 0.05, "adapter_rank": 2}
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from tests.contract.conftest import World
 from tests.worlds import ENGLISH, train_options
 
 KINDS = ("lora", "dora", "adalora")
-HARD = {"weight_decay": 0.1, "clip": 0.5, "adapter_dropout": 0.1, "steps": 9, "warmup": 0, "row_rate": 0.05,
-        "adapter_rate": 0.05, "batch_size": 3}
+HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "adapter_dropout": 0.1, "steps": 9, "warmup": 0, "row_lr": 0.05,
+        "adapter_lr": 0.05, "batch_size": 3}
 GREEDY = Sampling(temperature=0.0, guidance=0.5)
 
 
@@ -200,7 +200,7 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
 
 def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> None:
     trainer = world.trainer(**{**HARD, "adapter": "adalora", "steps": 30, "adapter_rank": 4, "adapter_dropout": 0.0,
-                               "adapter_rate": 0.01})
+                               "adapter_lr": 0.01})
     assert trainer.voice.adapters is not None
     allocation = trainer.voice.adapters.allocation
     assert allocation is not None

@@ -19,7 +19,7 @@ from models.base import Losses, LossOptions, Sample, SpeechModel
 from tests.contract.conftest import World
 
 EVEN = {"batch_size": 6, "adapter_dropout": 0.0, "text_dropout": 0.4, "code_dropout": 0.5}
-NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "accumulation": 2}
+NOISY = {"adapter_dropout": 0.3, "text_dropout": 0.3, "gradient_accumulation": 2}
 
 
 class Cramped:
@@ -93,7 +93,7 @@ def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: Worl
 
 
 def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scale(world: World) -> None:
-    options = {**EVEN, "clip": 1e3}
+    options = {**EVEN, "max_grad_norm": 1e3}
     usual = world.trainer(torch.float16, **options)
     wanted = usual.take_step()
     steep = world.trainer(torch.float16, **options)
@@ -156,7 +156,7 @@ def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> No
 def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_without_the_first_pass(
         world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a trial of few clips too. A clip takes a second here, its length a little, and the first pass an hour."""
-    trainer = world.trainer(**{**EVEN, "batch_size": 2, "accumulation": 3})
+    trainer = world.trainer(**{**EVEN, "batch_size": 2, "gradient_accumulation": 3})
     lengths = sorted(item.order_clip.length for item in trainer.data.train)
     passes: list[list[int]] = []
     now = 0.0

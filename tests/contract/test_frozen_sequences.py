@@ -38,7 +38,7 @@ OPTIONS = {**{name: values for name, values in CHOICES.items() if name != "augme
            "patience": st.integers(0, 1), "precision": st.sampled_from(["float32", "bfloat16"])}
 STEP = st.tuples(st.sampled_from(["train", "stop", "resume", "adopt", "export"]), st.fixed_dictionaries(OPTIONS),
                  st.integers(1, 3))
-USUAL: dict[str, object] = {"checkpoint_every": 2, "judged_sentences": 0, "adapter_rank": 2}
+USUAL: dict[str, object] = {"checkpoint_every": 2, "evaluation_sentences": 0, "adapter_rank": 2}
 
 
 class Recorder(Listener):
@@ -101,8 +101,9 @@ class Bench:
         else:
             last = saved[-1][0] if saved and action == "adopt" else None
             adopted = f"run:{last.id}@{checkpoint.steps(last.directory)[-1]}" if last else ""
-            options = train_options(**{**chosen, "steps": 4, "batch_size": 2, "fisher_clips": 2, "judged_sentences": 0,
-                                       "adopt_weights": adopted})
+            options = train_options(**{**chosen, "steps": 4, "batch_size": 2, "fisher_clips": 2,
+                                       "evaluation_sentences": 0,
+                                       "init_from": adopted})
             job = directory.create(self.workspace, "train", options, name=f"r{self.numbers()}")
             self.runs.append((job, options))
             train.run(options, self.workspace, Recorder(job, count if action == "stop" else None))
@@ -120,7 +121,7 @@ class Bench:
         record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
         assert record.frozen_hash == record.origin.base_hash  # in the memory of the trainer
         voice = load_checkpoint(self.workspace, folder, CPU)
-        assert not voice.changed or (options.scope == "full" and options.full_changes != "adapters")
+        assert not voice.changed or (options.scope == "full" and options.full_trainable != "adapters")
         assert not {f"{table}.weight" for table in voice.model.text_tables} & set(voice.changed)
         after = base_tensors(voice.model.module)
         assert after.keys() == self.base.keys()
@@ -149,7 +150,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def test_a_sequence_of_every_verb_moves_nothing_that_is_frozen(
         made: Workspace, tmp_path: Path, few_sentences: None) -> None:
     bench = Bench.of(Workspace.open(shutil.copytree(made.path, tmp_path / "workspace")))
-    for action, changes in (("stop", {"scope": "full", "full_changes": "layers"}), ("resume", {}), ("export", {}),
+    for action, changes in (("stop", {"scope": "full", "full_trainable": "layers"}), ("resume", {}), ("export", {}),
                             ("adopt", {"scope": "gated", "adapter": "dora"}), ("export", {})):
         bench.do(action, {**USUAL, **changes}, 1)
     assert bench.done == ["stop, stopped", "resume", "export", "adopt", "export"]

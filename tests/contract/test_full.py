@@ -48,7 +48,7 @@ def clips(world: World) -> tuple[Utterance, ...]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("changes", ["everything", "layers", "heads"])
 def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes: str, dtype: torch.dtype) -> None:
-    trainer = rehearsing(world, dtype, full_changes=changes, replay=0.34)
+    trainer = rehearsing(world, dtype, full_trainable=changes, replay=0.34)
     module = trainer.voice.model.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes:
 
 
 def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World) -> None:
-    trainer = rehearsing(world, layer_rate=1e-3, head_rate=2e-3, layer_decay=0.5, row_rate=1e-2, weight_decay=0.3)
+    trainer = rehearsing(world, layer_lr=1e-3, head_lr=2e-3, layer_lr_decay=0.5, row_lr=1e-2, weight_decay=0.3)
     rates = {group.name: group.rate for group in trainer.groups}
     assert rates == {"rows": 1e-2, "heads": 2e-3, "layer 1 from the top": 1e-3, "layer 2 from the top": 5e-4,
                      "embeddings": 2.5e-4}
@@ -87,7 +87,7 @@ def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World
 
 def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:
     def divergence(**changes: object) -> float:
-        trainer = rehearsing(world, layer_rate=1e-2, head_rate=1e-2, replay=0.34, **changes)
+        trainer = rehearsing(world, layer_lr=1e-2, head_lr=1e-2, replay=0.34, **changes)
         for _ in range(8):
             trainer.take_step()
         samples = [training_data.sample(item, item, 8) for item in clips(world)[:4]]
@@ -102,7 +102,7 @@ def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:
 
 def test_the_teacher_is_the_base_to_the_bit_whatever_was_learnt(world: World) -> None:
     for changes in ("everything", "adapters"):
-        trainer = rehearsing(world, full_changes=changes, distillation=1.0, l2_sp=0.1 * (changes == "everything"))
+        trainer = rehearsing(world, full_trainable=changes, distillation=1.0, l2_sp=0.1 * (changes == "everything"))
         samples = [training_data.sample(item, item, 8) for item in clips(world)[:2]]
         wanted = world.base().model.predictions(samples, LossOptions())
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_pulls_have_the_gradient_of_their_penalty() -> None:
 @pytest.mark.parametrize("pull", ["l2_sp", "ewc"])
 def test_a_pull_keeps_the_base_nearer(world: World, pull: str) -> None:
     def gone(**changes: object) -> float:
-        trainer = rehearsing(world, layer_rate=1e-3, head_rate=1e-3, clip=1e3, **changes)
+        trainer = rehearsing(world, layer_lr=1e-3, head_lr=1e-3, clip=1e3, **changes)
         base = dict(world.base().model.module.named_parameters())
         for _ in range(6):
             trainer.take_step()
@@ -153,7 +153,7 @@ def test_a_pull_keeps_the_base_nearer(world: World, pull: str) -> None:
 
 
 def test_importance_is_the_mean_squared_gradient_of_the_base(world: World) -> None:
-    trainer = rehearsing(world, full_changes="heads", ewc=1.0, fisher_clips=3)
+    trainer = rehearsing(world, full_trainable="heads", ewc=1.0, fisher_clips=3)
     anchors = trainer._work.anchors
     assert anchors is not None
     squares: dict[str, torch.Tensor] = {}
@@ -179,7 +179,7 @@ def test_importance_without_clips_is_refused(world: World) -> None:
 
 def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     options = train_options(**{**FULL, "steps": 5, "checkpoint_every": 3, "l2_sp": 0.1, "distillation": 0.5,
-                               "ema": 0.9, "layer_decay": 0.8, "layer_rate": 1e-2,
+                               "ema": 0.9, "layer_lr_decay": 0.8, "layer_lr": 1e-2,
                                "replay_texts": world.few_sentences()})
     whole, parts = (Listener(world.workspace.runs / f"full-{name}") for name in ("whole", "parts"))
     train.run(options, world.workspace, whole)
@@ -207,7 +207,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
 
 def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> None:
     workspace = extended_world(tmp_path)
-    options = train_options(scope="full", steps=2, checkpoint_every=2, judged_sentences=0)
+    options = train_options(scope="full", steps=2, checkpoint_every=2, evaluation_sentences=0)
     made = job.create(workspace, "train", options, name="one")
     listener = Listener(made.directory)
     train.run(options, workspace, listener)

@@ -18,7 +18,7 @@ GREEDY = Sampling(temperature=0.0, guidance=0.0)
 @pytest.fixture(scope="module")
 def trained(world: World) -> VoiceModel:
     """A gated model after a few steps, so that its adapters act."""
-    trainer = world.trainer(adapter_rate=2e-2, steps=10)
+    trainer = world.trainer(adapter_lr=2e-2, steps=10)
     for _ in range(10):
         trainer.take_step()
     return trainer.voice

@@ -120,7 +120,7 @@ def test_an_export_of_before_has_its_judge_from_the_options_of_its_run(world: Wo
     path = world.exports / "judged" / exports_record.RECORD
     values = json.loads(path.read_text(encoding="utf-8"))
     assert values.pop("judge") == HUB
-    values.pop("judge_language")
+    values.pop("recogniser_language")
     path.write_text(json.dumps(values), encoding="utf-8")
     assert exports_record.read_record(path.parent).judge == HUB
     (path.parent / exports_record.TRAINING).write_text(yaml.safe_dump({"options": {}}), encoding="utf-8")
@@ -206,7 +206,7 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
 def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuses(tmp_path: Path) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
-    options = train_options(steps=2, checkpoint_every=2, judged_sentences=1, judge=str(ear))
+    options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, judge=str(ear))
     run = world.runs / "judged"
     train.run(options, world, Listener(run))
     assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
@@ -231,7 +231,8 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
 def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_path: Path, chosen_by: str) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
-    options = train_options(steps=4, checkpoint_every=2, judged_sentences=1, judge=str(ear), choose_by=chosen_by)
+    options = train_options(steps=4, checkpoint_every=2, evaluation_sentences=1, judge=str(ear),
+                            select_best_by=chosen_by)
     run = world.runs / "stopped"
     with pytest.raises(Exception, match="Stopped after step"):
         train.run(options, world, Listener(run, stop_after=2))
@@ -242,7 +243,7 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
             train.run(options, world, again)
         assert "--judge" not in caught.value.hint  # a run that continues may have no other
         assert caught.value.hint.startswith("Put the recogniser back as it was")
-        assert caught.value.hint.endswith("python -m scripts.train --adopt-weights run:stopped@2.")
+        assert caught.value.hint.endswith("python -m scripts.train --init-from run:stopped@2.")
         assert not again.of("step")
     else:
         assert train.run(options, world, again)["best_step"] in (2, 4)
@@ -256,7 +257,7 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
 def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: str, begins: str) -> None:
     hint = opening._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
-    assert hint.endswith("or start a new run on its weights: python -m scripts.train --adopt-weights run:run@2.")
+    assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 
 
 def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> None:
@@ -265,11 +266,11 @@ def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> No
     options = train_options(judge=str(ear))
     with pytest.raises(UserError, match=r"has no language amh or am\. It is to judge") as refused:
         train.run(options, world, Listener(world.runs / "refused"))
-    assert "(--judge-language;" in refused.value.hint
-    write_checkpoint(world, "gated", judge=str(ear), judge_language="ethio")
+    assert "(--recogniser-language;" in refused.value.hint
+    write_checkpoint(world, "gated", judge=str(ear), recogniser_language="ethio")
     listener, result = speak(world, f"run:{RUN}")
     assert (result["error"] is not None, warnings(listener)) == (True, [])
     judge = judges.choosing_judge(world, load(world, f"run:{RUN}", torch.device("cpu")),
-                                  train_options(judge=str(ear), judge_language="ethio"))
+                                  train_options(judge=str(ear), recogniser_language="ethio"))
     assert judge is not None
     assert judge.languages[0] == "am"

@@ -114,7 +114,7 @@ def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
 def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
         with_english: tuple[Workspace, Listener], tmp_path: Path) -> None:
     workspace = with_english[0]
-    options = train_options(**FULL, replay_datasets="mine", steps=2, checkpoint_every=2, judged_sentences=0)
+    options = train_options(**FULL, replay_datasets="mine", steps=2, checkpoint_every=2, evaluation_sentences=0)
     listener = Listener(workspace.runs / "with-mine")
     train.run(options, workspace, listener)
     assert [set(event.languages) for event in listener.of("evaluated")] == [{"am", "en"}] * 2
@@ -155,7 +155,7 @@ def test_a_run_that_began_on_the_models_clips_goes_on_with_them(
     if not clips:
         with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
             rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
-        assert f"--adopt-weights run:{tmp_path.name}" in caught.value.hint
+        assert f"--init-from run:{tmp_path.name}" in caught.value.hint
         return
     found = rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
     assert {item.text for item in (*found.rehearsed, *found.probing)} == {text for _, text, _ in clips}

@@ -15,7 +15,7 @@ from core.voice_model.loading import load_checkpoint
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, train_options
 
-CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "accumulation": 2, "text_dropout": 0.3}
+CHANGES = {"steps": 9, "checkpoint_every": 4, "adapter_dropout": 0.2, "gradient_accumulation": 2, "text_dropout": 0.3}
 
 
 def losses(listeners: list[Listener]) -> list[tuple[int, float, float, float]]:

@@ -14,8 +14,9 @@ from tests.contract.conftest import World
 
 OPTIONAL = {"he", "ja", "ru", "zh"}  # their text needs packages that may not be installed
 HALVES = (torch.float32, torch.bfloat16, torch.float16)
-HARD = {"weight_decay": 0.1, "clip": 0.5, "accumulation": 2, "adapter_dropout": 0.1, "steps": 6, "row_rate": 0.1,
-        "full_changes": "adapters"}  # what of the base `full` can train: test_full.py
+HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "gradient_accumulation": 2, "adapter_dropout": 0.1, "steps": 6,
+        "row_lr": 0.1,
+        "full_trainable": "adapters"}  # what of the base `full` can train: test_full.py
 
 
 def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:
@@ -25,7 +26,7 @@ def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:
 
 def test_one_batch_overfits(world: World) -> None:
     trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
-                            attention_weight=0.0, text_loss_weight=1.0)
+                            guided_attention_weight=0.0, text_loss_weight=1.0)
     samples = trainer.draw()[0].samples
     work = work_of(trainer, torch.optim.AdamW(trainer.trained.named.values(), lr=5e-3))
     losses = []
@@ -79,7 +80,7 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
 
 @pytest.mark.parametrize("dtype", HALVES[1:], ids=str)
 def test_half_precision_learns_what_float32_learns(world: World, dtype: torch.dtype) -> None:
-    plain = {"adapter_dropout": 0.0, "row_rate": 1e-2, "steps": 12}
+    plain = {"adapter_dropout": 0.0, "row_lr": 1e-2, "steps": 12}
     exact, halved = world.trainer(**plain), world.trainer(dtype, **plain)
     pairs = [(exact.take_step(), halved.take_step()) for _ in range(12)]
     for one, other in pairs:

@@ -68,7 +68,7 @@ def run(workspace: Path, verb: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.parametrize("scope", ["rows", "gated", "full"])
 def test_a_few_steps_in_each_scope_are_certified(workspace: Path, scope: str) -> None:
     run(workspace, "train", "--extension", "am", "--dataset", "am", "--scope", scope, "--steps", "2", "--batch-size",
-        "2", "--checkpoint-every", "2", "--judged-sentences", "0", "--name", scope)
+        "2", "--checkpoint-every", "2", "--evaluation-sentences", "0", "--name", scope)
     proof = certificate.read(Workspace.open(workspace).runs / scope / "certificate.json")
     assert not proof.failed()
     assert proof.check("prefix_rows").verdict == proof.check("frozen_tensors").verdict == "passed"

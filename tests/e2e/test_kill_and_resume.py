@@ -31,8 +31,8 @@ Moment = Callable[[Job, int], bool]
 
 def options(steps: int) -> TrainOptions:
     """Dropout, replayed base clips and validation between checkpoints: all that a resume has to find again."""
-    return train_options(steps=steps, scope="full", checkpoint_every=20, validate_every=7, judged_sentences=1,
-                         choose_by="speech_loss", adapter_dropout=0.1, keep_last=2)
+    return train_options(steps=steps, scope="full", checkpoint_every=20, validate_every=7, evaluation_sentences=1,
+                         select_best_by="speech_loss", adapter_dropout=0.1, keep_last=2)
 
 
 def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]]]:

@@ -62,7 +62,7 @@ def test_a_recording_and_its_subtitles_become_a_trained_step(tmp_path: Path) -> 
         ("tokenizer", "--dataset", "film", "--tokenizer", "film"),
         ("extend", "--tokenizer", "film", "--extension", "film"),
         ("train", "--extension", "film", "--dataset", "film", "--steps", "1", "--batch-size", "2", "--device", "cpu",
-         "--judged-sentences", "0"),
+         "--evaluation-sentences", "0"),
     )
     for verb, *words in steps:
         assert main(verb, [*words, "--workspace", str(workspace.path)], resumable=verb == "train") == 0, verb

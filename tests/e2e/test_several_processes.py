@@ -26,8 +26,8 @@ from tests.worlds import Listener, extended_world, losses, train_options
 
 CPU = torch.device("cpu")
 # Dropout draws from each process's own generator; what is hidden of a clip follows from the clip's seed.
-SAME = {"steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "adapter_dropout": 0.0, "text_dropout": 0.3,
-        "accumulation": 2}
+SAME = {"steps": 6, "checkpoint_every": 3, "evaluation_sentences": 0, "adapter_dropout": 0.0, "text_dropout": 0.3,
+        "gradient_accumulation": 2}
 
 
 @pytest.fixture

@@ -27,12 +27,14 @@ from tests.worlds import Listener, extended_world, losses, train_options
 
 CPU = torch.device("cpu")
 # Both layers have aligned heads, so that only without the loss on attention are they brought together one by one.
-FULL = {"scope": "full", "steps": 6, "checkpoint_every": 3, "judged_sentences": 0, "text_dropout": 0.3, "replay": 0.34}
+FULL = {"scope": "full", "steps": 6, "checkpoint_every": 3, "evaluation_sentences": 0, "text_dropout": 0.3,
+        "replay": 0.34}
 CASES = {
-    "blocks": {"attention_weight": 0.0},
+    "blocks": {"guided_attention_weight": 0.0},
     # One clip to rehearse in a batch, so that the second process has none for a pass that it must take.
-    "held back": {"replay": 0.2, "l2_sp": 0.5, "distillation": 0.5, "ema": 0.9, "accumulation": 2},
-    "layers": {"full_changes": "layers", "replay": 0.0, "attention_weight": 0.0, "activation_checkpointing": "off"},
+    "held back": {"replay": 0.2, "l2_sp": 0.5, "distillation": 0.5, "ema": 0.9, "gradient_accumulation": 2},
+    "layers": {"full_trainable": "layers", "replay": 0.0, "guided_attention_weight": 0.0,
+               "activation_checkpointing": "off"},
 }
 
 

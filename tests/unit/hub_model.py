@@ -16,7 +16,7 @@ from tests.hub import LoopbackHub
 MAIN, PACK = "ResembleAI/chatterbox", "ResembleAI/Chatterbox-Multilingual-hi"
 T3, S3GEN = "t3_mtl23ls_v3.safetensors", "s3gen.safetensors"
 GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
-QUICK = Patience(tries=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
+QUICK = Patience(max_attempts=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
 STALLED = replace(QUICK, stall_s=0.5)  # for a hub that is made to fall silent; a busy machine is silent for as long
 TOKEN = "hf_" + "Zt7" * 11
 CHATTERBOX: Family = family("chatterbox")

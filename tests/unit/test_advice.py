@@ -31,10 +31,10 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"scope": "full", "layer_rate": 0.5, "head_rate": 0.5}, ["layers", "heads"]),
-    ({"scope": "full", "full_changes": "heads", "layer_rate": 0.5, "head_rate": 0.5}, ["heads"]),
-    ({"scope": "full", "full_changes": "adapters", "layer_rate": 0.5, "adapter_rate": 0.5}, ["adapters"]),
-    ({"scope": "full", "adapter_rate": 0.5}, []), ({"scope": "gated", "layer_rate": 0.5, "head_rate": 0.5}, [])])
+    ({"scope": "full", "layer_lr": 0.5, "head_lr": 0.5}, ["layers", "heads"]),
+    ({"scope": "full", "full_trainable": "heads", "layer_lr": 0.5, "head_lr": 0.5}, ["heads"]),
+    ({"scope": "full", "full_trainable": "adapters", "layer_lr": 0.5, "adapter_lr": 0.5}, ["adapters"]),
+    ({"scope": "full", "adapter_lr": 0.5}, []), ({"scope": "gated", "layer_lr": 0.5, "head_lr": 0.5}, [])])
 def test_the_rates_of_what_is_trained_are_held_against_the_preset(changes: dict[str, object], told: list[str]) -> None:
     said = list(advice._rates(planned(), train_options(**changes)))
     assert [line.removeprefix("The learning rate of the ").partition(" ")[0] for line in said] == told

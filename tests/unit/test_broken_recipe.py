@@ -21,7 +21,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def red(world: Workspace, decay: float) -> tuple[Certificate, set[str]]:
     name = f"decay-{decay}"
-    broken.run(world, name, train_options(steps=2, layer_rate=1e-3, weight_decay=decay), sentences=1)
+    broken.run(world, name, train_options(steps=2, layer_lr=1e-3, weight_decay=decay), sentences=1)
     proof = certificate.read(world.exports / name / CERTIFICATE)
     return proof, {check.name for check in proof.checks if check.verdict == "failed"}
 

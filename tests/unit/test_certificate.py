@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = extended_world(tmp_path_factory.mktemp("certificate"))
     for scope in ("gated", "full"):
-        options = train_options(scope=scope, judged_sentences=0)
+        options = train_options(scope=scope, evaluation_sentences=0)
         train.run(options, workspace, Listener(workspace.runs / scope))
     return workspace
 
@@ -174,7 +174,7 @@ def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
 def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world: Workspace, unit: str) -> None:
-    options, run = train_options(judged_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
+    options, run = train_options(evaluation_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
     with pytest.raises(StopRequested, match="training is whole: all of its 8 steps are done and saved. Only its cert"):
         train.run(options, world, Impatient(run, unit))
     assert not (run / certificate.FILE).exists()
@@ -194,7 +194,7 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 
 
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
-    train.run(train_options(judged_sentences=1), world, Listener(world.runs / "chosen"))
+    train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
     assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
     made = certify.certify_folder(world, folder, CPU)
@@ -204,7 +204,7 @@ def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
-    train.run(train_options(judged_sentences=20), world, Listener(world.runs / "all-chosen"))
+    train.run(train_options(evaluation_sentences=20), world, Listener(world.runs / "all-chosen"))
     made = certify.certify_folder(world, checkpoint.folder_of(world.runs / "all-chosen", 8), CPU)
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4

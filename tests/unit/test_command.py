@@ -25,7 +25,7 @@ from tests.unit.live_jobs import PATIENCE_S, running, train, until
 
 ROOT = Path(__file__).parents[2]
 CHANGED = [
-    TrainOptions(steps=5, scope="rows", row_rate=1e-4, device="cpu"),
+    TrainOptions(steps=5, scope="rows", row_lr=1e-4, device="cpu"),
     schema.TokenizerOptions(part="merge", merges=40, algorithm="sentencepiece"),
     schema.SynthesizeOptions(text="it's 5% off", sampling=schema.SamplingOptions(temperature=0.0, seed=7)),
     schema.CompareOptions(texts=(("am", "ሰላም ዓለም"), ("en", "--hello"[2:])), finetuned="run:x@5"),

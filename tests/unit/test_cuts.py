@@ -45,8 +45,8 @@ def test_every_voice_is_in_one_clip_and_clips_keep_their_bounds(parts: list[tupl
         assert cut.begin_s <= atoms.begins[cut.first] + 1e-9
         assert cut.end_s >= atoms.ends[cut.last] - 1e-9
         assert 0 <= cut.begin_s <= cut.end_s <= total_s + 1e-9
-        assert cut.duration_s <= LIMITS.longest_s + 1e-6
-        assert cut.duration_s >= min(LIMITS.shortest_s, total_s) - 1e-6
+        assert cut.duration_s <= LIMITS.max_clip_s + 1e-6
+        assert cut.duration_s >= min(LIMITS.min_clip_s, total_s) - 1e-6
     for one, two in itertools.pairwise(cuts):
         assert one.end_s <= two.begin_s + 1e-9
 
@@ -62,8 +62,8 @@ def test_no_choice_of_cuts_within_the_bounds_has_fewer_cuts_in_speech(parts: lis
     for end in range(1, count + 1):
         price = 0 if end == count else int(atoms.prices[end - 1] >= IN_SPEECH)
         ways = [fewest[first] + price for first in fewest
-                if atoms.ends[end - 1] - atoms.begins[first] <= LIMITS.longest_s
-                and middles[end] - middles[first] >= LIMITS.shortest_s]
+                if atoms.ends[end - 1] - atoms.begins[first] <= LIMITS.max_clip_s
+                and middles[end] - middles[first] >= LIMITS.min_clip_s]
         if ways:
             fewest[end] = min(ways)
     if count in fewest:

@@ -14,7 +14,7 @@ from core.workspace import Workspace
 from tests.unit.test_optimization import made
 from tests.worlds import extended_world
 
-DECAYED = {"weight_decay": 0.5, "adapter_rate": 0.1, "warmup": 0}
+DECAYED = {"weight_decay": 0.5, "adapter_lr": 0.1, "warmup": 0}
 
 
 @pytest.fixture(scope="module")

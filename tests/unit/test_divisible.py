@@ -16,7 +16,7 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
     divisible.check(train_options(scope="full", sharding="full"), 2)
     divisible.check(train_options(scope="gated"), 1)
     for changes, processes, said in (
-            ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_changes": "adapters"}, 2, "small"),
+            ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_trainable": "adapters"}, 2, "small"),
             ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
             ({"scope": "full", "optimizer": "adamw8bit"}, 2, "bitsandbytes"),
             ({"scope": "full", "compile": "on"}, 2, "compiled"),

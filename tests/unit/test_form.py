@@ -26,7 +26,7 @@ def test_ranges_and_choices_come_from_the_schema() -> None:
     assert known["text_dropout"].range_text == "0 to 0.9"
     assert known["scope"].choices == ("rows", "gated", "full")
     assert known["steps"].kind == "integer"
-    assert known["row_rate"].step == pytest.approx(0.001)
+    assert known["row_lr"].step == pytest.approx(0.001)
 
 
 def test_options_in_a_group_have_dotted_names_and_tuples_are_left_to_their_tab() -> None:

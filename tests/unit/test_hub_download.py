@@ -148,7 +148,7 @@ def test_tries_are_bounded_and_what_came_is_kept(served, workspace, recorder):
 
 def test_a_connection_that_brings_much_is_no_failure(served, workspace, recorder):
     served.fault(T3, drop_after=1_100_000)  # it breaks twice
-    get(served, workspace, recorder, patience=replace(QUICK, tries=2))
+    get(served, workspace, recorder, patience=replace(QUICK, max_attempts=2))
     assert served.sent[T3] == len(FILES[T3])
 
 

@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving
 
-QUICK = Patience(tries=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = Patience(max_attempts=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 class Server:
@@ -89,7 +89,7 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
         server.content, server.cut = archive(tmp_path / "in"), 60_000
         server.headers = {"ETag": '"one"'}
         with pytest.raises(UserError, match="could not be had"):
-            fetch(server.url, workspace.cache / "downloads", Recorder(), Patience(stall_s=0.5, tries=1))
+            fetch(server.url, workspace.cache / "downloads", Recorder(), Patience(stall_s=0.5, max_attempts=1))
         kept = next((workspace.cache / "downloads").rglob("readings.zip")).stat().st_size
         assert kept >= 60_000
         server.cut, server.ranges = None, []

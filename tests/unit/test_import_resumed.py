@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
 
-QUICK = Patience(tries=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = Patience(max_attempts=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
 SOURCE = Address("me/speech")
 TABLES = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
 

@@ -158,7 +158,7 @@ def test_a_failed_addition_leaves_everything(tmp_path: Path, ready: Workspace, m
 
 
 def test_most_clips_takes_the_first(tmp_path: Path, ready: Workspace) -> None:
-    dataset = imported(ready, write_dataset(tmp_path / "in"), most_clips=3)
+    dataset = imported(ready, write_dataset(tmp_path / "in"), max_clips=3)
     assert [clip.id for clip in dataset.clips] == ["clip0", "clip1", "clip2"]
 
 

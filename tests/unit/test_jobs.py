@@ -178,13 +178,13 @@ def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour
 
 
 def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
-    job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", tries=3)))
+    job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
     assert until(job, lambda state: state.status == "finished").attempt == 2
 
 
 @pytest.mark.parametrize(("behaviour", "attempts"), [("wrong", 1), ("buggy", 3), ("killed", 3)])
 def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str, attempts: int):
-    job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", tries=3)))
+    job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
     until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
     assert jobs.state(job).attempt == attempts
 

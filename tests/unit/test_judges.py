@@ -102,14 +102,14 @@ def taught(ref: str = "run:one") -> Any:
 def of_export(judge: str, language: str = "") -> ExportRecord:
     origin = Origin("tiny", "tiny", "b", 5, 6, "f")
     return ExportRecord("given", "one", 8, "gated", "demo", ("am",), origin, {}, {}, judge=judge,
-                        judge_language=language)
+                        recogniser_language=language)
 
 
 @pytest.mark.parametrize(("choice", "said"), [
     (TrainOptions(judge="built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),
-    (TrainOptions(dataset="d", extension="e", judge="me/ear", judge_language="amh"),
+    (TrainOptions(dataset="d", extension="e", judge="me/ear", recogniser_language="amh"),
      r"the judge of its training, is not there any more \(.*me--ear\)\. Fetch it anew .* "
-     "--dataset d --extension e --judge me/ear --judge-language amh;"),
+     "--dataset d --extension e --judge me/ear --recogniser-language amh;"),
     (TrainOptions(judge="/no/such/ear"),
      r"ear, .* is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
     (of_export("built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),

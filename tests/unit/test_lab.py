@@ -222,7 +222,7 @@ def test_one_row_in_twenty_may_be_rare_where_the_characters_are_all_seen(rare: i
 
 
 def test_the_command_line_gives_the_options_back() -> None:
-    options = LabOptions(sizes=(7, 90), own="/x.json", text="/y.txt", sentences=3)
+    options = LabOptions(sizes=(7, 90), tokenizer_file="/x.json", text="/y.txt", sentences=3)
     given = command.build_parser("lab").parse_args(to_arguments(options))
     assert parse_options(LabOptions, given_values(given, LabOptions)) == options
     with pytest.raises(UserError, match="0 pieces cannot be learned"):

@@ -99,7 +99,7 @@ def test_a_report_says_whose_rules_it_read_by() -> None:
 
 @pytest.mark.parametrize(("chosen", "taken"), [("", NO_RULES), ("am", "am")])
 def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, chosen: str, taken: str) -> None:
-    given = {"model": "tiny", "dataset": "voice", "rules": chosen, "own": "", "byte_fallback": "False",
+    given = {"model": "tiny", "dataset": "voice", "rules": chosen, "tokenizer_file": "", "byte_fallback": "False",
              "sizes": "10", "sentences": "5", "text": ""}
     assert page.options(of(workspace), given, keep=False).rules == taken
 
@@ -107,7 +107,7 @@ def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, ch
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
     def said(text: str, sizes: str = "10, 20", keep: bool = True, sentences: str = "5",
              byte_fallback: str = "False") -> LabOptions:
-        given = {"model": "tiny", "dataset": "voice", "rules": "", "own": "", "byte_fallback": byte_fallback,
+        given = {"model": "tiny", "dataset": "voice", "rules": "", "tokenizer_file": "", "byte_fallback": byte_fallback,
                  "sizes": sizes, "sentences": sentences, "text": text}
         return page.options(of(workspace), given, keep=keep)
 

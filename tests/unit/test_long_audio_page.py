@@ -41,9 +41,9 @@ def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
 
 
 def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace, tmp_path: Path) -> None:
-    orders = page.orders(of(workspace), values(tmp_path, longest_s="10", denoise="True"), keep=True)
+    orders = page.orders(of(workspace), values(tmp_path, max_clip_s="10", denoise="True"), keep=True)
     assert orders == [
-        ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", longest_s=10, denoise=True)),
+        ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", max_clip_s=10, denoise=True)),
         ("transcribe", TranscribeOptions(segments="talks", recogniser="openai/whisper-small"))]
 
 

@@ -45,7 +45,7 @@ def made(world: Workspace, warnings: list[str] | None = None, **changes: object)
 @pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1),
                                                           ("constant", 1.0, 1.0)])
 def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: float, last: float) -> None:
-    options = train_options(schedule=schedule, steps=104, warmup=4, rate_floor=0.1)
+    options = train_options(schedule=schedule, steps=104, warmup=4, min_lr_ratio=0.1)
     factors = [optimization.rate_factor(step, options) for step in range(105)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[54] == pytest.approx(middle)
@@ -197,7 +197,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
     failing(trainer, monkeypatch, {5, 6, 7, 8, 9})  # two passes that only measure time, then three steps
     monkeypatch.setattr("core.training.fitting._time", lambda trainer: (1.0, 1.0))
     listener = Listener(world.runs / "breaks")
-    options = train_options(checkpoint_every=2, judged_sentences=0, steps=30)
+    options = train_options(checkpoint_every=2, evaluation_sentences=0, steps=30)
     with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can continue") as caught:
         train.run(options, world, listener)
     assert "lower learning rates" in caught.value.hint

@@ -149,11 +149,12 @@ def test_pieces_of_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> None:
     path = str(bpe(tmp_path / "own.json"))
-    lab.run(LabOptions(dataset="am", sizes=(20,), own=path), ready, Recorder(tmp_path))
+    lab.run(LabOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
     report = LabReport.load(tmp_path)
     candidate = report.candidate(own_pieces.OWN)
     assert candidate is not None
-    made = vocabulary.run(TokenizerOptions(dataset="am", tokenizer="own", own=path), ready, Recorder(tmp_path))
+    made = vocabulary.run(TokenizerOptions(dataset="am", tokenizer="own", tokenizer_file=path), ready,
+                          Recorder(tmp_path))
     assert made["tokens_added"] == candidate.tokens_added
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")

@@ -74,7 +74,7 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
     weighed: list[int] = []
     monkeypatch.setattr(anchors.Anchors, "estimate", lambda self, samples: weighed.append(len(samples)))
     monkeypatch.setattr(anchors.Anchors, "pull", lambda self, l2_sp, ewc: None)
-    listener, result = tried(world, scope="full", ewc=0.1, judged_sentences=0)
+    listener, result = tried(world, scope="full", ewc=0.1, evaluation_sentences=0)
     assert base_that_speaks[0] == 4
     assert weighed == [2]
     assert "it speaks 4 sentences; the training speaks all of them" in str(result["not_tried"])
@@ -184,14 +184,14 @@ def advised(world: Workspace, **changes: object) -> str:
 
 
 def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: Workspace) -> None:
-    said = advised(world, row_rate=0.5, adapter_rate=1e-4, steps=800)
+    said = advised(world, row_lr=0.5, adapter_lr=1e-4, steps=800)
     assert "8 s of speech in 12 clips; 10 min is the least" in said
     assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may break" in said
     assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): it may learn nothing" in said
     assert "Each of the 12 clips is heard 267 times in 800 steps" in said
     assert "one speaker" not in said
-    assert "learning rate" not in advised(world, row_rate=1e-2)
-    assert "adapters" not in advised(world, scope="rows", adapter_rate=1e-6)
+    assert "learning rate" not in advised(world, row_lr=1e-2)
+    assert "adapters" not in advised(world, scope="rows", adapter_lr=1e-6)
 
 
 def test_a_single_speaker_and_few_held_out_clips_are_told(world: Workspace) -> None:
@@ -240,7 +240,7 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"scope": "full", "adapter": "dora"}, True), ({"scope": "rows", "adapter": "adalora"}, True),
-    ({"scope": "full", "adapter": "dora", "full_changes": "adapters"}, False), ({"adapter": "dora"}, False),
+    ({"scope": "full", "adapter": "dora", "full_trainable": "adapters"}, False), ({"adapter": "dora"}, False),
     ({"scope": "full"}, False)])
 def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], told: bool) -> None:
     said = list(advice.unused(TrainOptions.model_validate(changes)))
@@ -250,7 +250,7 @@ def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], 
 
 @pytest.mark.parametrize("scope", ["gated", "rows"])
 def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) -> None:
-    odd = {"full_changes": "heads", "layer_rate": 1e-4, "head_rate": 1e-3, "layer_decay": 0.5, "distillation": 1.0,
+    odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
     assert set(odd) == set(advice.PROTECTION)
@@ -261,13 +261,13 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
 
 
 @pytest.mark.parametrize(("changes", "named"), [
-    ({"full_changes": "adapters", "l2_sp": 0.1}, "Pull to the base (l2_sp 0.1)"),
-    ({"full_changes": "heads", "layer_decay": 0.5}, "Layer decay (layer_decay 0.5)"),
+    ({"full_trainable": "adapters", "l2_sp": 0.1}, "Pull to the base (l2_sp 0.1)"),
+    ({"full_trainable": "heads", "layer_lr_decay": 0.5}, "Layer decay (layer_lr_decay 0.5)"),
     ({"replay": 0.0, "distillation": 1.0}, "Distillation 1 does nothing"),
     ({"fisher_clips": 5}, "Clips for importance (fisher_clips 5)"),
     ({"replay_datasets": "mine", "replay_texts": "/t"}, "The texts to replay, /t, are not spoken"),
-    ({"full_changes": "heads", "head_rate": 1e-3, "l2_sp": 0.1}, ""),
-    ({"layer_rate": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
+    ({"full_trainable": "heads", "head_lr": 1e-3, "l2_sp": 0.1}, ""),
+    ({"layer_lr": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
 def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:
     said = " ".join(advice.unused(TrainOptions.model_validate({"scope": "full", **changes})))
     assert named in said

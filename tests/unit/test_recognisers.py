@@ -198,7 +198,7 @@ def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHu
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize(("asked", "options"), [
     (AS_RECOGNISER, ("(--recogniser-language; on the page: The recogniser's name of the language)", "(--recogniser)")),
-    (AS_JUDGE, ("(--judge-language; on the page: The judge's name of the language)", "(--judge)")),
+    (AS_JUDGE, ("(--recogniser-language; on the page: The judge's name of the language)", "(--judge)")),
 ], ids=["transcribe", "train"])
 def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
         tmp_path: Path, asked: Asked, options: tuple[str, str]) -> None:
@@ -241,10 +241,10 @@ def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace:
 
 
 def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"longest_s: clips of 9 to 4 s cannot be cut .* here at least 19"):
-        parse_options(SegmentOptions, {"source": "a.wav", "shortest_s": 9, "longest_s": 4})
-    with pytest.raises(UserError, match="longest_s: clips of 8 to 15 s cannot be cut"):
-        parse_options(AlignOptions, {"source": "a.wav", "shortest_s": 8})
+    with pytest.raises(UserError, match=r"max_clip_s: clips of 9 to 4 s cannot be cut .* here at least 19"):
+        parse_options(SegmentOptions, {"source": "a.wav", "min_clip_s": 9, "max_clip_s": 4})
+    with pytest.raises(UserError, match="max_clip_s: clips of 8 to 15 s cannot be cut"):
+        parse_options(AlignOptions, {"source": "a.wav", "min_clip_s": 8})
     for value in ("", "demo", "hub:some/set", "segments:talks"):
         with pytest.raises(UserError) as caught:
             parse_options(SegmentOptions, {"source": value})

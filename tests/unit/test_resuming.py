@@ -30,7 +30,7 @@ from models.registry import family
 from tests.worlds import SYLLABLES, Listener, extended_world, train_options, write_model
 
 CPU = torch.device("cpu")
-CHANGES = {"judged_sentences": 0, "checkpoint_every": 100}
+CHANGES = {"evaluation_sentences": 0, "checkpoint_every": 100}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_vocabulary_of_the_same_size_is_refused_by_its_content(world: Workspac
     extend_anew(world, sorted(SYLLABLES[:-1] + "ፐ"))
     with pytest.raises(UserError, match=r"another vocabulary \(57 ids, wanted 57; .*differ: .*'ፐ'") as caught:
         resumed(world)
-    assert "--adopt-weights run:one@2" in caught.value.hint
+    assert "--init-from run:one@2" in caught.value.hint
 
 
 def test_another_order_of_the_same_tokens_is_another_vocabulary(world: Workspace) -> None:
@@ -140,7 +140,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
         resumed(world)
     assert (f"torchrun --nproc-per-node 2 -m scripts.train --workspace {world.path} --resume one"
             in caught.value.hint)
-    assert "--adopt-weights run:one@2" in caught.value.hint
+    assert "--init-from run:one@2" in caught.value.hint
 
 
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
@@ -252,7 +252,7 @@ def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
 
 def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
     listener = Listener(world.runs / "two", 1)
-    options = train_options(adopt_weights="run:one", steps=20, **CHANGES)
+    options = train_options(init_from="run:one", steps=20, **CHANGES)
     assert asked.check(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
@@ -318,7 +318,7 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     assert "are left as the base has them" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
         adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
-    options = train_options(**{**changes, "adopt_weights": "run:full", "steps": 5})
+    options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
     milestones, _ = train.begin(options, world, listener)
     trainer, base = milestones.trainer, load_base(world, "tiny", CPU)
@@ -356,4 +356,4 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
-        asked.check(world, "train", train_options(adopt_weights="run:gone"))
+        asked.check(world, "train", train_options(init_from="run:gone"))

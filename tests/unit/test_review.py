@@ -278,7 +278,8 @@ def test_a_version_keeps_the_speakers_of_a_split_by_speaker_apart(ready: Workspa
         write_clip(source / f"s{number}.wav", pitch=200 + 10 * number)
         lines.append(f"s{number},s{number}.wav,{AMHARIC[number % 6]} {'አለ' if number < 6 else 'ነው'},p{number // 3}")
     (source / "metadata.csv").write_text("\n".join(lines), "utf-8")
-    prepare.run(PrepareOptions(source=str(source), dataset="s", language="am", held_out=0.3, held_out_apart="speaker"),
+    prepare.run(PrepareOptions(source=str(source), dataset="s", language="am", held_out=0.3,
+                               split_disjoint_by="speaker"),
                 ready, Recorder())
     dataset = versions(ready, "s")
     held, other, *_ = (clip for clip in dataset.clips if clip.split == HELD_OUT)

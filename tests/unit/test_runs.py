@@ -33,7 +33,7 @@ def trained(workspace: Workspace, name: str, *, steps: int = 5, memory: bool = T
 @pytest.fixture
 def states(tmp_path: Path) -> list[JobState]:
     workspace = Workspace.open(tmp_path)
-    return [trained(workspace, "one", row_rate=1e-3), trained(workspace, "two", row_rate=5e-3)]
+    return [trained(workspace, "one", row_lr=1e-3), trained(workspace, "two", row_lr=5e-3)]
 
 
 def titles(html: str) -> list[str]:

@@ -264,12 +264,12 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     cut(ready, tmp_path / "in")
     assert len(heard) == 4  # it was there already
     with pytest.raises(UserError, match="already are other segments named 'talks'"):
-        cut(ready, tmp_path / "in", longest_s=10)
+        cut(ready, tmp_path / "in", max_clip_s=10)
 
 
 def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     write_long(tmp_path / "talk.wav", 0, 14)
-    segments = cut(ready, tmp_path / "talk.wav", longest_s=6)
+    segments = cut(ready, tmp_path / "talk.wav", max_clip_s=6)
     monkeypatch.setattr(transcribe, "_BATCH_CLIPS", 2)
     options = TranscribeOptions(segments="talks", recogniser="built-in")
     with pytest.raises(StopRequested, match=r"Stopped after 2 of \d+ clips"):
@@ -283,7 +283,7 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
     assert result["with_text"] == len(segments.pieces())
     again = transcribe.run(options, ready, Recorder())
     assert again["heard_before"] == len(segments.pieces())
-    strict = transcribe.run(options.model_copy(update={"doubtful_below": 1.0, "leave_out_below": 0.97}), ready,
+    strict = transcribe.run(options.model_copy(update={"flag_below": 1.0, "drop_below": 0.97}), ready,
                             Recorder())
     assert strict["doubtful"] == strict["with_text"]
     assert 0 < int(strict["with_text"] or 0) < len(segments.pieces())
@@ -293,7 +293,7 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
 def test_only_texts_that_were_begun_are_asked_for_as_such(
         tmp_path: Path, ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     write_long(tmp_path / "talk.wav", 0, 4)
-    segments = cut(ready, tmp_path / "talk.wav", longest_s=6)
+    segments = cut(ready, tmp_path / "talk.wav", max_clip_s=6)
     begun, real = list[bool](), transcribe.recognisers.load
     monkeypatch.setattr(transcribe.recognisers, "load", lambda *given: (begun.append(given[-1]), real(*given))[1])
     options = TranscribeOptions(segments="talks", recogniser="built-in")

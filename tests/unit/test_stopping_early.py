@@ -18,7 +18,8 @@ from tests.worlds import Listener, train_options
 
 CPU = torch.device("cpu")
 LOSSES = {1: 5.0, 2: 4.0, 3: 4.5, 4: 3.0, 5: 3.5, 6: 3.2, 7: 3.1, 8: 2.0}
-OFTEN = {"judged_sentences": 0, "checkpoint_every": 100, "validate_every": 1, "steps": 8, "choose_by": "speech_loss"}
+OFTEN = {"evaluation_sentences": 0, "checkpoint_every": 100, "validate_every": 1, "steps": 8,
+         "select_best_by": "speech_loss"}
 
 
 def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None,
@@ -81,14 +82,14 @@ def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: 0.1)
-    listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, judged_sentences=2)
+    listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
     assert ranking.read(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
 
 
 def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no sentence is to be judged"):
-        run(world, monkeypatch, choose_by="judged_error")
+        run(world, monkeypatch, select_best_by="cer")
 
 
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
@@ -116,7 +117,7 @@ def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
 def test_base_languages_are_measured_in_full_alone(world: Workspace) -> None:
     for scope, languages in (("gated", ["am"]), ("full", ["am", "en", "fr"])):
         listener = Listener(world.runs / scope)
-        train.run(train_options(scope=scope, steps=1, judged_sentences=0), world, listener)
+        train.run(train_options(scope=scope, steps=1, evaluation_sentences=0), world, listener)
         *begun, event = listener.of("evaluated")
         assert [one.step for one in begun] == ([0] if scope == "full" else [])  # what drift is measured from
         assert sorted(event.languages) == languages
@@ -125,7 +126,7 @@ def test_base_languages_are_measured_in_full_alone(world: Workspace) -> None:
 
 def test_validating_leaves_the_chance_of_training_alone(world: Workspace) -> None:
     """The first validation of a process loads what draws random numbers; in a resumed run it comes at another step."""
-    changes = {"judged_sentences": 0, "checkpoint_every": 8, "choose_by": "speech_loss"}
+    changes = {"evaluation_sentences": 0, "checkpoint_every": 8, "select_best_by": "speech_loss"}
     often, seldom = Listener(world.runs / "often"), Listener(world.runs / "seldom")
     train.run(train_options(scope="full", validate_every=3, **changes), world, often)
     train.run(train_options(scope="full", validate_every=0, **changes), world, seldom)

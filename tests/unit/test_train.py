@@ -32,12 +32,12 @@ def test_a_run_says_what_it_will_train_before_the_first_step(world: Workspace) -
 
 
 def test_each_step_tells_of_its_memory_and_rates_and_the_log_says_the_memory(world: Workspace) -> None:
-    steps = started(world, steps=2, judged_sentences=0).of("step")
+    steps = started(world, steps=2, evaluation_sentences=0).of("step")
     chosen = train_options()
     assert [list(step.rates) for step in steps] == [["rows", "adapters"]] * 2
     assert steps[0].rates["rows"] == pytest.approx(steps[0].learning_rate, rel=1e-3)
     assert steps[0].rates["adapters"] / steps[0].rates["rows"] == pytest.approx(
-        chosen.adapter_rate / chosen.row_rate, rel=1e-3)
+        chosen.adapter_lr / chosen.row_lr, rel=1e-3)
     assert [step.memory_of for step in steps] == ["process", "process"]
     assert 0 < steps[0].memory_bytes <= steps[1].memory_bytes
     assert f"process memory at most {size_text(steps[1].memory_bytes)}" in describe(steps[1])
@@ -46,7 +46,7 @@ def test_each_step_tells_of_its_memory_and_rates_and_the_log_says_the_memory(wor
 def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 2.5])
     measured_as(monkeypatch, losses)
-    listener = started(world, steps=8, checkpoint_every=2, judged_sentences=0, keep_last=1)
+    listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
     assert checkpoint.steps(listener.directory) == [4, 8]
     ranked = ranking.read(listener.directory)
     assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
@@ -56,7 +56,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
 def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
     measured_as(monkeypatch, losses)
-    changes = {"checkpoint_every": 1, "judged_sentences": 0, "keep_last": 3}
+    changes = {"checkpoint_every": 1, "evaluation_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
     assert checkpoint.steps(run) == [1, 2, 3, 4]
     kept.keep(run, 3, "good")
@@ -84,7 +84,7 @@ def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
 
 def test_in_full_a_sentence_of_two_base_languages_is_heard_before_the_first_step_and_at_each_checkpoint(
         world: Workspace) -> None:
-    listener = started(world, scope="full", steps=4, judged_sentences=4)
+    listener = started(world, scope="full", steps=4, evaluation_sentences=4)
     made = listener.of("sample")
     assert [(event.step, event.language) for event in made] == [
         (0, "en"), (0, "fr"), *[(4, "am")] * 4, (4, "en"), (4, "fr")]
@@ -118,7 +118,7 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
     with pytest.raises(UserError, match=r"broke at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
-        train.run(train_options(row_rate=1.0, adapter_rate=1.0, clip=1000.0, steps=200, warmup=0, judged_sentences=0,
+        train.run(train_options(row_lr=1.0, adapter_lr=1.0, clip=1000.0, steps=200, warmup=0, evaluation_sentences=0,
                                 checkpoint_every=500), _exploding(world), Listener(world.runs / "one"))
     assert isinstance(caught.value.__cause__, NotFinite)
     assert "lower learning rates" in caught.value.hint
@@ -150,7 +150,7 @@ def test_another_dataset_under_the_same_name_does_not_resume(world: Workspace) -
     ({"adapter_rank": 2}, "adapter_rank 2, wanted 4 .the adapters in the checkpoint"),
     ({"steps": 12, "batch_size": 2}, "steps 12, wanted 8 .the learning rate at each step follows from it.*; "
                                      "batch_size 2, wanted 4 .the order of the clips follows from it."),
-    ({"extension": "other", "row_rate": 0.1}, "extension other, wanted tiny-am"),
+    ({"extension": "other", "row_lr": 0.1}, "extension other, wanted tiny-am"),
 ])
 def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, object], said: str) -> None:
     run = started(world, stop_after=2).directory
@@ -158,7 +158,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
     assert "Put these values back and continue, or start a new run" in caught.value.hint
-    assert "--adopt-weights run:one@2" in caught.value.hint
+    assert "--init-from run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 
 

@@ -98,10 +98,10 @@ def _state_of_step_6(world: Workspace) -> bytes:
 def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([1.0, 2.0])
     measured_as(monkeypatch, losses)
-    run = started(world, judged_sentences=0, stop_after=6).directory
+    run = started(world, evaluation_sentences=0, stop_after=6).directory
     broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
-    listener = started(world, judged_sentences=0)
+    listener = started(world, evaluation_sentences=0)
     assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
     assert certificate.read(run / certificate.FILE).step == 8
 

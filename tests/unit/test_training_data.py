@@ -174,4 +174,4 @@ def test_held_out_clips_that_share_something_are_left_out_of_validation(
 def test_validation_without_a_clip_of_another_speaker_is_refused(world: Workspace, voice: VoiceModel) -> None:
     with pytest.raises(UserError, match="no held-out clip.* 4 clips left out .held out, but shared") as caught:
         training_data.load(world, "demo-am", voice, "speaker")
-    assert "--held-out-apart" in caught.value.hint
+    assert "--split-disjoint-by" in caught.value.hint

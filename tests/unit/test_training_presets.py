@@ -72,7 +72,7 @@ def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
     options = presets.choose("chatterbox", speech(10), [gpu(24)], name).options
     assert (options.adapter_rank, options.adapter_rank_mlp, options.adapter_scale) == (32, 16, 2.0)
     assert (options.adapter_dropout, options.scope) == (0.05, "gated")
-    assert options.row_rate == pytest.approx(10 * options.adapter_rate)
+    assert options.row_lr == pytest.approx(10 * options.adapter_lr)
 
 
 def test_sixteen_gigabytes_compute_activations_again() -> None:
@@ -95,7 +95,7 @@ def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float
 def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
     one, eight = (presets.choose("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
                   for count in (1, 8))
-    clips = [each.batch_size * each.accumulation * each.processes for each in (one, eight)]
+    clips = [each.batch_size * each.gradient_accumulation * each.processes for each in (one, eight)]
     assert eight.processes == 8
     assert math.isclose(*clips, rel_tol=0.15)
 
