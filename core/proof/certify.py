@@ -25,11 +25,10 @@ from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import rests_on
 from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
-from core.speech.evaluate import Studio
+from core.speech.evaluate import HeldOutSentence, Studio
 from core.speech.judges import judge_of, unmeasured
 from core.training import replay
 from core.training.replay import ProbeSample
-from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
@@ -45,7 +44,7 @@ def _to_nobody(message: str) -> None:
     """Where a warning goes that nobody asked for."""
 
 
-Material = Mapping[str, tuple[VoiceModel, list[Sentence]]]
+Material = Mapping[str, tuple[VoiceModel, list[HeldOutSentence]]]
 """By language: the model to compare with, and what both speak."""
 
 
@@ -120,7 +119,7 @@ def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record:
     studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
     clips = replay.load(base, studio.voices).probing
     work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
-    material: dict[str, tuple[VoiceModel, list[Sentence]]] = {}
+    material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
         try:
@@ -253,7 +252,7 @@ def _together(case: Work) -> list[tuple[VoiceModel, list[str]]]:
             *((case.material[code][0], [code]) for code in case.material if code not in own)]
 
 
-def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceModel, list[Sentence]]:
+def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceModel, list[HeldOutSentence]]:
     """What to compare with, and held-out sentences; `UserError` when one of them is not there any more.
 
     Sentences that chose the checkpoint are left out, unless no other is held out; `LanguageError.chose` then tells.
@@ -267,17 +266,17 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]
     untrained = load_extension(workspace, case.record.extension, case.base.device)
     said = untrained.front_end.written_out
-    sentences = [Sentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
+    sentences = [HeldOutSentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
     return untrained, _some([one for one in sentences if one.text not in case.record.judged] or sentences)
 
 
-def _some(sentences: list[Sentence]) -> list[Sentence]:
+def _some(sentences: list[HeldOutSentence]) -> list[HeldOutSentence]:
     if not sentences:
         raise UserError("there are no held-out sentences")
     return sentences
 
 
-def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[Sentence]],
+def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[HeldOutSentence]],
               count: OneCount) -> list[LanguageError]:
     """The errors of some languages, spoken together: before, after, and on the original recordings."""
     after, size = case.finetuned, sum(map(len, sentences.values()))

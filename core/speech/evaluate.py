@@ -18,13 +18,20 @@ from config.languages import language_name
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.speech.judges import Hearing
-from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel
 from data import audio
 from models.base import PreparedVoice, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
 _SPOKEN = "spoken and heard"
+
+
+@dataclass(frozen=True)
+class HeldOutSentence:
+    """A held-out sentence to speak, with its original recording where there is one."""
+
+    text: str
+    original: Path | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ class Studio:
                 known[key] = voice.model.prepare(self.voices[name])
         return known[key]
 
-    def original(self, sentence: Sentence, language: str) -> Verdict:
+    def original(self, sentence: HeldOutSentence, language: str) -> Verdict:
         """What the judge makes of the original recording."""
         assert self.judge is not None
         assert sentence.original is not None
@@ -134,13 +141,14 @@ class Studio:
         return spoken
 
 
-def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[Sentence],
+def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[HeldOutSentence],
            sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
     """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
     return judged_each(studio, voice, {language: sentences}, sampling, tell)[language]
 
 
-def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Sequence[Sentence]], sampling: Sampling,
+def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
+                sampling: Sampling,
                 tell: Tell = to_nobody) -> dict[str, tuple[Score, list[Spoken]]]:
     """`judged` for the sentences of several languages, which are spoken together."""
     usable = [(language, one.text) for language, some in sentences.items() for one in some
@@ -154,7 +162,8 @@ def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Seque
     return found
 
 
-def judged_originals(studio: Studio, language: str, sentences: Sequence[Sentence], tell: Tell = to_nobody) -> Score:
+def judged_originals(studio: Studio, language: str, sentences: Sequence[HeldOutSentence],
+                     tell: Tell = to_nobody) -> Score:
     """The judge's own error on the recordings that are there."""
     recorded = [item for item in sentences if item.original is not None]
     verdicts: list[Verdict] = []
@@ -170,17 +179,17 @@ def score(language: str, verdicts: Sequence[Verdict], left_out: int = 0) -> Scor
                  sum(len(item.reference) for item in verdicts), left_out)
 
 
-def chosen(sentences: Sequence[Sentence], count: int) -> list[Sentence]:
+def chosen(sentences: Sequence[HeldOutSentence], count: int) -> list[HeldOutSentence]:
     """`count` of the sentences, evenly spread over their order."""
     if count >= len(sentences):
         return list(sentences)
     return [sentences[index * len(sentences) // count] for index in range(count)]
 
 
-def held_out(voice: VoiceModel, language: str) -> list[Sentence]:
+def held_out(voice: VoiceModel, language: str) -> list[HeldOutSentence]:
     """Held-out sentences of a base language that come with the model."""
     found: list[tuple[str, Path]] = voice.family.held_out(voice.base_folder, language)
-    return [Sentence(text, path) for text, path in found]
+    return [HeldOutSentence(text, path) for text, path in found]
 
 
 def _readable(voice: VoiceModel, text: str, language: str) -> bool:

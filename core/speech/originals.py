@@ -12,8 +12,8 @@ from core.library import exports, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
+from core.speech.evaluate import HeldOutSentence
 from core.speech.judges import Hearing
-from core.training.training_data import Sentence
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import audio, manifest
@@ -22,7 +22,7 @@ from models.base import Verdict
 _MOST = 40  # recordings that are judged
 
 
-def recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[Sentence]:
+def recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[HeldOutSentence]:
     """Held-out sentences of `language` with recordings; none when they are not on this machine."""
     if not model.front_end.is_new(language):
         return evaluate.held_out(model, language)
@@ -30,7 +30,8 @@ def recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[S
     if dataset is None or dataset.card.language != language:
         return []
     said = model.front_end.written_out  # a judge hears words, no digits
-    return [Sentence(said(clip.text, language), dataset.audio_path(clip)) for clip in dataset.split(manifest.HELD_OUT)]
+    return [HeldOutSentence(said(clip.text, language),
+                            dataset.audio_path(clip)) for clip in dataset.split(manifest.HELD_OUT)]
 
 
 def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:
@@ -70,7 +71,7 @@ def verdict(judge: Hearing | None, waveform: torch.Tensor, sample_rate: int, tex
     return judge.verdict(waveform, sample_rate, text, language)
 
 
-def _heard(judge: Hearing, sentence: Sentence, language: str) -> Verdict:
+def _heard(judge: Hearing, sentence: HeldOutSentence, language: str) -> Verdict:
     assert sentence.original is not None
     waveform, sample_rate = audio.read(sentence.original)
     return judge.verdict(waveform, sample_rate, sentence.text, language)

@@ -18,12 +18,11 @@ from core.job.journal import CheckpointSaved, Evaluated, Progress, SampleMade, W
 from core.job.reporter import Reporter, StopRequested, Tell, telling
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
-from core.speech.evaluate import Spoken, Studio
+from core.speech.evaluate import HeldOutSentence, Spoken, Studio
 from core.speech.judges import unmeasured
 from core.training import checkpoint, drift, ranking, validation
 from core.training.patience import Patience
 from core.training.trainer import Trainer
-from core.training.training_data import Sentence
 from core.training.validation import Measured
 from core.voice_model.loading import VoiceModel
 from data import audio
@@ -222,10 +221,10 @@ class Milestones:
         bit: there is nothing to hear.
         """
         most = min(_BASE_LANGUAGES, self.options.evaluation_sentences // 2) if self.options.scope == "full" else 0
-        chosen: dict[str, list[Sentence]] = {}
+        chosen: dict[str, list[HeldOutSentence]] = {}
         for clip in self.trainer.probing:
             if len(chosen) < most:
-                chosen.setdefault(clip.language, [Sentence(clip.text, None)])
+                chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(voice.family.sampling, seed=self.options.seed)
         for _, said in evaluate.judged_each(self.studio, voice, chosen, sampling, tell).values():
             for index, item in enumerate(said):
@@ -253,7 +252,7 @@ class Milestones:
         judged = tuple(sentence.text for sentence in self._choosing())
         return replace(self.record, step=self.trainer.step, judged=judged, frozen_hash=self.trainer.frozen_hash)
 
-    def _choosing(self) -> list[Sentence]:
+    def _choosing(self) -> list[HeldOutSentence]:
         """The held-out sentences by which checkpoints are ranked."""
         return evaluate.chosen(self.trainer.data.sentences, self.options.evaluation_sentences)
 

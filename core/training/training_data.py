@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from config.errors import UserError
 from core.dataset import languages
+from core.speech.evaluate import HeldOutSentence
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -49,14 +49,6 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A held-out sentence to speak, with its original recording where there is one."""
-
-    text: str
-    original: Path | None
-
-
-@dataclass(frozen=True)
 class TrainingData:
     """Clips by use; `notes` name what was left out."""
 
@@ -64,7 +56,7 @@ class TrainingData:
     fingerprint: str  # of the dataset
     train: tuple[Utterance, ...]
     held_out: tuple[Utterance, ...]
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[HeldOutSentence, ...]
     notes: tuple[str, ...]
     train_s: float = 0.0  # speech in the training clips
     variants: Mapping[str, tuple[Utterance, ...]] = field(default_factory=dict)  # of training clips, by their ids
@@ -108,7 +100,7 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
     written_out = voice.front_end.written_out  # a judge hears words, no digits
-    sentences = tuple(Sentence(written_out(item.text, language), paths[item.id]) for item in held_out)
+    sentences = tuple(HeldOutSentence(written_out(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)

@@ -13,8 +13,7 @@ import argparse
 import torch
 
 from core.speech import evaluate
-from core.speech.evaluate import Studio
-from core.training.training_data import Sentence
+from core.speech.evaluate import HeldOutSentence, Studio
 from core.voice_model.loading import VoiceModel, load
 from core.workspace import Workspace
 from data.manifest import read_json_lines
@@ -22,14 +21,14 @@ from models.base import Sampling
 from scripts.tiny.pack import BASE_LANGUAGES, DEMO, PACK, SPLITS
 
 
-def sentences_of(language: str, split: str) -> list[Sentence]:
+def sentences_of(language: str, split: str) -> list[HeldOutSentence]:
     """The shipped held-out sentences of one set, with their recordings."""
     if language in BASE_LANGUAGES:
         rows = [row for _, row in read_json_lines(PACK / "held_out.jsonl")
                 if row["language"] == language and row["split"] == split]
-        return [Sentence(str(row["text"]), PACK / str(row["audio"])) for row in rows]
+        return [HeldOutSentence(str(row["text"]), PACK / str(row["audio"])) for row in rows]
     rows = [row for _, row in read_json_lines(DEMO / "manifest.jsonl") if str(row["id"]).startswith(split)]
-    return [Sentence(str(row["text"]), DEMO / str(row["audio"])) for row in rows]
+    return [HeldOutSentence(str(row["text"]), DEMO / str(row["audio"])) for row in rows]
 
 
 def main() -> None:

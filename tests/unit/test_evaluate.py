@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from core.speech import evaluate
-from core.speech.evaluate import Studio
-from core.training.training_data import Sentence
+from core.speech.evaluate import HeldOutSentence, Studio
 from core.voice_model.loading import VoiceModel, extended, load_base
 from core.workspace import Workspace
 from data.rules import checked
@@ -36,14 +35,14 @@ def test_an_error_is_over_all_letters_and_not_a_mean_of_means() -> None:
 
 
 def test_sentences_are_spread_evenly() -> None:
-    sentences = [Sentence(str(index), None) for index in range(40)]
+    sentences = [HeldOutSentence(str(index), None) for index in range(40)]
     assert [item.text for item in evaluate.chosen(sentences, 4)] == ["0", "10", "20", "30"]
     assert evaluate.chosen(sentences[:3], 4) == sentences[:3]
     assert evaluate.chosen(sentences, 0) == []
 
 
 def test_what_cannot_be_read_is_counted(base: VoiceModel) -> None:
-    sentences = [Sentence(text, None) for text in ("the cat", "ሰላም", "...", "a" * 60)]
+    sentences = [HeldOutSentence(text, None) for text in ("the cat", "ሰላም", "...", "a" * 60)]
     score, said = evaluate.judged(studio_of(base), base, "en", sentences, Sampling())
     assert (score.sentences, score.left_out) == (1, 3)
     assert [item.text for item in said] == ["the cat"]
@@ -62,7 +61,7 @@ def test_languages_share_batches_and_each_begins_with_the_first_voice(
     sizes: list[int] = []
     generate = base.model.generate
     monkeypatch.setattr(base.model, "generate", lambda texts, *more: sizes.append(len(texts)) or generate(texts, *more))
-    sentences = {code: [Sentence(text, None) for text in texts] for code, texts in (
+    sentences = {code: [HeldOutSentence(text, None) for text in texts] for code, texts in (
         ("en", (*ENGLISH[:3], "ሰላም")), ("fr", FRENCH[:2]))}
     found = evaluate.judged_each(studio_of(base), base, sentences, Sampling())
     assert sizes == [5]
@@ -85,7 +84,7 @@ def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: Vo
 
 def test_an_original_is_judged_as_it_is(base: VoiceModel) -> None:
     sentences = evaluate.held_out(base, "en")
-    score = evaluate.judged_originals(studio_of(base), "en", [*sentences, Sentence("no recording", None)])
+    score = evaluate.judged_originals(studio_of(base), "en", [*sentences, HeldOutSentence("no recording", None)])
     assert score.sentences == len(sentences) == 4
     assert all(isinstance(item.original, Path) for item in sentences)
 
