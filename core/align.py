@@ -15,19 +15,24 @@ import numpy as np
 
 from config.errors import UserError
 from config.schema import AlignOptions
-from core.dataset import languages
+from core.dataset import cutting, languages, reference_text
+from core.dataset.cutting import LongRecording, RecordingClips, RecordingCutter
+from core.dataset.reference_text import (
+    AlignedText,
+    ReferenceLine,
+    ReferenceSentence,
+    choose_clips,
+    match_words,
+    to_srt,
+)
 from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
-from core.segments import cutting, said
 from core.segments import recogniser as recognisers
-from core.segments.cutting import Chosen, Cutter, Recording
 from core.segments.folder import Segments
-from core.segments.matching import Match, chosen_clips, match_words, subtitles
 from core.segments.recogniser import Listener
-from core.segments.said import Line, Sentence
 from core.text import text_rules
 from core.workspace import Workspace
 from data import long_audio
@@ -43,7 +48,7 @@ _SAMPLE = 20_000  # characters by which the script is known
 class _Texts:
     """The sentences of each recording, by its name; those without any are named."""
 
-    by_recording: dict[str, list[Line]]
+    by_recording: dict[str, list[ReferenceLine]]
     without: tuple[str, ...]
 
 
@@ -51,15 +56,15 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     """Make `segments/NAME` of recordings and their texts; hands back the counts."""
     limits = cutting.limits_of(options)
     if options.text:
-        said.check_text(Path(options.text))
-    cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
+        reference_text.check_reference(Path(options.text))
+    cutter = RecordingCutter(workspace, reporter, options.segments, options.language, options.source, "aligned",
                     _settings(options), finish_of(options), options.recogniser)
-    languages.tell_doubt(options.language, reporter)
+    languages.warn_doubtful_code(options.language, reporter)
     there = cutter.there()
     if there is not None:
         return {**_report(there), "state": "already there"}
     with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
-        found = cutting.recordings(gathered, options, reporter)
+        found = cutting.find_recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _texts(options, found, root)
         for name in texts.without:
@@ -80,7 +85,7 @@ def _report(segments: Segments) -> Result:
     """What all tries together found, by what each recording left in the folder."""
     counts = [json.loads(path.read_text(encoding="utf-8")) for path in (segments.folder / _COUNTS).glob("*.json")]
     sums: Result = {name: sum(one[name] for one in counts) for name in ("sentences", "not_found")} if counts else {}
-    return {**cutting.report(segments), "doubtful": segments.card.doubtful, **sums,
+    return {**cutting.summarize(segments), "doubtful": segments.card.doubtful, **sums,
             "mean_score": round(float(np.mean([piece.score for piece in segments.pieces()])), 4)}
 
 
@@ -92,13 +97,13 @@ def _settings(options: AlignOptions) -> dict[str, object]:
     return {**cut_settings(options), **{name: getattr(options, name) for name in names}, "text_sha256": said_hash}
 
 
-def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
+def _texts(options: AlignOptions, found: list[LongRecording], root: Path) -> _Texts:
     """The text that was given for the one recording, or that beside each."""
     if options.text:
         if len(found) != 1:
             raise UserError(f"One text was given, and there are {len(found)} recordings.",
                             "Put a text of the same name beside each recording, and give no text.")
-        return _Texts({found[0].name: said.lines_of(Path(options.text), found[0].name)}, ())
+        return _Texts({found[0].name: reference_text.read_reference(Path(options.text), found[0].name)}, ())
     by_recording, without = {}, []
     for recording in found:
         place = root / recording.name
@@ -107,7 +112,7 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
         sounds = [name for name in names if is_audio(name)]
         mine = companions.matching(place.name, companions.by_stems(texts), sounds, texts, options.language)
         if mine:
-            by_recording[recording.name] = said.lines_of(place.parent / mine[0], recording.name)
+            by_recording[recording.name] = reference_text.read_reference(place.parent / mine[0], recording.name)
         else:
             without.append(recording.name)
     if not by_recording:
@@ -118,27 +123,29 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
 
 
 def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Listener,
-             workspace: Workspace) -> cutting.Choose:
+             workspace: Workspace) -> cutting.ClipFinder:
     written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
 
-    def choose(recording: Recording, folder: Path, tell: Callable[[float], None]) -> Chosen:
-        sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(written_out(word)))
+    def choose(recording: LongRecording, folder: Path, tell: Callable[[float], None]) -> RecordingClips:
+        sentences = reference_text.spell_sentences(texts.by_recording[recording.name],
+                                           lambda word: listener.spelled(written_out(word)))
         match = aligned(sentences, listener, recording.path, tell)
         counts = folder / _COUNTS / f"{recording.key}.json"
         counts.parent.mkdir(parents=True, exist_ok=True)
         counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}), encoding="utf-8")
         aside = folder / "aligned"
         aside.mkdir(exist_ok=True)
-        (aside / f"{recording.key}.srt").write_text(subtitles(match), encoding="utf-8")
-        clips, left_out = chosen_clips(match, recording.seconds, limits, options.flag_below,
+        (aside / f"{recording.key}.srt").write_text(to_srt(match), encoding="utf-8")
+        clips, left_out = choose_clips(match, recording.seconds, limits, options.flag_below,
                                        options.drop_below)
         noise = long_audio.hear(recording.path).noise if options.denoise else np.zeros(0, np.float32)
-        return Chosen(clips, noise, left_out)
+        return RecordingClips(clips, noise, left_out)
 
     return choose
 
 
-def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Callable[[float], None]) -> Match:
+def aligned(sentences: list[ReferenceSentence], listener: Listener, path: Path,
+            tell: Callable[[float], None]) -> AlignedText:
     """Where the words of a text are in a recording."""
     separator = listener.separator
     labels = [_labels(sentence, separator) for sentence in sentences]
@@ -151,13 +158,13 @@ def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Cal
     return match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)
 
 
-def _edges(sentence: Sentence) -> tuple[int, int]:
+def _edges(sentence: ReferenceSentence) -> tuple[int, int]:
     """Letters of its first and of its last word."""
     sizes = [len(word.ids) for word in sentence.words if word.ids]
     return (sizes[0], sizes[-1]) if sizes else (0, 0)
 
 
-def _labels(sentence: Sentence, separator: int | None) -> list[int]:
+def _labels(sentence: ReferenceSentence, separator: int | None) -> list[int]:
     """The letters of a sentence, with what stands between words where the recogniser writes that."""
     found: list[int] = []
     for word in sentence.words:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.schema import ClipOptions, SegmentOptions
-from core.dataset import languages
+from core.dataset import cutting, languages
+from core.dataset.cutting import ClipSpan, LongRecording, RecordingClips, RecordingCutter
 from core.incoming import sources
 from core.job.journal import Plan, Result
 from core.job.reporter import Reporter, counted, stage
-from core.segments import cutting
-from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace
 from data import cuts, long_audio
 from data.loudness import Finish
@@ -21,21 +20,21 @@ from data.voice_activity import FRAME_S
 def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Make `segments/NAME` of the recordings of a source; hands back the counts."""
     limits = cutting.limits_of(options)
-    cutter = Cutter(workspace, reporter, options.segments, options.language, options.source, "cut",
+    cutter = RecordingCutter(workspace, reporter, options.segments, options.language, options.source, "cut",
                     {**cut_settings(options), "threshold": options.threshold}, finish_of(options))
-    languages.tell_doubt(options.language, reporter)
+    languages.warn_doubtful_code(options.language, reporter)
     there = cutter.there()
     if there is not None:
-        return {**cutting.report(there), "state": "already there"}
+        return {**cutting.summarize(there), "state": "already there"}
     with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
-            found = cutting.recordings(gathered, options, reporter)
+            found = cutting.find_recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600
             reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours.",)))
         with stage(reporter, "cut"):
             segments = cutter.make(found, _by_pauses(options, limits))
     pieces = segments.pieces()
-    return {**cutting.report(segments), "state": "written",
+    return {**cutting.summarize(segments), "state": "written",
             "cut_in_speech": sum(piece.in_speech for piece in pieces),
             "outside_bounds": sum(not _within(piece.duration_s, limits) for piece in pieces)}
 
@@ -50,14 +49,14 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in ClipOptions.model_fields}
 
 
-def _by_pauses(options: SegmentOptions, limits: cuts.Limits) -> cutting.Choose:
-    def choose(recording: Recording, _folder: Path, tell: Callable[[float], None]) -> Chosen:
+def _by_pauses(options: SegmentOptions, limits: cuts.Limits) -> cutting.ClipFinder:
+    def choose(recording: LongRecording, _folder: Path, tell: Callable[[float], None]) -> RecordingClips:
         heard = long_audio.hear(recording.path, tell)
         runs = cuts.voiced_runs(heard.probabilities, options.threshold)
         atoms = cuts.atoms_of(runs, heard.levels, FRAME_S)
-        spans = [Span(cut.begin_s, min(cut.end_s, heard.total_s), _in_speech(cut, atoms))
+        spans = [ClipSpan(cut.begin_s, min(cut.end_s, heard.total_s), _in_speech(cut, atoms))
                  for cut in cuts.group(atoms, heard.total_s, limits)]
-        return Chosen(spans, heard.noise, () if spans else ("no voice was heard in it.",))
+        return RecordingClips(spans, heard.noise, () if spans else ("no voice was heard in it.",))
 
     return choose
 

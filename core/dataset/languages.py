@@ -10,13 +10,13 @@ from core.job.journal import Warned
 from core.job.reporter import Reporter
 
 
-def named(code: str) -> str:
+def describe_language(code: str) -> str:
     """Such as `English (en)`; the code alone where it has no name."""
     name = language_name(code)
     return f"{name} ({code})" if name != code else repr(code)
 
 
-def tell_doubt(code: str, reporter: Reporter) -> None:
+def warn_doubtful_code(code: str, reporter: Reporter) -> None:
     """Warn of a code that may not be the one that was meant; it is taken all the same, for people have their own."""
     if said := doubt(code):
         reporter.emit(Warned(said))
@@ -28,8 +28,8 @@ def check_target(dataset: str, language: str, new: Collection[str], base: Collec
         return
     check_new(dataset, language, base)
     raise UserError(
-        f"The dataset {dataset!r} is in {named(language)}; the extended model learns "
-        f"{', '.join(map(named, new)) or 'nothing'} and speaks {', '.join(base)}.",
+        f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
+        f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join(base)}.",
         "Train a tokenizer on this dataset and extend the model with it.")
 
 
@@ -37,19 +37,20 @@ def check_new(dataset: str, language: str, base: Collection[str]) -> None:
     """Refuse what would make a new language of one that the base speaks."""
     if language in base:
         raise UserError(
-            f"The dataset {dataset!r} is in {named(language)}, which the base model already speaks: nothing of it may "
+            f"The dataset {dataset!r} is in {describe_language(language)}, which the base model already speaks: "
+            f"nothing of it may "
             "change.",
             "Choose a dataset in the new language. While that is learnt, scope `full` can rehearse this one beside it: "
             f"--replay-datasets {dataset}.")
 
 
-def check_rehearsed(dataset: str, language: str, base: Collection[str]) -> None:
+def check_replayed(dataset: str, language: str, base: Collection[str]) -> None:
     """Refuse to rehearse what the base never knew."""
     if language not in base:
         raise UserError(f"The dataset {dataset!r} is in {language!r}, which the base model does not speak.",
                         f"Rehearse clips of its languages: {', '.join(base)}.")
 
 
-def names(listed: str) -> tuple[str, ...]:
+def split_names(listed: str) -> tuple[str, ...]:
     """Names with commas between them, each once."""
     return tuple(dict.fromkeys(part.strip() for part in listed.split(",") if part.strip()))

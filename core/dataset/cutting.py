@@ -34,7 +34,7 @@ STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it 
 
 
 @dataclass(frozen=True)
-class Recording:
+class LongRecording:
     """A long recording. `path` can be read; it lies elsewhere than the source where it was a film."""
 
     name: str  # in the source
@@ -45,7 +45,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Span:
+class ClipSpan:
     """A part of a recording that becomes a clip."""
 
     begin_s: float
@@ -57,15 +57,15 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RecordingClips:
     """The clips of a recording, what its pauses sound like (16 kHz), and what was left out, in words."""
 
-    spans: Sequence[Span]
+    spans: Sequence[ClipSpan]
     noise: np.ndarray
     left_out: Sequence[str] = ()
 
 
-Choose = Callable[[Recording, Path, Callable[[float], None]], Chosen]
+ClipFinder = Callable[[LongRecording, Path, Callable[[float], None]], RecordingClips]
 """Finds the clips of a recording. Gets the folder that is being made, and is to tell the seconds that are done."""
 
 
@@ -73,14 +73,14 @@ def limits_of(options: ClipOptions) -> Limits:
     return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
-def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[Recording]:
+def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
     """Every recording of the source, with the sound of films taken out; `UserError` where there is none."""
     root = gathered.path if gathered.path.is_dir() else gathered.path.parent
     if gathered.path.is_file():
         paths = [gathered.path] if is_audio(gathered.path.name) else []
     else:
         paths = [place / name for place, names in companions.walk(root) for name in names if is_audio(name)]
-    found: list[Recording] = []
+    found: list[LongRecording] = []
     for path in paths:
         check_stop(reporter, STOPPED)
         try:
@@ -93,7 +93,7 @@ def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> 
     return found
 
 
-def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporter: Reporter) -> Recording:
+def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporter: Reporter) -> LongRecording:
     name = str(path.relative_to(root))
     key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
     speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
@@ -101,11 +101,11 @@ def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporte
         sound = made / f"{key}.flac"
         film.sound_of(path, sound, lambda: check_stop(reporter, STOPPED))
         path = sound
-    return Recording(name, path, key, speaker, long_audio.length(path)[0])
+    return LongRecording(name, path, key, speaker, long_audio.length(path)[0])
 
 
 @dataclass(frozen=True)
-class Cutter:
+class RecordingCutter:
     """Makes `segments/NAME` of a language from recordings."""
 
     workspace: Workspace
@@ -133,7 +133,7 @@ class Cutter:
         raise UserError(f"There already are other segments named {self.name!r}: {counted(found.card.clips, 'clip')} of "
                         f"{found.card.source}, or cut with other settings.", "Choose another name.")
 
-    def make(self, found: Sequence[Recording], choose: Choose) -> Segments:
+    def make(self, found: Sequence[LongRecording], choose: ClipFinder) -> Segments:
         """Cut every recording that is not done yet; then the folder takes its name."""
         self.workspace.segments.mkdir(exist_ok=True)
         with partial_folder(self.target) as aside:
@@ -150,7 +150,7 @@ class Cutter:
                 self.reporter.emit(Progress(round(before / 60, 1), total, "minutes", recording.name))
             return self._finished(aside, found, pieces)
 
-    def _teller(self, recording: Recording, before: float, total: float) -> Callable[[float], None]:
+    def _teller(self, recording: LongRecording, before: float, total: float) -> Callable[[float], None]:
         def tell(seconds: float) -> None:
             check_stop(self.reporter, STOPPED)
             done = before + min(seconds, recording.seconds)
@@ -169,12 +169,13 @@ class Cutter:
         for name in ("audio", "work", "done"):
             (aside / name).mkdir(exist_ok=True)
 
-    def _made(self, recording: Recording, aside: Path) -> list[Piece] | None:
+    def _made(self, recording: LongRecording, aside: Path) -> list[Piece] | None:
         """The clips that an earlier try cut from this very recording."""
         done = aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
         return list(read_pieces(done)) if done.is_file() else None
 
-    def _cut(self, recording: Recording, aside: Path, choose: Choose, tell: Callable[[float], None]) -> list[Piece]:
+    def _cut(self, recording: LongRecording, aside: Path, choose: ClipFinder,
+             tell: Callable[[float], None]) -> list[Piece]:
         try:
             chosen = choose(recording, aside, tell)
             for reason in chosen.left_out:
@@ -187,7 +188,7 @@ class Cutter:
             write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
         return pieces
 
-    def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[Piece]:
+    def _write(self, recording: LongRecording, aside: Path, chosen: RecordingClips) -> list[Piece]:
         name = f"audio/{recording.key}.flac"
         own_rate = long_audio.length(recording.path)[1]
         rate = self.finish.sample_rate or own_rate
@@ -202,7 +203,7 @@ class Cutter:
                 at += len(sound)
         return pieces
 
-    def _finished(self, aside: Path, found: Sequence[Recording], pieces: Sequence[Piece]) -> Segments:
+    def _finished(self, aside: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
@@ -226,14 +227,14 @@ class Cutter:
         return replace(segments, folder=self.target)
 
 
-def _piece(recording: Recording, audio: str, span: Span, begin_s: float, end_s: float) -> Piece:
+def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float, end_s: float) -> Piece:
     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
     return Piece(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
                  round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
                  None if span.score is None else round(span.score, 4), span.doubt)
 
 
-def report(segments: Segments) -> Result:
+def summarize(segments: Segments) -> Result:
     """What a job hands back of the segments it made."""
     card = segments.card
     return {"segments": card.name, "recordings": card.recordings, "clips": card.clips,

@@ -38,7 +38,7 @@ BEFORE_EXCLUDING: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Decision:
+class ReviewDecision:
     """About one clip: whether it is in, with which text (None: as it is), why it is out, and what is mended in it."""
 
     id: str
@@ -48,7 +48,7 @@ class Decision:
     fixes: tuple[str, ...] = ()  # of `data.mending`
 
 
-class Decisions(dict[str, Decision]):
+class ReviewDecisions(dict[str, ReviewDecision]):
     """The last decision about each clip, by id; not to be changed."""
 
     @cached_property
@@ -62,7 +62,7 @@ class Decisions(dict[str, Decision]):
         return Counter(fix for one in self.values() for fix in one.fixes)
 
     @cached_property
-    def to_mend(self) -> int:
+    def clips_to_fix(self) -> int:
         return sum(bool(one.fixes) and one.included for one in self.values())
 
     @cached_property
@@ -71,7 +71,7 @@ class Decisions(dict[str, Decision]):
         return sum(one.text is not None for one in self.values())
 
 
-def decisions(workspace: Workspace, name: str) -> Decisions:
+def read_decisions(workspace: Workspace, name: str) -> ReviewDecisions:
     """What was decided about clips of the dataset `name`, by id; read again where the file has changed."""
     return _draft(workspace.dataset(name) / DRAFT_FILE).read()
 
@@ -82,22 +82,22 @@ class _Draft:
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
         self._state: tuple[int, int, int] | None = None
-        self._content, self._read = b"", Decisions()
+        self._content, self._read = b"", ReviewDecisions()
 
-    def read(self) -> Decisions:
+    def read(self) -> ReviewDecisions:
         with self._lock:
             try:
                 about = self._path.stat()
             except FileNotFoundError:
-                self._state, self._content, self._read = None, b"", Decisions()
+                self._state, self._content, self._read = None, b"", ReviewDecisions()
                 return self._read
             state = (about.st_ino, about.st_mtime_ns, about.st_size)
             if state != self._state:
                 content = self._path.read_bytes()
                 known = len(self._content) if content.startswith(self._content) else 0
                 whole = content.rfind(b"\n") + 1
-                before = self._read if known else Decisions()
-                self._read = Decisions({**before, **_decided(content[known:])})
+                before = self._read if known else ReviewDecisions()
+                self._read = ReviewDecisions({**before, **_decided(content[known:])})
                 self._state, self._content = state, content[:whole]
             return self._read
 
@@ -107,38 +107,39 @@ def _draft(path: Path) -> _Draft:
     return _Draft(path)
 
 
-def _decided(content: bytes) -> dict[str, Decision]:
+def _decided(content: bytes) -> dict[str, ReviewDecision]:
     """The decisions in lines, but for one that was cut off while it was written."""
     found = {}
     for line in content.decode("utf-8", "replace").split("\n"):
         with suppress(ValueError, TypeError):
             row = json.loads(line)
             if isinstance(row, dict) and "id" in row:
-                found[str(row["id"])] = Decision(**{**row, "fixes": tuple(row.get("fixes", ()))})
+                found[str(row["id"])] = ReviewDecision(**{**row, "fixes": tuple(row.get("fixes", ()))})
     return found
 
 
-def snapshot(workspace: Workspace, name: str) -> tuple[bytes, Decisions]:
+def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
     """The file of the decisions about `name` as it is now, and what it says."""
     path = workspace.dataset(name) / DRAFT_FILE
     content = path.read_bytes() if path.is_file() else b""
-    return content, Decisions(_decided(content))
+    return content, ReviewDecisions(_decided(content))
 
 
-def decide(workspace: Workspace, name: str, made: Iterable[Decision]) -> None:
+def decide(workspace: Workspace, name: str, made: Iterable[ReviewDecision]) -> None:
     """Add decisions; a text without a word in it raises `UserError`."""
     with _deciding(workspace, name):
         _add(workspace.dataset(name) / DRAFT_FILE, list(made))
 
 
-def change(workspace: Workspace, name: str, ids: Iterable[str], how: Callable[[Decision], Decision],
-           first: Callable[[str], Decision] = Decision) -> int:
+def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
+                     how: Callable[[ReviewDecision], ReviewDecision],
+           first: Callable[[str], ReviewDecision] = ReviewDecision) -> int:
     """Decide anew about clips, from what is decided now, while nobody else does; how many that changes.
 
     `first`: what stands for a clip about which nothing was decided yet.
     """
     with _deciding(workspace, name):
-        there = decisions(workspace, name)
+        there = read_decisions(workspace, name)
         before = [there.get(one) or first(one) for one in dict.fromkeys(ids)]
         made = [how(one) for one in before]
         changed = [one for one, old in zip(made, before, strict=True) if one != old]
@@ -157,7 +158,7 @@ def _deciding(workspace: Workspace, name: str) -> Iterator[None]:
         lock.close()
 
 
-def _add(path: Path, made: Sequence[Decision]) -> None:
+def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
     for one in made:
         if one.text is not None and not any(map(str.isalnum, one.text)):
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
@@ -186,7 +187,7 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
     """Take clips out of the next version; how many were not out already."""
-    return change(workspace, name, ids,
+    return update_decisions(workspace, name, ids,
                   lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
@@ -201,7 +202,7 @@ def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
     if not fix:
         raise UserError(f"What is found as {kind!r} cannot be mended in the recording.",
                         f"Exclude these clips, or keep them. {', '.join(FIXES)} can be mended.")
-    return change(workspace, name, _with(workspace, name, kind),
+    return update_decisions(workspace, name, _with(workspace, name, kind),
                   lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
 
 
@@ -216,15 +217,15 @@ def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
     """Take back what was decided about all clips with a finding of `kind` at once; about how many."""
     fix = FIXES.get(kind, "")
 
-    def undone(one: Decision) -> Decision:
+    def undone(one: ReviewDecision) -> ReviewDecision:
         mine = not one.included and one.reason == kind
         return replace(one, included=one.included or mine, reason="" if mine else one.reason,
                        fixes=tuple(each for each in one.fixes if each != fix))
 
-    return change(workspace, name, list(decisions(workspace, name)), undone)
+    return update_decisions(workspace, name, list(read_decisions(workspace, name)), undone)
 
 
-def what_fix_does(kind: str, count: int, level_lufs: float | None) -> str:
+def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
     """In words, what mending `count` clips with a finding of `kind` would do; empty where it cannot be mended."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
