@@ -1,7 +1,7 @@
-"""Recordings of a source, one after another, into a folder of segments; what one gave is kept when the work is stopped.
+"""Cut the recordings of a source into a folder of segments, one recording after another.
 
-While it is made the folder is `segments/.NAME.partial`. Each recording that is done has a file there with its clips, so
-a later try goes on with the next one. Who makes the clips of a recording is the caller's: by its pauses, or by a text.
+The folder is `segments/.NAME.partial` while it is made. Each recording that is done has a file there with its clips, so
+a stopped job resumes with the next recording. The caller finds the clips of a recording: by its pauses, or by a text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it 
 
 @dataclass(frozen=True)
 class LongRecording:
-    """A long recording. `path` can be read; it lies elsewhere than the source where it was a film."""
+    """A long recording. `path` is readable audio; of a film, its soundtrack outside the source."""
 
     name: str  # in the source
     path: Path
@@ -50,7 +50,7 @@ class ClipSpan:
 
     begin_s: float
     end_s: float
-    in_speech: bool = False
+    in_speech: bool = False  # it begins or ends where no pause is
     text: str = ""
     score: float | None = None
     doubt: str = ""
@@ -58,23 +58,33 @@ class ClipSpan:
 
 @dataclass(frozen=True)
 class RecordingClips:
-    """The clips of a recording, what its pauses sound like (16 kHz), and what was left out, in words."""
+    """The clips of a recording, noise from its pauses (16 kHz), and what was dropped, in words."""
 
     spans: Sequence[ClipSpan]
     noise: np.ndarray
-    left_out: Sequence[str] = ()
+    dropped: Sequence[str] = ()
 
 
 ClipFinder = Callable[[LongRecording, Path, Callable[[float], None]], RecordingClips]
-"""Finds the clips of a recording. Gets the folder that is being made, and is to tell the seconds that are done."""
+"""Finds the clips of a recording, given the folder being made and a callback for the seconds that are done."""
 
 
 def limits_of(options: ClipOptions) -> Limits:
     return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
+def finish_of(options: ClipOptions) -> Finish:
+    """The sample rate, loudness and denoising of the clips."""
+    return Finish(options.sample_rate, options.lufs or None, options.denoise)
+
+
+def cut_settings(options: ClipOptions) -> dict[str, object]:
+    """Every option that changes the clips, besides source and language."""
+    return {name: getattr(options, name) for name in ClipOptions.model_fields}
+
+
 def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
-    """Every recording of the source, with the sound of films taken out; `UserError` where there is none."""
+    """Every recording of the source, with the soundtracks of films extracted; `UserError` where there is none."""
     root = gathered.path if gathered.path.is_dir() else gathered.path.parent
     if gathered.path.is_file():
         paths = [gathered.path] if is_audio(gathered.path.name) else []
@@ -83,25 +93,21 @@ def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter
     found: list[LongRecording] = []
     for path in paths:
         check_stop(reporter, STOPPED)
+        name = str(path.relative_to(root))
+        key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+        speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
         try:
-            found.append(_recording(path, root, gathered.made, options, reporter))
+            audio = path
+            if path.suffix.lower() in FILM_SUFFIXES:
+                audio = gathered.made / f"{key}.flac"
+                film.sound_of(path, audio, lambda: check_stop(reporter, STOPPED))
+            found.append(LongRecording(name, audio, key, speaker, long_audio.length(audio)[0]))
         except UserError as error:
             reporter.emit(Warned(f"{path.name} is left out: {error.message} {error.hint}"))
     if not found:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
                         "Give a recording, a film, or a folder of them.")
     return found
-
-
-def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporter: Reporter) -> LongRecording:
-    name = str(path.relative_to(root))
-    key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
-    speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
-    if path.suffix.lower() in FILM_SUFFIXES:
-        sound = made / f"{key}.flac"
-        film.sound_of(path, sound, lambda: check_stop(reporter, STOPPED))
-        path = sound
-    return LongRecording(name, path, key, speaker, long_audio.length(path)[0])
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class RecordingCutter:
     language: str
     source: str
     made: str
-    settings: dict[str, object]  # all that decides what comes out
+    settings: dict[str, object]  # every option that changes the result
     finish: Finish
     recogniser: str = ""
 
@@ -122,8 +128,8 @@ class RecordingCutter:
     def target(self) -> Path:
         return resolve_inside(self.workspace.segments, self.name)
 
-    def there(self) -> Segments | None:
-        """What was made of the same before; `UserError` where the name holds something else."""
+    def existing(self) -> Segments | None:
+        """The segments made before with the same settings; `UserError` where the name holds others."""
         if not self.target.is_dir():
             return None
         found = Segments.load(self.target)
@@ -133,95 +139,87 @@ class RecordingCutter:
         raise UserError(f"There already are other segments named {self.name!r}: {counted(found.card.clips, 'clip')} of "
                         f"{found.card.source}, or cut with other settings.", "Choose another name.")
 
-    def make(self, found: Sequence[LongRecording], choose: ClipFinder) -> Segments:
+    def make(self, found: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
         """Cut every recording that is not done yet; then the folder takes its name."""
         self.workspace.segments.mkdir(exist_ok=True)
-        with partial_folder(self.target) as aside:
-            self._begin(aside)
-            total = round(sum(one.seconds for one in found) / 60, 1)
+        with partial_folder(self.target) as partial:
+            # resume an earlier attempt only if it had the same settings
+            wanted = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
+            plan = partial / "plan.json"
+            if not plan.is_file() or plan.read_text(encoding="utf-8") != wanted:
+                for name in ("audio", "work", "done", "aligned"):
+                    shutil.rmtree(partial / name, ignore_errors=True)
+                plan.write_text(wanted, encoding="utf-8")
+            for name in ("audio", "work", "done"):
+                (partial / name).mkdir(exist_ok=True)
+
+            total_min = round(sum(one.seconds for one in found) / 60, 1)
             pieces: list[Piece] = []
-            before = 0.0
+            before_s = 0.0
             for recording in found:
-                made = self._made(recording, aside)
-                if made is None:
-                    made = self._cut(recording, aside, choose, self._teller(recording, before, total))
-                pieces += made
-                before += recording.seconds
-                self.reporter.emit(Progress(round(before / 60, 1), total, "minutes", recording.name))
-            return self._finished(aside, found, pieces)
 
-    def _teller(self, recording: LongRecording, before: float, total: float) -> Callable[[float], None]:
-        def tell(seconds: float) -> None:
-            check_stop(self.reporter, STOPPED)
-            done = before + min(seconds, recording.seconds)
-            self.reporter.emit(Progress(round(done / 60, 1), total, "minutes", recording.name))
+                def progress(seconds: float, recording: LongRecording = recording, before_s: float = before_s) -> None:
+                    check_stop(self.reporter, STOPPED)
+                    done_min = round((before_s + min(seconds, recording.seconds)) / 60, 1)
+                    self.reporter.emit(Progress(done_min, total_min, "minutes", recording.name))
 
-        return tell
+                done = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
+                if done.is_file():
+                    pieces += read_pieces(done)
+                else:
+                    made = self._cut(recording, partial, find_clips, progress)
+                    if made:  # a recording without clips is tried again: its text may be corrected
+                        write_pieces(done, made)
+                    pieces += made
+                before_s += recording.seconds
+                self.reporter.emit(Progress(round(before_s / 60, 1), total_min, "minutes", recording.name))
+            return self._finish(partial, found, pieces)
 
-    def _begin(self, aside: Path) -> None:
-        """Take up what an earlier try left, if it was to make the same."""
-        wanted = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
-        plan = aside / "plan.json"
-        if not plan.is_file() or plan.read_text(encoding="utf-8") != wanted:
-            for name in ("audio", "work", "done", "aligned"):
-                shutil.rmtree(aside / name, ignore_errors=True)
-            plan.write_text(wanted, encoding="utf-8")
-        for name in ("audio", "work", "done"):
-            (aside / name).mkdir(exist_ok=True)
-
-    def _made(self, recording: LongRecording, aside: Path) -> list[Piece] | None:
-        """The clips that an earlier try cut from this very recording."""
-        done = aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
-        return list(read_pieces(done)) if done.is_file() else None
-
-    def _cut(self, recording: LongRecording, aside: Path, choose: ClipFinder,
-             tell: Callable[[float], None]) -> list[Piece]:
+    def _cut(self, recording: LongRecording, partial: Path, find_clips: ClipFinder,
+             progress: Callable[[float], None]) -> list[Piece]:
+        """The clips of one recording, written one behind the other to one file; none, with a warning, on an error."""
         try:
-            chosen = choose(recording, aside, tell)
-            for reason in chosen.left_out:
+            clips = find_clips(recording, partial, progress)
+            for reason in clips.dropped:
                 self.reporter.emit(Warned(f"{recording.name}: {reason}"))
-            pieces = self._write(recording, aside, chosen) if chosen.spans else []
+            if not clips.spans:
+                return []
+            name = f"audio/{recording.key}.flac"
+            own_rate = long_audio.length(recording.path)[1]
+            rate = self.finish.sample_rate or own_rate
+            pieces, at = [], 0
+            parts = long_audio.pieces(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
+            with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
+                for span, samples in zip(clips.spans, parts, strict=False):
+                    check_stop(self.reporter, STOPPED)
+                    sound, _ = finished(samples, own_rate, self.finish, clips.noise)
+                    file.write(np.clip(sound, -1, 1))
+                    pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
+                    at += len(sound)
+            return pieces
         except UserError as error:
             self.reporter.emit(Warned(f"{recording.name} is left out: {error.message} {error.hint}"))
             return []
-        if pieces:  # where nothing was found, another try listens again: its text may have been mended
-            write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
-        return pieces
 
-    def _write(self, recording: LongRecording, aside: Path, chosen: RecordingClips) -> list[Piece]:
-        name = f"audio/{recording.key}.flac"
-        own_rate = long_audio.length(recording.path)[1]
-        rate = self.finish.sample_rate or own_rate
-        pieces, at = [], 0
-        cut = long_audio.pieces(recording.path, [(span.begin_s, span.end_s) for span in chosen.spans])
-        with soundfile.SoundFile(str(aside / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
-            for span, samples in zip(chosen.spans, cut, strict=False):
-                check_stop(self.reporter, STOPPED)
-                sound, _ = finished(samples, own_rate, self.finish, chosen.noise)
-                file.write(np.clip(sound, -1, 1))
-                pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
-                at += len(sound)
-        return pieces
-
-    def _finished(self, aside: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
+    def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
                                 "Check that text and recording belong together, and the recogniser's language.")
             raise UserError(f"No voice was heard in {self.source}.",
-                            "Listen to the recordings; a lower threshold hears fainter voices.")
-        write_pieces(aside / PIECES, pieces)
+                            "Listen to the recordings; a lower threshold detects fainter voices.")
+        write_pieces(partial / PIECES, pieces)
         card = Card(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
                     round(sum(piece.duration_s for piece in pieces), 3), round(sum(one.seconds for one in found), 3))
-        write_card(aside, card)
-        segments = Segments(aside, card)
+        write_card(partial, card)
+        segments = Segments(partial, card)
         if any(piece.text for piece in pieces):
             segments = segments.save_texts(pieces, self.recogniser)
-        shutil.rmtree(aside / "done")
-        for path in aside.rglob("*"):
+        shutil.rmtree(partial / "done")
+        for path in partial.rglob("*"):
             if path.is_file():
                 flush(path)
-        aside.rename(self.target)
+        partial.rename(self.target)
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)
         return replace(segments, folder=self.target)
@@ -235,7 +233,7 @@ def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float,
 
 
 def summarize(segments: Segments) -> Result:
-    """What a job hands back of the segments it made."""
+    """The counts of a job that made segments."""
     card = segments.card
     return {"segments": card.name, "recordings": card.recordings, "clips": card.clips,
             "minutes": round(card.duration_s / 60, 2), "minutes_recorded": round(card.recorded_s / 60, 2),

@@ -1,4 +1,4 @@
-"""What recordings of a language are good for: to teach a new one, or to rehearse one of the base. Never loads torch."""
+"""Check the language of a dataset: a new one is trained on, one of the base is only replayed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def describe_language(code: str) -> str:
 
 
 def warn_doubtful_code(code: str, reporter: Reporter) -> None:
-    """Warn of a code that may not be the one that was meant; it is taken all the same, for people have their own."""
-    if said := doubt(code):
-        reporter.emit(Warned(said))
+    """Warn of a code that may be a mistake; it is accepted, since users have codes of their own."""
+    if reason := doubt(code):
+        reporter.emit(Warned(reason))
 
 
 def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:
-    """Refuse to teach a language that the base speaks, or one that the extension does not bring."""
+    """Refuse to train on a language that the base speaks, or one that the extension does not add."""
     if language in new:
         return
     check_new(dataset, language, base)
@@ -34,21 +34,21 @@ def check_target(dataset: str, language: str, new: Collection[str], base: Collec
 
 
 def check_new(dataset: str, language: str, base: Collection[str]) -> None:
-    """Refuse what would make a new language of one that the base speaks."""
+    """Refuse to add a language that the base speaks."""
     if language in base:
         raise UserError(
             f"The dataset {dataset!r} is in {describe_language(language)}, which the base model already speaks: "
             f"nothing of it may "
             "change.",
-            "Choose a dataset in the new language. While that is learnt, scope `full` can rehearse this one beside it: "
+            "Choose a dataset in the new language. While it is trained, scope `full` can replay this one: "
             f"--replay-datasets {dataset}.")
 
 
 def check_replayed(dataset: str, language: str, base: Collection[str]) -> None:
-    """Refuse to rehearse what the base never knew."""
+    """Refuse to replay a language that the base does not speak."""
     if language not in base:
         raise UserError(f"The dataset {dataset!r} is in {language!r}, which the base model does not speak.",
-                        f"Rehearse clips of its languages: {', '.join(base)}.")
+                        f"Replay clips of its languages: {', '.join(base)}.")
 
 
 def split_names(listed: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""What a person decides about the clips of a dataset.
+"""The user's decisions about the clips of a dataset.
 
-Decisions are lines that are added to `review.jsonl` beside the manifest; the last one about a clip counts, and none is
-ever taken out. The dataset itself stays as it is: the verb `revise` writes another one, whose `excluded.jsonl` names
-what was left out and why, so that it can be taken in again. Never loads torch.
+Decisions are appended as lines to `review.jsonl` beside the manifest; the last one about a clip counts, and none is
+ever removed. The dataset itself stays as it is: the verb `revise` writes another one, whose `excluded.jsonl` names the
+excluded clips and the reasons, so that they can be included again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _PATIENCE_S = ".review.lock", 10.0
 FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
-"""Kinds of findings that can be mended in the recording itself, and how."""
+"""Kinds of findings that can be repaired in the recording itself, and how."""
 BEFORE_EXCLUDING: Mapping[str, str] = {
     TWO_TEXTS: "All clips with that sound go, the right one too. To keep it, exclude the others one by one.",
     SAME_SOUND: "The first clip of each sound stays.",
 }
-"""What a person should know before all clips with a kind of finding are left out."""
+"""What the user should know before excluding all clips with a kind of finding."""
 
 
 @dataclass(frozen=True)
 class ReviewDecision:
-    """About one clip: whether it is in, with which text (None: as it is), why it is out, and what is mended in it."""
+    """About one clip: whether it is included, its text (None: unchanged), why it is excluded, and how to repair it."""
 
     id: str
     included: bool = True
@@ -49,16 +49,16 @@ class ReviewDecision:
 
 
 class ReviewDecisions(dict[str, ReviewDecision]):
-    """The last decision about each clip, by id; not to be changed."""
+    """The last decision about each clip, by id; read-only."""
 
     @cached_property
     def excluded(self) -> Counter[str]:
-        """How many are out, by the reason."""
+        """How many clips are excluded, by the reason."""
         return Counter(one.reason for one in self.values() if not one.included)
 
     @cached_property
     def mended(self) -> Counter[str]:
-        """How many have each mending."""
+        """How many clips have each repair."""
         return Counter(fix for one in self.values() for fix in one.fixes)
 
     @cached_property
@@ -67,17 +67,17 @@ class ReviewDecisions(dict[str, ReviewDecision]):
 
     @cached_property
     def texts(self) -> int:
-        """How many texts are written anew."""
+        """How many transcripts are edited."""
         return sum(one.text is not None for one in self.values())
 
 
 def read_decisions(workspace: Workspace, name: str) -> ReviewDecisions:
-    """What was decided about clips of the dataset `name`, by id; read again where the file has changed."""
+    """The decisions about clips of the dataset `name`, by id; read again when the file changes."""
     return _draft(workspace.dataset(name) / DRAFT_FILE).read()
 
 
 class _Draft:
-    """The decisions in a file, of which only new lines are read: 50,000 of them take most of a second."""
+    """The decisions in a file. Only new lines are read, since 50,000 of them take most of a second."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
@@ -108,7 +108,7 @@ def _draft(path: Path) -> _Draft:
 
 
 def _decided(content: bytes) -> dict[str, ReviewDecision]:
-    """The decisions in lines, but for one that was cut off while it was written."""
+    """The decisions in whole lines; one that was cut off is ignored."""
     found = {}
     for line in content.decode("utf-8", "replace").split("\n"):
         with suppress(ValueError, TypeError):
@@ -119,7 +119,7 @@ def _decided(content: bytes) -> dict[str, ReviewDecision]:
 
 
 def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
-    """The file of the decisions about `name` as it is now, and what it says."""
+    """The file of the decisions about `name` as it is now, and the decisions in it."""
     path = workspace.dataset(name) / DRAFT_FILE
     content = path.read_bytes() if path.is_file() else b""
     return content, ReviewDecisions(_decided(content))
@@ -132,17 +132,16 @@ def decide(workspace: Workspace, name: str, made: Iterable[ReviewDecision]) -> N
 
 
 def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
-                     how: Callable[[ReviewDecision], ReviewDecision],
-           first: Callable[[str], ReviewDecision] = ReviewDecision) -> int:
-    """Decide anew about clips, from what is decided now, while nobody else does; how many that changes.
+                     update: Callable[[ReviewDecision], ReviewDecision],
+                     default: Callable[[str], ReviewDecision] = ReviewDecision) -> int:
+    """Update the decisions about clips under a lock; how many changed.
 
-    `first`: what stands for a clip about which nothing was decided yet.
+    `default`: the decision about a clip that has none yet.
     """
     with _deciding(workspace, name):
         there = read_decisions(workspace, name)
-        before = [there.get(one) or first(one) for one in dict.fromkeys(ids)]
-        made = [how(one) for one in before]
-        changed = [one for one, old in zip(made, before, strict=True) if one != old]
+        before = [there.get(one) or default(one) for one in dict.fromkeys(ids)]
+        changed = [new for old in before if (new := update(old)) != old]
         _add(workspace.dataset(name) / DRAFT_FILE, changed)
     return len(changed)
 
@@ -177,7 +176,7 @@ def index_of(workspace: Workspace, name: str) -> ClipIndex:
 
 
 def is_in(workspace: Workspace, name: str, clip: str) -> bool:
-    """Whether a clip is in the dataset or was left out before; `UserError` when it is neither."""
+    """Whether a clip is in the dataset, or was excluded before; `UserError` when it is neither."""
     if index_of(workspace, name).clip(clip) is not None:
         return True
     if any(there.id == clip for there, _ in excluded(workspace.dataset(name))):
@@ -186,22 +185,22 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
 
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
-    """Take clips out of the next version; how many were not out already."""
+    """Exclude clips from the next version; how many were not excluded already."""
     return update_decisions(workspace, name, ids,
                   lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
-    """Take out every clip with a finding of `kind`, or those where it is an error; how many were not out already."""
+    """Exclude every clip with a finding of `kind`, or those where it is an error; how many are newly excluded."""
     return exclude(workspace, name, _with(workspace, name, kind, errors_only=errors_only), kind)
 
 
 def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
-    """Have every clip with a finding of `kind` mended; how many were not to be already. `UserError`: it cannot be."""
+    """Repair every clip with a finding of `kind` in the next version; how many are new. `UserError`: it cannot be."""
     fix = FIXES.get(kind, "")
     if not fix:
-        raise UserError(f"What is found as {kind!r} cannot be mended in the recording.",
-                        f"Exclude these clips, or keep them. {', '.join(FIXES)} can be mended.")
+        raise UserError(f"The finding {kind!r} cannot be repaired in the recording.",
+                        f"Exclude these clips, or keep them. {', '.join(FIXES)} can be repaired.")
     return update_decisions(workspace, name, _with(workspace, name, kind),
                   lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
 
@@ -214,7 +213,7 @@ def _with(workspace: Workspace, name: str, kind: str, *, errors_only: bool = Fal
 
 
 def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
-    """Take back what was decided about all clips with a finding of `kind` at once; about how many."""
+    """Undo the decisions that were made about all clips with a finding of `kind` at once; how many clips changed."""
     fix = FIXES.get(kind, "")
 
     def undone(one: ReviewDecision) -> ReviewDecision:
@@ -226,7 +225,7 @@ def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
 
 
 def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
-    """In words, what mending `count` clips with a finding of `kind` would do; empty where it cannot be mended."""
+    """What repairing `count` clips with a finding of `kind` would do; empty where it cannot be repaired."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
         return f"Cut the silence at the ends of {clips} down to {KEPT_SILENCE_S:g} s."
@@ -236,7 +235,7 @@ def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
 
 
 def excluded(folder: Path) -> Sequence[tuple[Clip, str]]:
-    """What a reviewed dataset leaves out, each with the reason."""
+    """The clips that a reviewed dataset excludes, each with the reason."""
     path = folder / EXCLUDED_FILE
     try:
         about = path.stat()

@@ -227,7 +227,7 @@ def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspa
 
 
 def test_what_cannot_be_mended_is_refused(ready: Workspace) -> None:
-    with pytest.raises(UserError, match="'pace' cannot be mended"):
+    with pytest.raises(UserError, match="'pace' cannot be repaired"):
         review.fix_kind(ready, "d", "pace")
 
 

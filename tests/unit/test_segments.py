@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
 from core.dataset import cutting, reference_text
-from core.dataset.reference_text import ReferenceLine, read_reference, spell_sentences, split_words
+from core.dataset.reference_text import read_reference, spell_sentences, split_words
 from core.job.reporter import StopRequested
 from core.segments.folder import TABLE, Piece, Segments
 from core.workspace import Workspace
@@ -55,7 +55,7 @@ def write_long(path: Path, first: int, sentences: int, seed: int = 0) -> Truth:
 
 
 def srt(rows: Sequence[tuple[float, float, str]]) -> str:
-    return "\n".join(f"{number}\n{reference_text._clock(begin)} --> {reference_text._clock(end)}\n{text}\n"
+    return "\n".join(f"{number}\n{reference_text.srt_time(begin)} --> {reference_text.srt_time(end)}\n{text}\n"
                      for number, (begin, end, text) in enumerate(rows, 1))
 
 
@@ -192,7 +192,7 @@ DICKENS = ("It was the best of times, it was the worst of times. It was the age 
 ])
 def test_a_line_ends_a_sentence_unless_an_editor_broke_it(tmp_path: Path, content: str, wanted: list[str]) -> None:
     (tmp_path / "a.txt").write_text(content, encoding="utf-8", newline="")
-    assert [line.text for line in read_reference(tmp_path / "a.txt", "a.wav")] == wanted
+    assert read_reference(tmp_path / "a.txt", "a.wav") == wanted
 
 
 def test_a_recording_given_for_its_text_is_refused_at_once(tmp_path: Path, ready: Workspace) -> None:
@@ -279,10 +279,10 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
     with open(kept, "a", encoding="utf-8") as file:
         file.write('{"id": "cut o')  # the power went
     result = transcribe.run(options, ready, Recorder())
-    assert result["heard_before"] == 2
+    assert result["transcribed_before"] == 2
     assert result["with_text"] == len(segments.pieces())
     again = transcribe.run(options, ready, Recorder())
-    assert again["heard_before"] == len(segments.pieces())
+    assert again["transcribed_before"] == len(segments.pieces())
     strict = transcribe.run(options.model_copy(update={"flag_below": 1.0, "drop_below": 0.97}), ready,
                             Recorder())
     assert strict["doubtful"] == strict["with_text"]
@@ -345,8 +345,7 @@ def write_text(path: Path) -> Path:
 def test_marks_stay_with_their_words() -> None:
     assert split_words("ab — cd, ef") == [("ab", " "), ("—", " "), ("cd,", " "), ("ef", "")]
     assert split_words("日本 go") == [("日", ""), ("本", " "), ("go", "")]
-    sentences = spell_sentences([ReferenceLine("«ab cd.» …")],
-                        lambda word: [ord(letter) for letter in word if letter.isalpha()])
+    sentences = spell_sentences(["«ab cd.» …"], lambda word: [ord(letter) for letter in word if letter.isalpha()])
     found = [reference_text.AlignedWord(0, 0, 1.0, 1.5, 0.9), reference_text.AlignedWord(0, 1, 1.6, 3.2, 0.9)]
     spans, left_out = reference_text.choose_clips(reference_text.AlignedText(sentences, found, [0, 0]), 9.0, Limits(),
                                                   0.3,
