@@ -307,8 +307,9 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
         raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
     with written_aside(target) as folder:
         (folder / "audio").mkdir()
-        for clip in old.dataset.clips if old else ():
-            link_audio(old.dataset.audio_path(clip), folder / clip.audio)
+        if old:
+            for clip in old.dataset.clips:
+                link_audio(old.dataset.audio_path(clip), folder / clip.audio)
         _copy_audio(clips, rows, folder)
         manifest.save(folder, card, all_clips())
         report.save(folder / REPORT_FILE)

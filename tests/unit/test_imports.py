@@ -28,8 +28,7 @@ WEB_SAFE = (
     "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
     "core.dataset.review",
     "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.tokenizer_comparison",
-    "core.text.pasted_text", "core.text.row_sources", "core.text.text_rules", "core.text.text_rules",
-    "core.text.text_rules",
+    "core.text.pasted_text", "core.text.row_sources", "core.text.script_coverage", "core.text.text_rules",
     "core.training.divisible", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
