@@ -116,7 +116,7 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
                         "Give the text (--text FILE), or put a text or subtitles of the same name beside each "
                         "recording; recordings without text are cut with `segment`.")
     for name in without:
-        reporter.emit(Warned(f"{name} is left out: there is no text beside it."))
+        reporter.emit(Warned(f"{name} is skipped: there is no text beside it."))
     return texts
 
 

@@ -119,9 +119,6 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     }
 
 
-# Import
-
-
 class MergeTarget:
     """A dataset that a source is added to, and what must be known of it, which lies on the disk."""
 
@@ -264,8 +261,8 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
 
 def _show(report: Report, reporter: Reporter) -> None:
     if report.errors:
-        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are left out."))
-    for findings, effect in ((report.errors, "left out"), (report.warnings, "kept")):
+        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are excluded."))
+    for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
         for finding in findings[:_SHOWN_FINDINGS]:
             place = f"{finding.where}: " if finding.where else ""
             reporter.emit(Warned(f"{place}{finding.message} ({finding.kind}; {effect})"))
@@ -344,9 +341,6 @@ def _check_audio(dataset: Dataset) -> None:
             f"The dataset {dataset.card.name!r} lacks {len(missing)} of its recordings, such as {missing[0]}.",
             "Put them back, or prepare the source again under another name.",
         )
-
-
-# Features
 
 
 def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Recipe | None:
@@ -477,9 +471,6 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
         done += len(batch)
         reporter.emit(Progress(done, total, unit, batch[-1].name))
     return failed
-
-
-# Measures
 
 
 def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) -> None:

@@ -55,7 +55,7 @@ class DatasetVersion:
     excluded: tuple[str, ...]  # ids of clips excluded now
     included: tuple[str, ...]  # ids of clips that were excluded before
     changed: tuple[str, ...]  # ids with another text
-    mended: tuple[str, ...]  # ids with another recording
+    repaired: tuple[str, ...]  # ids with another recording
     folder: Path
 
 
@@ -68,7 +68,7 @@ def run(options: ReviseOptions, workspace: Workspace, reporter: Reporter) -> Res
         else:
             version = save_version(workspace, options.dataset, options.save_as, reporter)
             counts = {"excluded": len(version.excluded), "included_again": len(version.included),
-                      "texts_edited": len(version.changed), "mended": len(version.mended)}
+                      "texts_edited": len(version.changed), "repaired": len(version.repaired)}
         dataset = manifest.load(workspace.dataset(options.save_as))
     with stage(reporter, "features"):
         chosen = family(family_of(workspace, options.model))
@@ -110,8 +110,8 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     clips, excluded, version = _apply(dataset, out, decisions, reading, target)
     _check(version, clips, name)
     with written_aside(target) as folder:
-        clips, mended = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
-        version = replace(version, mended=mended)
+        clips, repaired = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
+        version = replace(version, repaired=repaired)
         _check(version, clips, name)
         card = manifest.make_card(new, dataset.card.language, dataset.card.source, clips, dataset.card.licence)
         manifest.save(folder, replace(card, reviewed=name, split=dataset.card.split), clips)
@@ -139,7 +139,7 @@ def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], decisions: Mapping
     reasons = {clip.id: reason for clip, reason in out}
     included: list[Clip] = []
     excluded: list[tuple[Clip, str]] = []
-    changed, newly_excluded, newly_included, mended = [], [], [], []
+    changed, newly_excluded, newly_included, repaired = [], [], [], []
     for clip in (*dataset.clips, *(clip for clip, _ in out)):
         decision = decisions.get(clip.id, ReviewDecision(clip.id, included=clip.id not in reasons))
         if decision.text is not None and decision.text != clip.text:
@@ -147,7 +147,7 @@ def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], decisions: Mapping
             changed.append(clip.id)
         if decision.included:
             included.append(clip)
-            mended += [clip.id] if decision.fixes else []
+            repaired += [clip.id] if decision.fixes else []
             newly_included += [clip.id] if clip.id in reasons else []
         else:
             excluded.append((clip, decision.reason or reasons.get(clip.id, "by hand")))
@@ -155,7 +155,7 @@ def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], decisions: Mapping
     clips, overlapping = _assign_splits(included, {*changed, *newly_included}, reading, dataset.card.by_speaker)
     newly_excluded += [clip.id for clip, _ in overlapping]
     version = DatasetVersion(target.name, len(clips), tuple(newly_excluded), tuple(newly_included), tuple(changed),
-                             tuple(mended), target)
+                             tuple(repaired), target)
     return clips, [*excluded, *overlapping], version
 
 
@@ -195,7 +195,7 @@ def _assign_splits(included: Sequence[Clip], moved: set[str], reading: Reading,
 
 
 def _check(version: DatasetVersion, clips: tuple[Clip, ...], name: str) -> None:
-    if not (version.excluded or version.included or version.changed or version.mended):
+    if not (version.excluded or version.included or version.changed or version.repaired):
         raise UserError(f"Nothing was decided about {name!r} that differs from it.",
                         "Exclude or repair a clip, or edit a text first.")
     if not any(clip.split == TRAIN for clip in clips):
@@ -216,23 +216,23 @@ def write_audio(dataset: Dataset, clips: Sequence[Clip], excluded: Sequence[tupl
     store = MeasureStore(workspace)
     measures = store.load(clip.sha256 for clip in clips if clip.id in decisions and decisions[clip.id].fixes)
     level = ClipIndex(workspace, dataset.card.fingerprint).plots().level_lufs
-    written, mended = [], []
+    written, repaired = [], []
     for at, clip in enumerate(clips, start=1):
         check_stop(reporter, "Stopped before the version was written; nothing is kept of it.")
         fixes = decisions[clip.id].fixes if clip.id in decisions else ()
-        new = _mended(dataset, clip, measures.get(clip.sha256), fixes, level, folder, reporter) if fixes else None
+        new = _repair(dataset, clip, measures.get(clip.sha256), fixes, level, folder, reporter) if fixes else None
         if new is None:
             link_audio(dataset.audio_path(clip), folder / clip.audio)
             written.append(clip)
         else:
             store.save({new[0].sha256: new[1]})
             written.append(new[0])
-            mended.append(clip.id)
+            repaired.append(clip.id)
             reporter.emit(Progress(at, len(clips), "clips", f"{clip.id} repaired"))
-    return tuple(written), tuple(mended)
+    return tuple(written), tuple(repaired)
 
 
-def _mended(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequence[str], level: float | None,
+def _repair(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequence[str], level: float | None,
             folder: Path, reporter: Reporter) -> tuple[Clip, Measures] | None:
     """The clip with its recording repaired, as 24-bit FLAC; the old recording is kept under `originals`.
 
@@ -267,7 +267,7 @@ def _report(dataset: Dataset, version: DatasetVersion, clips: tuple[Clip, ...], 
     errors = [one for one in values["errors"] if one["kind"] != "excluded"]
     errors += [{"kind": "excluded", "where": clip.id, "message": f"excluded: {reason}"} for clip, reason in excluded]
     note = (f"Reviewed from {dataset.card.name}: {len(version.excluded)} clips excluded, {len(version.included)} "
-            f"included again, {len(version.changed)} texts edited, {len(version.mended)} recordings repaired; "
+            f"included again, {len(version.changed)} texts edited, {len(version.repaired)} recordings repaired; "
             f"{len(excluded)} are excluded in all.")
     characters = Counter(character for clip in clips for character in reading.normal(clip.text))
     return {**values, "kept": len(clips), "errors": errors, "notes": [*values.get("notes", ()), note],

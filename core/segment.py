@@ -36,7 +36,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
             sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.prices)]
             in_speech = any(bool(atoms.prices[index] >= cuts.IN_SPEECH) for index in sides)
             spans.append(ClipSpan(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
-        return RecordingClips(spans, voice.noise, () if spans else ("no voice was heard in it.",))
+        return RecordingClips(spans, voice.noise, () if spans else ("no voice was detected in it.",))
 
     with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):

@@ -49,7 +49,7 @@ class MeasureStore:
         self._path = workspace.cache / f"measures-{VERSION}.sqlite"
 
     def load(self, wanted: Iterable[str]) -> dict[str, Measures]:
-        """Those of `wanted` that are there."""
+        """The measures of those recordings of `wanted` that have some."""
         if not self._path.is_file():
             return {}
         found: dict[str, Measures] = {}
@@ -60,7 +60,7 @@ class MeasureStore:
         return found
 
     def save(self, found: Mapping[str, Measures]) -> None:
-        """Keep some, all or none."""
+        """Save `found` in one transaction."""
         with closing(self._open()) as database, database:
             database.executemany("INSERT OR REPLACE INTO measures VALUES (?, ?)",
                                  [(sha256, json.dumps(one.to_json())) for sha256, one in found.items()])

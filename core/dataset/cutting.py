@@ -103,7 +103,7 @@ def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter
                 film.sound_of(path, audio, lambda: check_stop(reporter, STOPPED))
             found.append(LongRecording(name, audio, key, speaker, long_audio.length(audio)[0]))
         except UserError as error:
-            reporter.emit(Warned(f"{path.name} is left out: {error.message} {error.hint}"))
+            reporter.emit(Warned(f"{path.name} is skipped: {error.message} {error.hint}"))
     if not found:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
                         "Give a recording, a film, or a folder of them.")
@@ -198,7 +198,7 @@ class RecordingCutter:
                     at += len(sound)
             return pieces
         except UserError as error:
-            self.reporter.emit(Warned(f"{recording.name} is left out: {error.message} {error.hint}"))
+            self.reporter.emit(Warned(f"{recording.name} is skipped: {error.message} {error.hint}"))
             return []
 
     def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
@@ -206,7 +206,7 @@ class RecordingCutter:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
                                 "Check that text and recording belong together, and the recogniser's language.")
-            raise UserError(f"No voice was heard in {self.source}.",
+            raise UserError(f"No voice was detected in {self.source}.",
                             "Listen to the recordings; a lower threshold detects fainter voices.")
         write_pieces(partial / PIECES, pieces)
         card = Card(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),

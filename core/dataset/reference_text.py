@@ -89,7 +89,7 @@ def check_reference(path: Path) -> None:
     except (soundfile.SoundFileError, OSError):
         has_sound = False
     if has_sound:
-        raise UserError(f"{path} is a recording; the text that is said in it is wanted.",
+        raise UserError(f"{path} is a recording; the text that is spoken in it is wanted.",
                         "Give the text, or its subtitles, with --text, and the recording with --source.")
     next(text.pieces(path), "")
 
@@ -105,7 +105,7 @@ def read_reference(path: Path, audio: str, ends: str = "") -> list[str]:
                  for piece in split(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends)]
     found = [sentence for sentence in found if sentence]
     if not found:
-        raise UserError(f"{path} has no text.", "Give the text that is said in the recording.")
+        raise UserError(f"{path} has no text.", "Give the text that is spoken in the recording.")
     return found
 
 
@@ -165,7 +165,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: Limits, flag_below:
                  drop_below: float) -> tuple[list[ClipSpan], list[str]]:
     """The clips of a recording, and what was dropped, in words."""
     if not match.words:
-        return [], ["nothing of its text was heard."]
+        return [], ["nothing of its text was found."]
     spans, dropped = [], []
     for cut in group(_atoms(match), total_s, limits):
         # the geometric mean, so that one wrong word shows
@@ -182,7 +182,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: Limits, flag_below:
             spans.append(ClipSpan(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
     if match.missing:
         were = "was" if match.missing == 1 else "were"
-        dropped.append(f"{match.missing} of {counted(len(match.sentences), 'sentence')} {were} not heard.")
+        dropped.append(f"{match.missing} of {counted(len(match.sentences), 'sentence')} {were} not found.")
     more = len(dropped) - _SHOWN
     return spans, dropped if more <= 0 else [*dropped[:_SHOWN], f"... and {more} more."]
 

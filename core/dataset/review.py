@@ -27,7 +27,7 @@ from data.manifest import Clip
 from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
-_LOCK_FILE, _PATIENCE_S = ".review.lock", 10.0
+_LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
 FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
 """Kinds of findings that can be repaired in the recording itself, and how."""
 BEFORE_EXCLUDING: Mapping[str, str] = {
@@ -97,7 +97,7 @@ class _Draft:
                 known = len(self._content) if content.startswith(self._content) else 0
                 whole = content.rfind(b"\n") + 1
                 before = self._read if known else ReviewDecisions()
-                self._read = ReviewDecisions({**before, **_decided(content[known:])})
+                self._read = ReviewDecisions({**before, **_parse(content[known:])})
                 self._state, self._content = state, content[:whole]
             return self._read
 
@@ -107,7 +107,7 @@ def _draft(path: Path) -> _Draft:
     return _Draft(path)
 
 
-def _decided(content: bytes) -> dict[str, ReviewDecision]:
+def _parse(content: bytes) -> dict[str, ReviewDecision]:
     """The decisions in whole lines; one that was cut off is ignored."""
     found = {}
     for line in content.decode("utf-8", "replace").split("\n"):
@@ -122,12 +122,12 @@ def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
     """The file of the decisions about `name` as it is now, and the decisions in it."""
     path = workspace.dataset(name) / DRAFT_FILE
     content = path.read_bytes() if path.is_file() else b""
-    return content, ReviewDecisions(_decided(content))
+    return content, ReviewDecisions(_parse(content))
 
 
 def decide(workspace: Workspace, name: str, made: Iterable[ReviewDecision]) -> None:
     """Add decisions; a text without a word in it raises `UserError`."""
-    with _deciding(workspace, name):
+    with _locked(workspace, name):
         _add(workspace.dataset(name) / DRAFT_FILE, list(made))
 
 
@@ -138,7 +138,7 @@ def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
 
     `default`: the decision about a clip that has none yet.
     """
-    with _deciding(workspace, name):
+    with _locked(workspace, name):
         there = read_decisions(workspace, name)
         before = [there.get(one) or default(one) for one in dict.fromkeys(ids)]
         changed = [new for old in before if (new := update(old)) != old]
@@ -147,10 +147,10 @@ def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
 
 
 @contextmanager
-def _deciding(workspace: Workspace, name: str) -> Iterator[None]:
-    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _PATIENCE_S)
+def _locked(workspace: Workspace, name: str) -> Iterator[None]:
+    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _LOCK_TIMEOUT_S)
     if lock is None:
-        raise UserError(f"Others have been deciding about {name!r} for {_PATIENCE_S:g} s.", "Try again.")
+        raise UserError(f"Others have been deciding about {name!r} for {_LOCK_TIMEOUT_S:g} s.", "Try again.")
     try:
         yield
     finally:
@@ -161,7 +161,7 @@ def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
     for one in made:
         if one.text is not None and not any(map(str.isalnum, one.text)):
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
-                            "Write what is said, or exclude the clip.")
+                            "Write what is spoken, or exclude the clip.")
     lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in made)
     torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
     with open(path, "ab") as file:

@@ -206,7 +206,7 @@ def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspa
     assert "Cut the silence at the ends of 3 clips" in review.describe_fix("silence", 3, -10.0)
     assert [review.fix_kind(ready, "q", kind) for kind in ("silence", "level", "level")] == [3, 2, 0]
     job = revise.run(ReviseOptions(dataset="q", save_as="q-2"), ready, Recorder())
-    assert (job["mended"], job["features"], job["features_failed"]) == (5, 12, 0)
+    assert (job["repaired"], job["features"], job["features_failed"]) == (5, 12, 0)
     old, new = versions(ready, "q"), versions(ready, "q-2")
     index = review.index_of(ready, "q-2")
     assert not {"silence", "level"} & {kind.kind for kind in index.kinds()}
@@ -303,7 +303,7 @@ def test_only_recordings_that_are_others_count_as_mended(ready: Workspace, tmp_p
     review.decide(ready, "q", [ReviewDecision("q9", fixes=("trim",))])  # which has no silence at its ends
     recorder = Recorder()
     version = revise.save_version(ready, "q", "q-2", recorder)
-    assert set(version.mended) == {"q3", "q4"}
+    assert set(version.repaired) == {"q3", "q4"}
     assert "q2 is not repaired" in recorder.warnings
     assert "q9 has nothing to repair" in recorder.warnings
     assert "2 recordings repaired" in (version.folder / "report.json").read_text("utf-8")
@@ -317,7 +317,7 @@ def test_a_version_in_which_nothing_could_be_mended_is_none(ready: Workspace) ->
 
 
 def test_two_who_decide_at_once_lose_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(review, "_PATIENCE_S", PATIENCE_S)  # eight who write and flush on a busy disk
+    monkeypatch.setattr(review, "_LOCK_TIMEOUT_S", PATIENCE_S)  # eight who write and flush on a busy disk
     (workspace.datasets / "d").mkdir(parents=True)
     ready = threading.Barrier(8)
 
@@ -343,8 +343,8 @@ def test_decisions_are_read_again_only_where_the_file_grew(workspace: Workspace,
     folder.mkdir(parents=True)
     review.decide(workspace, "many", [ReviewDecision(f"c{number}") for number in range(500)])
     parsed: list[int] = []
-    read = review._decided
-    monkeypatch.setattr(review, "_decided", lambda content: parsed.append(len(content)) or read(content))
+    read = review._parse
+    monkeypatch.setattr(review, "_parse", lambda content: parsed.append(len(content)) or read(content))
     assert len(review.read_decisions(workspace, "many")) == 500
     whole = parsed.pop()
     assert review.read_decisions(workspace, "many") is review.read_decisions(workspace, "many")

@@ -198,7 +198,7 @@ def test_a_line_ends_a_sentence_unless_an_editor_broke_it(tmp_path: Path, conten
 def test_a_recording_given_for_its_text_is_refused_at_once(tmp_path: Path, ready: Workspace) -> None:
     write_long(tmp_path / "talk.wav", 0, 1)
     (tmp_path / "words.txt").write_bytes((tmp_path / "talk.wav").read_bytes())
-    for name, message in (("talk.wav", r"talk\.wav is a recording; the text that is said in it is wanted"),
+    for name, message in (("talk.wav", r"talk\.wav is a recording; the text that is spoken in it is wanted"),
                           ("words.txt", r"words\.txt is a recording; the text"),
                           ("none.txt", r"none\.txt could not be read: No such file")):
         with pytest.raises(UserError, match=message):
@@ -215,7 +215,7 @@ def test_a_long_text_is_found_in_its_recording_and_what_does_not_belong_is_left_
     recorder = Recorder()
     segments = aligned(ready, tmp_path / "talk.wav", recorder, text=str(tmp_path / "talk.txt"))
     told = " ".join(piece.text for piece in segments.pieces())
-    assert "4 of 21 sentences were not heard" in recorder.warnings
+    assert "4 of 21 sentences were not found" in recorder.warnings
     assert all(text in told for text in [*said[:5], *said[7:9], *said[14:]])
     assert not any(text in told for _, _, text in others)
     for piece in segments.pieces():
@@ -329,10 +329,10 @@ def test_what_cannot_be_cut_is_named(tmp_path: Path, ready: Workspace) -> None:
     soundfile.write(tmp_path / "in/silent.wav", np.zeros(5 * RATE), RATE)
     (tmp_path / "in/broken.wav").write_bytes(b"RIFF nothing")
     recorder = Recorder()
-    with pytest.raises(UserError, match="No voice was heard"):
+    with pytest.raises(UserError, match="No voice was detected"):
         cut(ready, tmp_path / "in", recorder)
-    assert "broken.wav is left out" in recorder.warnings
-    assert "silent.wav: no voice was heard in it" in recorder.warnings
+    assert "broken.wav is skipped" in recorder.warnings
+    assert "silent.wav: no voice was detected in it" in recorder.warnings
     with pytest.raises(UserError, match="There is no recording"):
         cut(ready, write_text(tmp_path / "a.txt"))
 
