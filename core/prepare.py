@@ -1,60 +1,111 @@
-"""Import a dataset (`core.dataset.importing`) and cache its features.
+"""Prepare a dataset: import a source, cache the features of its clips, measure them and index them for review.
 
-Features are extracted from several recordings of like length at once and cached recording by
-recording, so an interrupted preparation goes on where it was. Variants of the training clips
-(`data.augmentation`) are made and cached the same way, because training opens no audio.
+A dataset is written once and never changed, since runs refer to its content: the same source gives the same dataset,
+another one under the same name is refused, and what is added to a dataset makes a new one, whose recordings are linked
+to those of the old.
+
+Features are extracted from several recordings of like length at once and cached recording by recording, so an
+interrupted preparation resumes. Variants of the training clips (`data.augmentation`) are cached the same way, because
+training opens no audio.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from config.errors import UserError
-from config.schema import PrepareOptions
+from config.schema import AS_IS, PrepareOptions
 from core import compute
-from core.dataset import languages, measuring, token_fit
-from core.dataset.clip_index import ClipIndex
-from core.dataset.importing import import_dataset
-from core.dataset.languages import named
-from core.dataset.lengths import tell_of_long, too_long
-from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.job.journal import Progress, Result, Warned
+from core.dataset import languages, model_limits
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
+from core.dataset.languages import describe_language
+from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
+from core.incoming import sources
+from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
+from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.text import text_rules
-from core.workspace import Workspace
-from data import audio, augmentation
+from core.workspace import Workspace, resolve_inside
+from data import audio, augmentation, manifest
 from data.augmentation import Recipe, Variant
+from data.clip_findings import Spoken
 from data.features import FeatureCache
 from data.front_end import FrontEnd
+from data.importers import Entry, Row, unused
+from data.kept import Kept, in_parts
 from data.manifest import TRAIN, Clip, Dataset
-from data.normalise import for_language
+from data.measures import Measures, measure
+from data.normalise import Reading, Style, for_language
+from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
+from data.validation import CheckedRow, Finding, Report, row_bytes, rows_on_disk, validate
 from models.base import Extractor, Features
 from models.registry import family
 
+REPORT_FILE = "report.json"
+_SHOWN_FINDINGS = 10
 _BATCH_S, _BATCH_CLIPS = 120.0, 32  # most sound, in seconds with padding, and most clips that are extracted together
+_MEASURED_AT_ONCE = 64  # recordings
+_NONE: Mapping[str, str] = {}
 
 
 def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Make `datasets/NAME` and its features; hands back the counts."""
+    """Make `datasets/NAME`, its features and its clip index; returns the counts."""
     model_folder = workspace.model(options.model)
+    chosen = family(family_of(workspace, options.model))
+    front_end = chosen.front_end(model_folder)
+    is_new = options.language not in front_end.base_languages
+
     with stage(reporter, "import"):
-        front_end = family(family_of(workspace, options.model)).front_end(model_folder)
-        _tell_known(options, front_end, reporter)
+        if is_new:
+            languages.warn_doubtful_code(options.language, reporter)
+        else:
+            known = f"The model {options.model!r} speaks {describe_language(options.language)} already"
+            if options.rules:
+                raise UserError(
+                    f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
+                    "Leave the text rules out, or give the code of the language that is to be added.")
+            reporter.emit(Warned(
+                f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope "
+                f"`full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). If they "
+                "are in another language, prepare them under another name with its code."))
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
+
     with stage(reporter, "features"):
-        extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
+        extractor = chosen.extractor(model_folder, compute.prepare(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
-        longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
-        long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
+        cache = FeatureCache(workspace.cache, extractor.fingerprint)
+        longest_speech = chosen.longest_speech(model_folder)
+        too_long = model_limits.warn_too_long(dataset, cache, longest_speech, reporter)
+
     with stage(reporter, "measure"):
-        found, fits = _index(options, workspace, dataset, front_end, extractor, reporter)
+        longest_text = chosen.longest_text(model_folder) - 3  # start, tag and stop
+        coverage = UNKNOWN_COVERAGE
+        if not is_new and (missing := front_end.unready(options.language)):
+            reporter.emit(Warned(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
+        elif not is_new:
+            coverage = model_limits.check_texts(dataset.clips, front_end, longest_text)
+        elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, options.language):
+            coverage = model_limits.check_texts(dataset.clips, FrontEnd.load(workspace.tokenizers / tokenizer),
+                                                longest_text, tokenizer)
+        model_limits.warn_uncovered(coverage, reporter)
+        long_speech = {clip.id: f"{codes} codes of speech, the model holds {longest_speech}"
+                       for clip, codes in model_limits.find_too_long(dataset, cache, longest_speech)}
+        reading = text_rules.reading(workspace, options.rules, options.language,
+                                     for_language(options.language, front_end.style))
+        with_findings = index_clips(dataset, workspace, reporter, reading, options.rules, longest_text, long_speech,
+                                    coverage)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
         "dataset": options.dataset, "state": state, "clips": len(dataset.clips),
@@ -62,57 +113,234 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         "minutes": round(dataset.card.duration_s / 60, 2), "read_as": report.form,
         "left_out": len(report.errors), "warnings": len(report.warnings),
         "features": len(dataset.clips) - failed, "features_failed": failed,
-        "too_long": long, "text_too_long": len(fits.too_long), "text_unknown": len(fits.unknown),
-        "clips_with_findings": found, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
+        "too_long": too_long, "text_too_long": len(coverage.too_long), "text_unknown": len(coverage.unknown),
+        "clips_with_findings": with_findings, "speakers": speakers.count, "speakers_with_one_clip": speakers.alone,
         "folder": str(dataset.folder),
     }
 
 
-def _tell_known(options: PrepareOptions, front_end: FrontEnd, reporter: Reporter) -> None:
-    """Say what recordings in a language of the base are good for; it reads their texts as it always did."""
-    if options.language not in front_end.base_languages:
-        languages.tell_doubt(options.language, reporter)
-        return
-    known = f"The model {options.model!r} speaks {named(options.language)} already"
-    if options.rules:
-        raise UserError(f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
-                        "Leave the text rules out, or give the code of the language that is to be added.")
-    reporter.emit(Warned(
-        f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope `full` "
-        f"can rehearse them and measure its drift by them (--replay-datasets {options.dataset}). If they are in "
-        "another language, prepare them under another name with its code."))
+class MergeTarget:
+    """A dataset that a source is added to, and what must be known of it, which lies on the disk."""
+
+    def __init__(self, dataset: Dataset, reading: Reading, *, by_speaker: bool = False) -> None:
+        self.dataset = dataset
+        clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
+        self.sides = Sides.gather(clips, by_speaker=by_speaker)
+        self._by_hash = Kept()
+        for clip in dataset.clips:
+            self._by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
+
+    def same_sound(self, sha256: str) -> tuple[str, str] | None:
+        """Id and text of the clip with these bytes."""
+        found = self._by_hash.get(sha256)
+        return tuple(json.loads(found)) if found is not None else None
 
 
-def _fits(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, longest: int,
-          reporter: Reporter) -> TokenFit:
-    """How the texts fit the tokenizer that will read them: the base's own, or the newest of the new language."""
-    if options.language in front_end.base_languages:
-        if missing := front_end.unready(options.language):
-            reporter.emit(Warned(f"The texts could not be counted, and cannot be rehearsed yet: {missing}"))
-            return NO_TOKENIZER
-        return token_fit.fit_own(dataset.clips, front_end, longest)
-    tokenizer = token_fit.newest_tokenizer(workspace, front_end, options.language)
-    return token_fit.fit(dataset.clips, workspace, tokenizer, longest) if tokenizer else NO_TOKENIZER
+def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
+                   reporter: Reporter) -> tuple[Dataset, str, Report]:
+    """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
+    reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
+    old = _merge_target(options, reading, workspace)
+    if options.source == AS_IS:
+        if options.add_to:
+            raise UserError(f"A dataset as it stands is not added to {options.add_to!r}.",
+                            "Give the place that its recordings came from as the source.")
+        card = manifest.load(workspace.dataset(options.dataset)).card
+        if card.language != options.language:
+            raise UserError(f"The dataset {options.dataset!r} is in {card.language!r}, not {options.language!r}.",
+                            f"Give {card.language} as its language.")
+    target = resolve_inside(workspace.datasets, options.dataset)
+    if target.exists() and not options.add_to:
+        there = manifest.load(target)
+        # the source of a reviewed dataset gives other clips than it has
+        if options.source == AS_IS or (there.card.reviewed and there.card.source == options.source):
+            _check_audio(there)
+            return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+
+    with sources.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
+        rows, splits, report = _check(gathered, options, reading, old, reporter)
+        _show(report, reporter)
+        made = (Clip(row.row.id, f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
+                     row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
+                for row, split in zip(rows, splits, strict=True))
+        clips = manifest.clips_on_disk(gathered.made)
+        for clip in with_sources(made, rows, old.sides if old else Sides()):
+            clips.add(clip)
+        dataset, state = _write(options, target, old, clips, rows, report)
+    return dataset, state, report
 
 
-def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, extractor: Extractor,
-           reporter: Reporter) -> tuple[int, TokenFit]:
-    """Measure the recordings and sort the clips for review; how many have findings, and how texts fit a tokenizer."""
-    chosen, folder = family(family_of(workspace, options.model)), workspace.model(options.model)
-    longest = chosen.longest_speech(folder)
-    over = {clip.id: f"{codes} codes of speech, the model holds {longest}"
-            for clip, codes in too_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest)}
-    reading = text_rules.reading(workspace, options.rules, options.language,
-                                 for_language(options.language, front_end.style))
-    longest_text = chosen.longest_text(folder) - 3  # start, tag and stop
-    fits = _fits(options, workspace, dataset, front_end, longest_text, reporter)
-    token_fit.tell(fits, reporter)
-    return measuring.index(dataset, workspace, reporter, reading, options.rules, longest_text, over, fits), fits
+def _merge_target(options: PrepareOptions, reading: Reading, workspace: Workspace) -> MergeTarget | None:
+    """The dataset to add to."""
+    if not options.add_to:
+        return None
+    if options.add_to == options.dataset:
+        raise UserError(
+            f"What is added to {options.add_to!r} makes a new dataset: the old one stays as it is, for the runs that "
+            "learned from it.",
+            f"Choose another name for the new one, such as {options.add_to}-2.",
+        )
+    dataset = manifest.load(workspace.dataset(options.add_to))
+    if dataset.card.language != options.language:
+        raise UserError(f"The dataset {options.add_to!r} is in {dataset.card.language!r}, not {options.language!r}.",
+                        "Add recordings of the same language.")
+    _check_audio(dataset)
+    return MergeTarget(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def features_of(clip: Clip, cache: FeatureCache) -> Features:
-    """The cached features of a clip."""
-    return Features(**cache.load(clip.sha256))
+def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, old: MergeTarget | None,
+           reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
+    """The rows that can be used, the split of each, and what was found."""
+    imported = sources.read(gathered, options.language, reporter)
+    reporter.emit(Plan(imported.notes))
+    total = sources.count(imported)
+
+    def progress(done: int) -> None:
+        check_stop(reporter, "Stopped before the dataset was written.")
+        reporter.emit(Progress(done, total, "clips", "checked"))
+
+    def first(most: int) -> Iterator[Entry]:
+        """The entries up to the row number `most`; all for 0."""
+        count = 0
+        for entry in imported:
+            count += isinstance(entry, Row)
+            if most and count > most:
+                return
+            yield entry
+
+    rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
+                            written_out=reading.written_out, folder=gathered.made)
+    notes = imported.notes
+    if old is not None:
+        rows, found, note = merge_rows(old, rows, options.source, gathered.made)
+        report, notes = report.with_warnings(found), (*notes, note)
+        reporter.emit(Plan(notes))
+    report = replace(report, form=imported.form, notes=notes)
+
+    by_speaker, sides = options.split_disjoint_by == "speaker", old.sides if old else Sides()
+    splits = assign(rows, options.held_out, options.seed, by_speaker=by_speaker, there=sides)
+    out = overlaps(rows, splits, by_speaker=by_speaker, there=sides)
+    if old is None and not any(split == TRAIN for at, split in enumerate(splits) if at not in out):
+        raise UserError(f"Nothing is left to train on: {len(out)} clips share a text or a recording with others that "
+                        f"the source holds out, such as {next(iter(out.values())).message}.",
+                        "Leave the source's split column out, so that the clips are held out by recording.")
+    if out:
+        remaining = rows_on_disk(gathered.made)
+        for at, row in enumerate(rows):
+            if at not in out:
+                remaining.add(row)
+        rows, splits = remaining, tuple(split for at, split in enumerate(splits) if at not in out)
+        report = replace(report.with_errors(out.values()), kept=report.kept - len(out),
+                         duration_s=round(sum(row.duration_s for row in rows), 3))
+    return rows, splits, report.with_warnings(note_one_recording(rows, splits) if old is None else ())
+
+
+def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
+               folder: Path | None = None) -> tuple[Sequence[CheckedRow], tuple[Finding, ...], str]:
+    """The rows that are new, with free ids; rows whose text differs from the old one; and a line that counts them.
+
+    The old dataset keeps its clips, ids and texts; no id gains a prefix, so merging again changes none.
+    """
+    new = rows_on_disk(folder)
+    found: list[Finding] = []
+    name = old.dataset.card.name
+    with Kept() as ids:
+        for clip in old.dataset.clips:
+            ids.put(clip.id.casefold(), clip.id)
+        for row in rows:
+            there = old.same_sound(row.sha256)
+            if there is None:
+                new.add(replace(row, row=replace(row.row, id=unused(row.row.id, row.row.where, ids))))
+            elif there[1] != row.row.text:
+                message = f"the recording is in {name} as {there[0]}, with a text that stays: {there[1][:80]!r}"
+                found.append(Finding("another text", row.row.where, message))
+    known = len(rows) - len(new)
+    note = f"{len(new)} clips of {source} are added to the {len(old.dataset.clips)} of {name}"
+    return new, tuple(found), f"{note}; {known} were there already." if known else f"{note}."
+
+
+def _show(report: Report, reporter: Reporter) -> None:
+    if report.errors:
+        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are excluded."))
+    for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
+        for finding in findings[:_SHOWN_FINDINGS]:
+            place = f"{finding.where}: " if finding.where else ""
+            reporter.emit(Warned(f"{place}{finding.message} ({finding.kind}; {effect})"))
+        if len(findings) > _SHOWN_FINDINGS:
+            reporter.emit(Warned(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
+
+
+def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[Clip],
+           rows: Sequence[CheckedRow], report: Report) -> tuple[Dataset, str]:
+    """The dataset on disk, and whether it was written now or was there already."""
+    old_card = old.dataset.card if old else None
+    source = f"{old_card.source} + {options.source}" if old_card else options.source
+    licences = (old_card.licence if old_card else "", options.licence.strip())
+    licence = "; ".join(dict.fromkeys(part for part in licences if part))
+    rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
+
+    def all_clips() -> Iterator[Clip]:
+        return chain(old.dataset.clips if old else (), clips)
+
+    card = manifest.make_card(options.dataset, options.language, source, all_clips(), licence, rule)
+    if target.exists():
+        there = manifest.load(target)
+        if there.card.fingerprint != card.fingerprint:
+            raise UserError(
+                f"There already is another dataset named {options.dataset!r}: {there.card.clips} clips in "
+                f"{there.card.language!r} from {there.card.source!r}, the new one has {card.clips}.",
+                f"Choose another dataset name; with --add-to {options.dataset} it will hold both.",
+            )
+        _check_audio(there)
+        if licence and licence != there.card.licence:  # add it where there was none
+            if there.card.licence:
+                raise UserError(
+                    f"The dataset {options.dataset!r} has the licence {there.card.licence!r}, not {licence!r}.",
+                    "Leave the licence out, or prepare the source under another name.")
+            there = replace(there, card=replace(there.card, licence=licence))
+            manifest.save_card(there.folder, there.card)
+        return there, "already there"
+    if old and not clips:
+        raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
+    with written_aside(target) as folder:
+        (folder / "audio").mkdir()
+        if old:
+            for clip in old.dataset.clips:
+                link_audio(old.dataset.audio_path(clip), folder / clip.audio)
+        _copy_audio(clips, rows, folder)
+        manifest.save(folder, card, all_clips())
+        report.save(folder / REPORT_FILE)
+    return manifest.load(target), "written"
+
+
+def link_audio(source: Path, target: Path) -> None:
+    """Link a recording into another folder, or copy it where the disk cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
+    for clip, row in zip(clips, rows, strict=True):
+        target = folder / clip.audio
+        if row.row.is_part:
+            target.write_bytes(row_bytes(row.row))
+        else:
+            shutil.copyfile(row.row.audio, target)
+        with open(target, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != row.sha256:
+                raise UserError(f"{row.row.audio} was changed while it was imported.",
+                                "Import it again when nothing writes to it.")
+
+
+def _check_audio(dataset: Dataset) -> None:
+    missing = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
+    if missing:
+        raise UserError(
+            f"The dataset {dataset.card.name!r} lacks {len(missing)} of its recordings, such as {missing[0]}.",
+            "Put them back, or prepare the source again under another name.",
+        )
 
 
 def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Recipe | None:
@@ -120,11 +348,11 @@ def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Re
     before = augmentation.load(dataset.folder)
     if options.variants == 0:
         return before
-    asked = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
-    if before not in (None, asked):
-        reporter.emit(Warned(f"The dataset's variants become others: {asked}; they were {before}. Those stay in the "
-                             "cache, and a run that learned from them goes on when they are asked for again."))
-    return asked
+    recipe = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
+    if before not in (None, recipe):
+        reporter.emit(Warned(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the cache, "
+                             "and a run that used them can be resumed when they are asked for again."))
+    return recipe
 
 
 def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
@@ -134,15 +362,15 @@ def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspac
     With a `recipe` the variants of the training clips are cached as well.
     """
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
-    failed = _extract(_Wanted(dataset, cache), extractor, reporter, "clips")
+    failed = _extract(_Takes(dataset, cache), extractor, reporter, "clips")
     if failed == len(dataset.clips):
         raise UserError(f"None of the {failed} clips gave features.", "The warnings above name the reason of each.")
     keys: Iterator[str] = (clip.sha256 for clip in dataset.clips)
     if recipe is not None:
-        varied = _Wanted(dataset, cache, recipe)
-        _extract(varied, extractor, reporter, "variants")
+        variants = _Takes(dataset, cache, recipe)
+        _extract(variants, extractor, reporter, "variants")
         augmentation.save(dataset.folder, recipe)
-        keys = chain(keys, (take.key for clip in dataset.clips for take in varied.of(clip)))
+        keys = chain(keys, (take.key for clip in dataset.clips for take in variants.of(clip)))
     cache.save_pack(dataset.card.fingerprint, keys)
     return failed
 
@@ -165,7 +393,7 @@ class _Take:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Takes:
     """The recordings of a dataset, or with a recipe the variants of those that are trained on and have features."""
 
     dataset: Dataset
@@ -181,79 +409,120 @@ class _Wanted:
         return [_Take(f"{clip.id}, variant {number}", clip, key, variant)
                 for number, (key, variant) in enumerate(self.recipe.of(clip.sha256), 1)]
 
+    def waiting(self) -> tuple[int, np.ndarray]:
+        """How many takes there are; and (W, 2) numbers of clip and take of those without features, longest first."""
+        total = 0
+        found, seconds = array("i"), array("f")
+        for at, clip in enumerate(self.dataset.clips):
+            for number, take in enumerate(self.of(clip)):
+                total += 1
+                if not self.cache.has(take.key):
+                    found.extend((at, number))
+                    seconds.append(clip.duration_s)
+        order = np.argsort(-np.array(seconds), kind="stable")
+        return total, np.array(found, dtype=np.int32).reshape(-1, 2)[order]
 
-def _extract(wanted: _Wanted, extractor: Extractor, reporter: Reporter, unit: str) -> int:
-    """Cache the features of the takes that have none; how many failed."""
-    total, waiting = _waiting(wanted)
+    def batches(self, waiting: np.ndarray) -> Iterator[list[_Take]]:
+        """Takes of like length together, the longest first: memory that will not suffice shows at the start."""
+        batch: list[_Take] = []
+        room = 0
+        for at, number in waiting:
+            take = self.of(self.dataset.clips[at])[number]
+            if room == 0 and batch:
+                yield batch
+                batch = []
+            if not batch:
+                room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(take.clip.duration_s, 0.1))))
+            batch.append(take)
+            room -= 1
+        if batch:
+            yield batch
+
+
+def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str) -> int:
+    """Cache the features of the takes that have none; how many failed, each named in a warning."""
+    total, waiting = takes.waiting()
     done, failed = total - len(waiting), 0
     if done:
         reporter.emit(Progress(done, total, unit, "cached before"))
-    for batch in _batches(wanted, waiting):
+    for batch in takes.batches(waiting):
         check_stop(reporter, f"Stopped after {done} of {total} {unit}; they are kept.")
-        found = _extracted(batch, wanted.dataset, extractor, reporter)
+        waveforms: list[tuple[_Take, torch.Tensor]] = []
+        for take in batch:
+            try:
+                waveforms.append((take, take.load(takes.dataset, extractor.sample_rate)))
+            except UserError as error:
+                reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
+        found: list[tuple[_Take, Features]] = []
+        try:
+            made = extractor.extract_many([waveform for _, waveform in waveforms]) if waveforms else []
+            found = [(take, features) for (take, _), features in zip(waveforms, made, strict=True)]
+        except (UserError, torch.OutOfMemoryError):
+            for take, waveform in waveforms:  # one by one, so that the bad one is named and the others are kept
+                try:
+                    found.append((take, extractor.extract(waveform)))
+                except (UserError, torch.OutOfMemoryError) as error:
+                    reason = (error.message if isinstance(error, UserError)
+                              else "it does not fit in the memory of the device.")
+                    reporter.emit(Warned(f"{take.name} has no features: {reason}"))
         for take, features in found:
-            wanted.cache.save(take.key, vars(features))
+            takes.cache.save(take.key, vars(features))
         failed += len(batch) - len(found)
         done += len(batch)
         reporter.emit(Progress(done, total, unit, batch[-1].name))
     return failed
 
 
-def _waiting(wanted: _Wanted) -> tuple[int, np.ndarray]:
-    """How many takes there are; and (W, 2) numbers of clip and take of those without features, the longest first."""
-    total = 0
-    found, seconds = array("i"), array("f")
-    for at, clip in enumerate(wanted.dataset.clips):
-        for number, take in enumerate(wanted.of(clip)):
-            total += 1
-            if not wanted.cache.has(take.key):
-                found.extend((at, number))
-                seconds.append(clip.duration_s)
-    order = np.argsort(-np.array(seconds), kind="stable")
-    return total, np.array(found, dtype=np.int32).reshape(-1, 2)[order]
+def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) -> None:
+    """Measure the recordings that were not measured yet; a stop keeps what was measured."""
+    store = MeasureStore(workspace)
+    done, total = 0, len(dataset.clips)
+    for part in in_parts(dataset.clips, _MEASURED_AT_ONCE):
+        there = store.load(clip.sha256 for clip in part)
+        waiting = [clip for clip in part if clip.sha256 not in there]
+        if waiting:
+            check_stop(reporter, f"Stopped after measuring {done} of {total} clips; they are kept.")
+            made = ((clip.sha256, _measured(clip, dataset, reporter)) for clip in waiting)
+            store.save({sha256: one for sha256, one in made if one is not None})
+        done += len(part)
+        if waiting:
+            reporter.emit(Progress(done, total, "clips", "measured"))
 
 
-def _batches(wanted: _Wanted, waiting: np.ndarray) -> Iterator[list[_Take]]:
-    """Clips of like length together, the longest first: memory that will not suffice shows at the start."""
-    batch: list[_Take] = []
-    room = 0
-    for at, number in waiting:
-        take = wanted.of(wanted.dataset.clips[at])[number]
-        if room == 0 and batch:
-            yield batch
-            batch = []
-        if not batch:
-            room = max(1, min(_BATCH_CLIPS, int(_BATCH_S / max(take.clip.duration_s, 0.1))))
-        batch.append(take)
-        room -= 1
-    if batch:
-        yield batch
-
-
-def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,
-               reporter: Reporter) -> list[tuple[_Take, Features]]:
-    """The clips of `batch` with their features; each that gives none is named in a warning."""
-    heard: list[tuple[_Take, torch.Tensor]] = []
-    for take in batch:
-        try:
-            heard.append((take, take.load(dataset, extractor.sample_rate)))
-        except UserError as error:
-            reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
+def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | None:
     try:
-        made = extractor.extract_many([waveform for _, waveform in heard]) if heard else []
-        return [(take, features) for (take, _), features in zip(heard, made, strict=True)]
-    except (UserError, torch.OutOfMemoryError):
-        return _one_by_one(heard, extractor, reporter)
+        waveform, rate = audio.read(dataset.audio_path(clip))
+        return measure(waveform.numpy(), rate)
+    except UserError as error:
+        reporter.emit(Warned(f"{clip.id} could not be measured: {error.message}"))
+        return None
 
 
-def _one_by_one(heard: Sequence[tuple[_Take, torch.Tensor]], extractor: Extractor,
-                reporter: Reporter) -> list[tuple[_Take, Features]]:
-    """After a batch failed: what each clip gives, so that the bad one is named and the others are kept."""
-    found = []
-    for take, waveform in heard:
-        try:
-            found.append((take, extractor.extract(waveform)))
-        except (UserError, torch.OutOfMemoryError) as error:
-            reason = error.message if isinstance(error, UserError) else "it does not fit in the memory of the device."
-            reporter.emit(Warned(f"{take.name} has no features: {reason}"))
-    return found
+def index_clips(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
+                longest_text: int = 0, long_speech: Mapping[str, str] = _NONE,
+                coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
+    """Measure and index the clips of `dataset`; how many of them have findings.
+
+    `rules`: the name of those in `reading`. `longest_text`: characters that the model can hold, 0 where unknown.
+    `long_speech`: by id, in words, the clips whose speech is longer than the model can hold.
+    """
+    measure_dataset(dataset, workspace, reporter)
+    about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
+             # where the texts were counted in tokens, their length in characters does not matter
+             "longest_text": "0" if coverage.checked else str(longest_text),
+             "tokenizer": coverage.tokenizer, "longest_tokens": str(longest_text)}
+    store = MeasureStore(workspace)
+
+    def clips() -> Iterator[Spoken]:
+        for part in in_parts(dataset.clips, _MEASURED_AT_ONCE):
+            found = store.load(clip.sha256 for clip in part)
+            for clip in part:
+                too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
+                yield Spoken(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
+                             coverage.unknown.get(clip.id, ""), "; ".join(too_long))
+
+    with_findings = build_index(workspace, dataset, clips(), about)
+    if with_findings:
+        reporter.emit(Plan((f"{with_findings} of {len(dataset.clips)} clips have findings: review them on the Data "
+                            "tab, the worst first.",)))
+    return with_findings

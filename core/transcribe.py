@@ -1,7 +1,7 @@
-"""Write down what is said in segments, with a speech recogniser; each clip's text is kept as soon as it is found.
+"""Transcribe segments with a speech recogniser; each clip's transcript is saved as soon as it is made.
 
-What a recogniser found lies in `work/transcripts/`, a file for each recogniser and language, so a stopped job goes on
-where it was and no transcript is lost to another one. The table that `prepare` reads is written at the end.
+Transcripts are in `work/transcripts/`, a file for each recogniser and language, so a stopped job resumes and no
+recogniser's transcripts replace another's. The table that `prepare` reads is written at the end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,47 +25,68 @@ from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage
 from core.segments import recogniser as recognisers
 from core.segments.folder import Piece, Segments
-from core.segments.recogniser import Heard, Recogniser
+from core.segments.recogniser import Heard
 from core.workspace import Workspace
 from data.importers import safe_id
 
 _BATCH_S, _BATCH_CLIPS = 120.0, 16
-_REPEATED = 2.4  # how well a text may be compressed before it is one that repeats itself (Radford et al. 2022)
-_MOST_SIGNS_A_SECOND = 35.0
-_NAMED = 10
+_REPEATED = 2.4  # compression ratio from which a text repeats itself (Radford et al. 2022)
+_MAX_CHARACTERS_PER_S = 35.0
+_SHOWN = 10  # doubtful clips
 
 
 def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Give the clips of `segments/NAME` their texts; hands back the counts."""
+    """Give the clips of `segments/NAME` their texts; returns the counts."""
     segments = Segments.load(workspace.segment_folder(options.segments))
     if segments.card.made == "aligned":
         raise UserError(f"The segments {options.segments!r} have the texts that they were aligned with.",
-                        "Prepare them as they are, or cut the recordings anew under another name.")
+                        "Prepare them as they are, or cut the recordings again under another name.")
     pieces = segments.pieces()
-    kept = Transcripts(_place(segments, options))
-    found = kept.load()
+    who = json.dumps([options.recogniser, options.revision, options.recogniser_language])
+    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(who.encode()).hexdigest()[:8]}.jsonl"
+    transcripts = TranscriptFile(segments.folder / "work" / "transcripts" / name)
+    found = transcripts.load()
+
     waiting = [piece for piece in pieces if piece.id not in found]
     if waiting:
-        listener = recognisers.load(options.recogniser, options.revision, segments.card.language,
-                                    options.recogniser_language, options.device, workspace, reporter, bool(found))
+        recogniser = recognisers.load(options.recogniser, options.revision, segments.card.language,
+                                      options.recogniser_language, options.device, workspace, reporter, bool(found))
         with stage(reporter, "transcribe"):
-            found |= _transcribed(segments, waiting, len(pieces), listener, kept, reporter)
-    told = [_with_text(piece, found[piece.id], options) for piece in pieces]
-    if not any(piece.text for piece in told):
+            done = len(pieces) - len(waiting)
+            for batch in _batches(waiting):
+                check_stop(reporter,
+                           f"Stopped after {done} of {counted(len(pieces), 'clip')}; their texts are kept.")
+                waveforms = [_waveform(segments.folder / piece.audio, piece, recogniser.sample_rate) for piece in batch]
+                made = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms), strict=True))
+                transcripts.add(made)
+                found |= made
+                done += len(batch)
+                reporter.emit(Progress(done, len(pieces), "clips", made[batch[-1].id].text[:60]))
+
+    transcribed = []
+    for piece in pieces:
+        one = found[piece.id]
+        transcribed.append(replace(piece, text="" if one.score < options.drop_below else one.text,
+                                   score=round(one.score, 4), doubt=_doubt(one, piece.duration_s, options.flag_below)))
+    if not any(piece.text for piece in transcribed):
         raise UserError(f"{options.recogniser} found no text in {counted(len(pieces), 'clip')}.",
                         "Choose another recogniser, or check the language and listen to the recordings.")
-    segments = segments.save_texts(told, options.recogniser)
-    _tell(told, reporter)
+    segments = segments.save_texts(transcribed, options.recogniser)
+    doubtful = [piece for piece in transcribed if piece.doubt]
+    for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_SHOWN]:
+        reporter.emit(Warned(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
+    if len(doubtful) > _SHOWN:
+        reporter.emit(Warned(f"... and {len(doubtful) - _SHOWN} more to listen to."))
     return {"segments": options.segments, "language": segments.card.language, "recogniser": options.recogniser,
             "clips": len(pieces), "with_text": segments.card.texts, "doubtful": segments.card.doubtful,
             "without_text": len(pieces) - segments.card.texts,
             "mean_score": round(float(np.mean([one.score for one in found.values()])), 4),
-            "heard_before": len(pieces) - len(waiting), "table": str(segments.folder / "metadata.jsonl")}
+            "transcribed_before": len(pieces) - len(waiting), "table": str(segments.folder / "metadata.jsonl")}
 
 
 @dataclass(frozen=True)
-class Transcripts:
-    """What one recogniser found, a line a clip; a line that was cut off is found again."""
+class TranscriptFile:
+    """The transcripts of one recogniser, a line per clip; a clip whose line was cut off is transcribed again."""
 
     path: Path
 
@@ -72,55 +94,28 @@ class Transcripts:
         found = {}
         if self.path.is_file():
             for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
-                try:
+                with suppress(ValueError, KeyError, TypeError):
                     values = json.loads(line)
                     found[str(values["id"])] = Heard(str(values["text"]), float(values["score"]))
-                except (ValueError, KeyError, TypeError):
-                    continue
         return found
 
-    def add(self, heard: Mapping[str, Heard]) -> None:
-        """All of `heard` on the disk before it is counted."""
+    def add(self, transcripts: Mapping[str, Heard]) -> None:
+        """Append `transcripts`; they are on the disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        torn = self.path.is_file() and self.path.stat().st_size > 0 and _last_byte(self.path) != b"\n"
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write("\n" if torn else "")
-            for name, one in heard.items():
-                file.write(json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)},
-                                      ensure_ascii=False) + "\n")
+        with open(self.path, "ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # after a crash
+                    file.write(b"\n")
+            for name, one in transcripts.items():
+                line = json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)}, ensure_ascii=False)
+                file.write(f"{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
 
 
-def _last_byte(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
-
-
-def _place(segments: Segments, options: TranscribeOptions) -> Path:
-    who = json.dumps([options.recogniser, options.revision, options.recogniser_language])
-    name = f"{safe_id(Path(options.recogniser).name)[:60]}-{hashlib.sha256(who.encode()).hexdigest()[:8]}.jsonl"
-    return segments.folder / "work" / "transcripts" / name
-
-
-def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, listener: Recogniser, kept: Transcripts,
-                 reporter: Reporter) -> dict[str, Heard]:
-    found: dict[str, Heard] = {}
-    done = total - len(waiting)
-    for batch in _batches(waiting):
-        check_stop(reporter, f"Stopped after {done} of {counted(total, 'clip')}; their texts are kept.")
-        waveforms = [_sound(segments.folder / piece.audio, piece, listener.sample_rate) for piece in batch]
-        heard = dict(zip((piece.id for piece in batch), listener.transcribe(waveforms), strict=True))
-        kept.add(heard)
-        found |= heard
-        done += len(batch)
-        reporter.emit(Progress(done, total, "clips", heard[batch[-1].id].text[:60]))
-    return found
-
-
 def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Clips as they follow each other in their files, no more at once than memory has room for."""
+    """Clips in the order of their files, limited in number and length for memory."""
     batch: list[Piece] = []
     for piece in pieces:
         if batch and (len(batch) == _BATCH_CLIPS or sum(one.duration_s for one in batch) + piece.duration_s > _BATCH_S):
@@ -131,7 +126,7 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
+def _waveform(path: Path, piece: Piece, rate: int) -> np.ndarray:
     try:
         with soundfile.SoundFile(str(path)) as file:
             own = file.samplerate
@@ -142,27 +137,12 @@ def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
     return samples if own == rate else soxr.resample(samples, own, rate, quality="HQ").astype(np.float32)
 
 
-def _with_text(piece: Piece, heard: Heard, options: TranscribeOptions) -> Piece:
-    """The clip with its text, and why to doubt it."""
-    left_out = heard.score < options.drop_below
-    return replace(piece, text="" if left_out else heard.text, score=round(heard.score, 4),
-                   doubt=_doubt(heard, piece.duration_s, options.flag_below))
-
-
-def _doubt(heard: Heard, seconds: float, least: float) -> str:
-    if not heard.text:
+def _doubt(transcript: Heard, seconds: float, flag_below: float) -> str:
+    if not transcript.text:
         return "nothing was understood"
-    content = heard.text.encode()
+    content = transcript.text.encode()
     if len(content) > 40 and len(content) / len(zlib.compress(content)) > _REPEATED:
         return "the text repeats itself, as recognisers do when they understand nothing"
-    if len(heard.text) / seconds > _MOST_SIGNS_A_SECOND:
-        return f"{len(heard.text) / seconds:.0f} characters a second, more than anybody says"
-    return f"the recogniser is {heard.score:.0%} sure" if heard.score < least else ""
-
-
-def _tell(pieces: Sequence[Piece], reporter: Reporter) -> None:
-    doubtful = [piece for piece in pieces if piece.doubt]
-    for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_NAMED]:
-        reporter.emit(Warned(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
-    if len(doubtful) > _NAMED:
-        reporter.emit(Warned(f"... and {len(doubtful) - _NAMED} more to listen to."))
+    if len(transcript.text) / seconds > _MAX_CHARACTERS_PER_S:
+        return f"{len(transcript.text) / seconds:.0f} characters a second, more than anybody says"
+    return f"the recogniser is {transcript.score:.0%} sure" if transcript.score < flag_below else ""

@@ -41,10 +41,10 @@ Verb = Callable[[Any, Workspace, Reporter], Result]
 """`run(options, workspace, reporter)`; each verb takes its own class of options."""
 
 MODULES: Mapping[str, str] = {
-    "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.vocabulary",
+    "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.tokenizer",
     "extend": "core.extend", "train": "core.train", "preflight": "core.preflight", "synthesize": "core.synthesize",
     "compare": "core.compare", "export": "core.export", "push": "core.push",
-    "doctor": "core.examine", "lab": "core.lab", "revise": "core.revise",
+    "doctor": "core.examine", "lab": "core.compare_tokenizers", "revise": "core.revise",
     "segment": "core.segment", "transcribe": "core.transcribe",
     "align": "core.align",
 }

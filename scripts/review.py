@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from core import review
-from core.dataset.clip_index import Judged, Speakers
-from core.review import Decision
+from core.dataset import review
+from core.dataset.clip_index import IndexedClip, SpeakerSummary
+from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.command import main as run_verb
@@ -75,22 +75,22 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
     index = review.index_of(workspace, given.dataset)
     decided = _decide(workspace, given)
     shown = index.page(given.start, given.most, given.kind)
-    print(f"{index.faulty()} of {index.count()} clips have findings.")
+    print(f"{index.count_with_findings()} of {index.count()} clips have findings.")
     for kind in index.kinds():
         print(f"    {kind.level:8} {kind.kind}: {kind.count}{f' ({kind.parts})' if kind.parts else ''}")
         if note := review.BEFORE_EXCLUDING.get(kind.kind):
             print(f"             {note}")
     speakers = index.speakers(_SPEAKERS)
     _tell_speakers(speakers)
-    made = review.decisions(workspace, given.dataset)
+    made = review.read_decisions(workspace, given.dataset)
     for one in shown:
         _tell(one, made.get(one.clip.id))
-    return {"decided": decided, "clips": index.count(), "with_findings": index.faulty(),
+    return {"decided": decided, "clips": index.count(), "with_findings": index.count_with_findings(),
             "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
             "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
 
 
-def _tell_speakers(found: Speakers) -> None:
+def _tell_speakers(found: SpeakerSummary) -> None:
     print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
     for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
         print(f"    {one.seconds / 3600:8.2f} h  {one.clips:>6}  {one.name}")
@@ -108,16 +108,17 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     count += sum(review.exclude_kind(workspace, given.dataset, kind, errors_only=True) for kind in given.exclude_errors)
     count += sum(review.fix_kind(workspace, given.dataset, kind) for kind in given.fix_kind)
 
-    def first(one: str) -> Decision:
-        return Decision(one, included=known[one])
+    def first(one: str) -> ReviewDecision:
+        return ReviewDecision(one, included=known[one])
 
-    count += review.change(workspace, given.dataset, given.include,
+    count += review.update_decisions(workspace, given.dataset, given.include,
                            lambda one: replace(one, included=True, reason=""), first)
     texts = dict(given.text)
-    return count + review.change(workspace, given.dataset, texts, lambda one: replace(one, text=texts[one.id]), first)
+    return count + review.update_decisions(workspace, given.dataset, texts,
+                                           lambda one: replace(one, text=texts[one.id]), first)
 
 
-def _tell(one: Judged, made: Decision | None) -> None:
+def _tell(one: IndexedClip, made: ReviewDecision | None) -> None:
     marks = [] if made is None else [word for word, holds in (
         ("excluded", not made.included), ("text written anew", made.text), ("mended", made.fixes)) if holds]
     state = f" [{', '.join(marks)}]" if marks else ""

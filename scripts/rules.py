@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
-from core.text import rules_preview, text_rules
+from core.text import text_rules
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.ending import end
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _list(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    found = text_rules.entries(workspace)
+    found = text_rules.list_rules(workspace)
     for entry in found:
         print(f"{entry.name:16} {'your own' if entry.own else 'shipped':9} {entry.language:6} {entry.hash[:12]}")
         for line in (entry.fault, *(f"made with it: {made}" for made in entry.used_by),
@@ -70,13 +70,13 @@ def _save(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
         text = sys.stdin.read() if given.file == "-" else Path(given.file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{given.file} could not be read: {error}.", "Give a YAML file in UTF-8.") from error
-    saved = (text_rules.fork if given.fork else text_rules.save)(workspace, given.name, text)
+    saved = (text_rules.save_copy if given.fork else text_rules.save)(workspace, given.name, text)
     print(f"{saved.name}: {saved.state} ({saved.hash[:12]}), {saved.path}")
     return {"name": saved.name, "state": saved.state, "hash": saved.hash, "path": str(saved.path)}
 
 
 def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    lines = rules_preview.show(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
+    lines = text_rules.preview(text_rules.load(workspace, given.name), _texts(workspace, given, given.most))
     for line in lines:
         print(f"- {line.before}\n+ {line.after}")
         for change in line.changes:
@@ -87,15 +87,15 @@ def _try(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cost(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
-    costs = rules_preview.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
+    costs = text_rules.fold_costs(text_rules.load(workspace, given.name), _texts(workspace, given, None))
     for cost in costs:
         print(f"{cost.name}: {cost.about}\n"
-              f"    {cost.words} distinct words become {cost.words_after}: {cost.fallen_together} fall together\n"
+              f"    {cost.words} distinct words become {cost.words_after}: {cost.merged_word_count} fall together\n"
               f"    {cost.letters} letters become {cost.letters_after}; "
               f"{cost.occurrences} of {cost.total} words are spelled otherwise")
         for group in cost.merged:
             print(f"    {' = '.join(group)}")
-    return {"costs": [{**asdict(cost), "fallen_together": cost.fallen_together} for cost in costs]}
+    return {"costs": [{**asdict(cost), "merged_word_count": cost.merged_word_count} for cost in costs]}
 
 
 def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) -> list[str]:
@@ -106,7 +106,7 @@ def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) ->
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{given.texts} could not be read: {error}.", "Give a text file in UTF-8.") from error
     if given.dataset:
-        texts += rules_preview.dataset_texts(workspace, given.dataset, most)
+        texts += text_rules.dataset_texts(workspace, given.dataset, most)
     if not any(text.strip() for text in texts):
         raise UserError("There is no text.", "Give --text, --texts FILE or --dataset NAME.")
     return [text for text in texts if text.strip()][:most]

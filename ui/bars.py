@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.dataset.clip_index import LEARNABLE, Histogram, Plots
+from core.dataset.clip_index import LEARNABLE, DatasetPlots, Histogram
 from ui.curves import ticks
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 
 _WIDTH, _HEIGHT = 300.0, 100.0
 
 
-def plots(found: Plots) -> Html:
+def plots(found: DatasetPlots) -> Html:
     """How the clips of a dataset are spread."""
     if not found.histograms:
         return NOTHING

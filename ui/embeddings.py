@@ -5,8 +5,8 @@ from __future__ import annotations
 import gradio as gr
 
 from config.schema import ExtendOptions
-from core.text import row_starts
-from core.text.row_starts import Found
+from core.text import row_sources
+from core.text.row_sources import SpelledRowCounts
 from ui import needs, steps, suggest
 from ui.live import View
 from ui.page import Page
@@ -43,11 +43,11 @@ def _name(page: Page, view: View) -> str:
 def _starts(page: Page, view: View) -> str:
     """What the starts are, and how many rows each of them finds for the chosen tokenizer."""
     about, name = str(ExtendOptions.model_fields["initialisation"].description), view.chosen["extend.tokenizer"]
-    found = row_starts.found_for(page.workspace, name)
+    found = row_sources.count_rows_of_tokenizer(page.workspace, name)
     return about if found is None else f"{about} {found_words(name, found)}"
 
 
-def found_words(name: str, found: Found) -> str:
+def found_words(name: str, found: SpelledRowCounts) -> str:
     """How many of a tokenizer's new rows the base can spell, and which start is therefore another one's."""
     words = [f"{strategy} {count}" for strategy, count in found.spelled.items()]
     same = [strategy for strategy, count in found.spelled.items() if count == 0]

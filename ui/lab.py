@@ -13,8 +13,9 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import NO_RULES, LabOptions, TokenizerOptions
 from core.job.state import JobState
-from core.text import lab_text, text_rules
-from core.text.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
+from core.text import pasted_text, text_rules
+from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
+from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
 from ui import present, suggest
 from ui.form import Form, command_line
 from ui.live import View
@@ -27,7 +28,7 @@ _SHARED = ("model", "dataset", "rules", "tokenizer_file",
            "byte_fallback")  # fields of the tokenizer's form that the lab reads
 _OWN = ("sizes", "sentences", "text")
 _SIZES = " ".join(map(str, LabOptions().sizes))
-_SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
+_SHADES = (0, 1, MIN_OCCURRENCES, 100, 1000)  # a cell's shade by how often training text has the character
 
 
 def build(page: Page, form: Form) -> None:
@@ -73,7 +74,7 @@ def options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
     """
     text, most = said["text"], said["sentences"]
     if text and not _is_path(text):
-        text = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
+        text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
     return parse_options(LabOptions, {
         **said, "rules": said["rules"] or NO_RULES, "byte_fallback": said["byte_fallback"] == "True", "text": text,
         "sizes": tuple(said["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
@@ -98,7 +99,7 @@ def _command(page: Page, view: View) -> Html:
     return element("pre", command_line("lab", options(page, said, keep=False), page.workspace.path), class_="command")
 
 
-def _finished(view: View) -> tuple[JobState, LabReport] | None:
+def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
     """The newest comparison, and its report."""
     state = view.newest("lab")
     if state is None or state.status != "finished":
@@ -114,9 +115,9 @@ def _changed_ns(path: Path) -> int:
 
 
 @lru_cache(maxsize=4)
-def _load(folder: Path, changed_ns: int) -> LabReport:
+def _load(folder: Path, changed_ns: int) -> TokenizerComparison:
     """The page asks every second or two."""
-    return LabReport.load(folder)
+    return TokenizerComparison.load(folder)
 
 
 def _offer(view: View) -> object:
@@ -137,7 +138,7 @@ def _make(page: Page) -> Sequence[object]:
             wanted.tokenizer_file, wanted.rules, wanted.tokenizer]
 
 
-def made_of(page: Page, report: LabReport) -> TokenizerOptions:
+def made_of(page: Page, report: TokenizerComparison) -> TokenizerOptions:
     """The options that make what `report` recommends, under a name that is free, or says which candidate it is."""
     best = report.candidate(report.recommendation.name)
     assert best is not None
@@ -150,17 +151,17 @@ def made_of(page: Page, report: LabReport) -> TokenizerOptions:
         "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules, **how})
 
 
-def other_rules(page: Page, report: LabReport) -> str:
+def other_rules(page: Page, report: TokenizerComparison) -> str:
     """What to say where the rules are not those any more that `report` read by; `UserError` where they are gone."""
     if not report.rules_hash:
         return ""
     if not report.rules:
-        raise UserError(f"The comparison read by the rules of the tokenizer {report.rules_of}, which have no name "
+        raise UserError(f"The comparison read by the rules of the tokenizer {report.rules_from}, which have no name "
                         "that a new tokenizer could take them by.", "Choose text rules above, and compare again.")
     now = text_rules.load(page.workspace, report.rules)
     if text_rules.content_hash(now) == report.rules_hash:
         return ""
-    had = f", which the tokenizer {report.rules_of} has," if report.rules_of else ""
+    had = f", which the tokenizer {report.rules_from} has," if report.rules_from else ""
     return (f"The rules {report.rules!r}{had} were changed since: the new tokenizer takes them as they are now, "
             "and its numbers may differ from the comparison's.")
 
@@ -174,7 +175,7 @@ def _shown(view: View) -> Html:
     return join((present.job_card(state), report_view(found[1]) if found else NOTHING))
 
 
-def report_view(report: LabReport) -> Html:
+def report_view(report: TokenizerComparison) -> Html:
     """All of a comparison."""
     return join((
         div("plan", element("strong", f"Recommended: {report.recommendation.name}"),
@@ -182,7 +183,7 @@ def report_view(report: LabReport) -> Html:
         candidates_view(report), script_view(report), sentences_view(report)))
 
 
-def candidates_view(report: LabReport) -> Html:
+def candidates_view(report: TokenizerComparison) -> Html:
     """The candidates beside each other, the recommended one marked."""
     rows = [(_named(one, report.recommendation.name), one.tokens_added or "–", _rare(one),
              f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
@@ -198,19 +199,19 @@ def candidates_view(report: LabReport) -> Html:
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))
 
 
-def _read_by(report: LabReport) -> str:
-    if not report.rules and not report.rules_of:
+def _read_by(report: TokenizerComparison) -> str:
+    if not report.rules and not report.rules_from:
         return "without text rules"
     name = f" {report.rules}" if report.rules else ""
-    return f"by the text rules{name}{f' of the tokenizer {report.rules_of}' if report.rules_of else ''}"
+    return f"by the text rules{name}{f' of the tokenizer {report.rules_from}' if report.rules_from else ''}"
 
 
-def _named(one: Candidate, recommended: str) -> Html:
+def _named(one: TokenizerCandidate, recommended: str) -> Html:
     badge = (" ", span("badge good", "recommended")) if one.name == recommended else ()
     return element("div", one.name, *badge)
 
 
-def _rare(one: Candidate) -> Html | str:
+def _rare(one: TokenizerCandidate) -> Html | str:
     if not one.rare:
         return "none" if one.name != BASE else "–"
     pieces = " ".join(f"{text} {count}" for text, count in one.rare_pieces)
@@ -218,30 +219,31 @@ def _rare(one: Candidate) -> Html | str:
     return element("details", element("summary", str(one.rare)), paragraph(pieces + more, class_="small"))
 
 
-def _unknown(one: Candidate) -> str:
+def _unknown(one: TokenizerCandidate) -> str:
     given = f"; {one.given_unknown_rate:.1%} of your text" if one.given_unknown_rate is not None else ""
     return f"{one.unknown_rate:.1%}{given}"
 
 
-def script_view(report: LabReport) -> Html:
+def script_view(report: TokenizerComparison) -> Html:
     """The heat map: every character by its block, darker where training text has it more often."""
     key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
-        ("none", f"under {ENOUGH}", f"{ENOUGH} and more", "100 and more", "1000 and more"))),
+        ("none", f"under {MIN_OCCURRENCES}", f"{MIN_OCCURRENCES} and more", "100 and more", "1000 and more"))),
         span("cell shade-0 wanted", "only in your text"))
     return join((element("h4", "Characters of the script"), paragraph(
         "How often the training text has each character, as the model reads it. A character that is seen fewer than "
-        f"{ENOUGH} times cannot be learnt well.", class_="small"), key, *map(_block, report.script)))
+        f"{MIN_OCCURRENCES} times cannot be learnt well.", class_="small"), key, *map(_block, report.script)))
 
 
-def _block(block: Block) -> Html:
+def _block(block: ScriptBlock) -> Html:
     present_now = sum(cell.train > 0 for cell in block.cells)
-    rare = sum(0 < cell.train < ENOUGH for cell in block.cells)
+    rare = sum(0 < cell.train < MIN_OCCURRENCES for cell in block.cells)
     of = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
-    return join((element("h5", block.name), paragraph(f"{of}; {rare} fewer than {ENOUGH} times.", class_="small"),
+    return join((element("h5", block.name),
+                 paragraph(f"{of}; {rare} fewer than {MIN_OCCURRENCES} times.", class_="small"),
                  div("script", *map(_cell, block.cells))))
 
 
-def _cell(cell: Cell) -> Html:
+def _cell(cell: CharacterCount) -> Html:
     shade = max(number for number, least in enumerate(_SHADES) if cell.train >= least)
     wanted = " wanted" if cell.given and not cell.train else ""
     name = unicodedata.name(cell.character, "without a name")
@@ -252,15 +254,15 @@ def _cell(cell: Cell) -> Html:
     return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(told))
 
 
-def sentences_view(report: LabReport) -> Html:
+def sentences_view(report: TokenizerComparison) -> Html:
     """What to record to close the gaps, for the text that was given."""
     if not report.gaps:
         return NOTHING
     head = join((element("h4", "What to record"), paragraph(
-        f"Your text has {len(report.gaps)} characters that the training text has fewer than {ENOUGH} times: "
+        f"Your text has {len(report.gaps)} characters that the training text has fewer than {MIN_OCCURRENCES} times: "
         f"{' '.join(report.gaps)}", class_="small")))
-    rows = [(number, one.text, " ".join(one.brings)) for number, one in enumerate(report.sentences, 1)]
-    rest = (f"{len(report.left_open)} stay below {ENOUGH} with these: {' '.join(report.left_open)}"
-            if report.left_open else f"With these recorded, each is seen at least {ENOUGH} times.")
+    rows = [(number, one.text, " ".join(one.characters)) for number, one in enumerate(report.sentences, 1)]
+    rest = (f"{len(report.still_rare)} stay below {MIN_OCCURRENCES} with these: {' '.join(report.still_rare)}"
+            if report.still_rare else f"With these recorded, each is seen at least {MIN_OCCURRENCES} times.")
     return join((head, present.table_of(("Order", "Sentence", "Brings"), rows) if rows else NOTHING,
                  paragraph(rest, class_="small")))

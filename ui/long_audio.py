@@ -13,7 +13,7 @@ from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.job.directory import Job
 from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
-from core.text import lab_text
+from core.text import pasted_text
 from ui import present
 from ui.form import Form, Value, build_form, command_line
 from ui.live import View
@@ -124,7 +124,7 @@ def orders(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple
                 ("transcribe", parse_options(TranscribeOptions, {"segments": values["segments"], **hears}))]
     text = str(values["text"] or "").strip()
     if text and ("\n" in text or len(text) > 1000 or not Path(text).expanduser().is_absolute()):
-        text = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
+        text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
     return [("align", parse_options(AlignOptions, {**common, **hears, **clips, "text": text}))]
 
 

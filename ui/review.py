@@ -12,9 +12,9 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import ReviseOptions
-from core import review
-from core.dataset.clip_index import ClipIndex, Judged
-from core.review import Decision
+from core.dataset import review
+from core.dataset.clip_index import ClipIndex, IndexedClip
+from core.dataset.review import ReviewDecision
 from ui import bars, present, review_table, steps, voices
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
@@ -108,10 +108,11 @@ def _found(page: Page, view: View) -> Html:
     if not name:
         return NOTHING
     index = review.index_of(page.workspace, name)
-    return review_table.found(name, index.kinds(), review.decisions(page.workspace, name), index.plots().level_lufs)
+    return review_table.found(name, index.kinds(), review.read_decisions(page.workspace, name),
+                              index.plots().level_lufs)
 
 
-def _shown(index: ClipIndex, view: View) -> tuple[list[Judged], int, int]:
+def _shown(index: ClipIndex, view: View) -> tuple[list[IndexedClip], int, int]:
     """The clips of the page that is open, its number from 1, and how many there are."""
     kind = "" if view.chosen["review.kind"] in ("", ALL) else view.chosen["review.kind"]
     total = index.count(kind)
@@ -129,13 +130,13 @@ def _table(page: Page, view: View) -> Html:
     if index is None:
         return NOTHING
     shown, number, total = _shown(index, view)
-    made = review.decisions(page.workspace, name)
+    made = review.read_decisions(page.workspace, name)
     facts = present.facts([
-        ("With findings", f"{index.faulty():,} of {index.count():,}"),
+        ("With findings", f"{index.count_with_findings():,} of {index.count():,}"),
         ("Excluded now", made.excluded.total()),
         ("Excluded before", len(review.excluded(page.workspace.dataset(name)))),
         ("Texts written anew", made.texts),
-        ("To be mended", made.to_mend),
+        ("To be mended", made.clips_to_fix),
     ])
     pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
@@ -185,12 +186,12 @@ def _noted(what: str) -> Html:
 def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, text: str | None = None) -> Html:
     known = review.is_in(page.workspace, name, clip)
 
-    def decided(there: Decision) -> Decision:
+    def decided(there: ReviewDecision) -> ReviewDecision:
         if text is not None:
             return replace(there, text=text.strip())
         return replace(there, included=bool(included), reason="" if included else "by hand")
 
-    review.change(page.workspace, name, [clip], decided, lambda one: Decision(one, included=known))
+    review.update_decisions(page.workspace, name, [clip], decided, lambda one: ReviewDecision(one, included=known))
     return _noted(f"{clip} " + ("has another text" if text is not None else "is in again" if included else "is out"))
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core import review
-from core.dataset.clip_index import Judged, Kind
-from core.review import Decision, Decisions
+from core.dataset import review
+from core.dataset.clip_index import FindingSummary, IndexedClip
+from core.dataset.review import ReviewDecision, ReviewDecisions
 from ui import media, present
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.training import player
@@ -24,12 +24,12 @@ def keys() -> Html:
     return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
 
 
-def rows(dataset: str, shown: Sequence[Judged], made: Mapping[str, Decision]) -> Html:
+def rows(dataset: str, shown: Sequence[IndexedClip], made: Mapping[str, ReviewDecision]) -> Html:
     """The clips of a page."""
     return div("clips", *(row(dataset, one, made.get(one.clip.id)) for one in shown), data_dataset=dataset)
 
 
-def row(dataset: str, one: Judged, made: Decision | None) -> Html:
+def row(dataset: str, one: IndexedClip, made: ReviewDecision | None) -> Html:
     """One clip: what it is, how it sounds, what is said, what was found, and what can be done."""
     included = made is None or made.included
     text = made.text if made and made.text else one.clip.text
@@ -48,7 +48,7 @@ def row(dataset: str, one: Judged, made: Decision | None) -> Html:
                data_clip=one.clip.id, tabindex="0", role="group", aria_label=f"Clip {one.clip.id}")
 
 
-def wave(one: Judged) -> Html:
+def wave(one: IndexedClip) -> Html:
     """The recording drawn from its peaks; the silence at its ends is paler."""
     peaks = list(bytes.fromhex(one.measures.outline)) if one.measures and one.measures.outline else []
     if one.measures is None or not peaks:
@@ -65,7 +65,7 @@ def wave(one: Judged) -> Html:
     return div("wave", drawing, span("wave-at"), title="Press where it shall play from")
 
 
-def measures(one: Judged) -> str:
+def measures(one: IndexedClip) -> str:
     """What was measured, in a line."""
     if one.measures is None:
         return "not measured"
@@ -76,7 +76,7 @@ def measures(one: Judged) -> str:
     return " · ".join(parts)
 
 
-def found(dataset: str, kinds: Sequence[Kind], made: Decisions, level_lufs: float | None) -> Html:
+def found(dataset: str, kinds: Sequence[FindingSummary], made: ReviewDecisions, level_lufs: float | None) -> Html:
     """Each kind of finding with how many clips have it, and what can be done about all of them at once."""
     if not kinds:
         return present.notice("Nothing to complain about.", "good")
@@ -85,10 +85,10 @@ def found(dataset: str, kinds: Sequence[Kind], made: Decisions, level_lufs: floa
                data_dataset=dataset)
 
 
-def _kind(one: Kind, made: Decisions, level_lufs: float | None) -> tuple[object, ...]:
+def _kind(one: FindingSummary, made: ReviewDecisions, level_lufs: float | None) -> tuple[object, ...]:
     fix = review.FIXES.get(one.kind, "")
     out, mended = made.excluded[one.kind], made.mended[fix] if fix else 0
-    does = review.what_fix_does(one.kind, one.count, level_lufs)
+    does = review.describe_fix(one.kind, one.count, level_lufs)
     buttons = [_button("Show", "show", one.kind)]
     buttons += [_button(does.rstrip("."), "fix", one.kind)] if does and mended < one.count else []
     buttons += _excluding(one, out)
@@ -100,7 +100,7 @@ def _kind(one: Kind, made: Decisions, level_lufs: float | None) -> tuple[object,
             div("bulk", *buttons, *(span("pill wait", words) for words in told), span("small", note) if note else ""))
 
 
-def _excluding(one: Kind, out: int) -> list[Html]:
+def _excluding(one: FindingSummary, out: int) -> list[Html]:
     """Leave out all, or first the errors alone: a warning is for the ear to decide."""
     if out >= one.count:
         return []

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import gradio as gr
 
 from config.errors import UserError
-from core.text import rules_preview, rules_text, text_rules
-from core.text.rules_preview import FoldCost, Line
+from core.text import text_rules
+from core.text.text_rules import FoldCost, RulesPreview
 from ui import present, records
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph
@@ -47,7 +47,7 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
         folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True, label="Spellings made one",
                             elem_id="rules-folds", info="None keeps the spelling. What it costs is measured below.")
     with gr.Row(elem_classes="grid"):
-        table = gr.Dropdown(list(rules_text.TABLES), value="abbreviations", label="Add to", filterable=False,
+        table = gr.Dropdown(list(text_rules.TABLES), value="abbreviations", label="Add to", filterable=False,
                             elem_id="rules-table")
         written = gr.Textbox(label="Written", max_lines=1, elem_id="rules-written")
         said = gr.Textbox(label="Said", max_lines=1, elem_id="rules-said")
@@ -62,13 +62,13 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     known = gr.HTML(elem_id="rules-known")
     page.live.watch("rules.text", text)
     page.live.panel(name, lambda view: gr.update(choices=_all_names(page)), TAB)
-    page.live.panel(known, lambda view: known_view(text_rules.entries(page.workspace, own=True)), TAB)
+    page.live.panel(known, lambda view: known_view(text_rules.list_rules(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
     page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, said],
             [notice, text, written, said])
-    page.on(latin.input, lambda value, now: [NOTHING, rules_text.with_latin(str(now), str(value))],
+    page.on(latin.input, lambda value, now: [NOTHING, text_rules.with_latin(str(now), str(value))],
             [latin, text], [notice, text])
-    page.on(folds.input, lambda value, now: [NOTHING, rules_text.with_folds(str(now), _names(value))],
+    page.on(folds.input, lambda value, now: [NOTHING, text_rules.with_folds(str(now), _names(value))],
             [folds, text], [notice, text])
     page.on(text.blur, lambda: [gr.skip()], [], [notice])
     page.on(save.click, lambda *values: _save(page, *map(str, values)), [save_as, text, name],
@@ -100,7 +100,7 @@ def _open(page: Page, name: str) -> Sequence[object]:
 
 
 def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
-    made = rules_text.with_entry(text, table, written, said)
+    made = text_rules.with_entry(text, table, written, said)
     text_rules.checked(made)
     return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
 
@@ -139,17 +139,17 @@ def _offer(page: Page, view: View) -> object:
 
 def _texts(page: Page, own: str, dataset: str, most: int) -> list[str]:
     if dataset and dataset != _OWN:
-        return rules_preview.dataset_texts(page.workspace, dataset, most)
+        return text_rules.dataset_texts(page.workspace, dataset, most)
     return [line for line in own.splitlines() if line.strip()][:most]
 
 
 def _shown(page: Page, view: View) -> Html:
     rules = text_rules.checked(view.chosen["rules.text"])
     texts = _texts(page, view.chosen["rules.own"], view.chosen["rules.dataset"], _SHOWN)
-    return shown_view(rules_preview.show(rules, texts))
+    return shown_view(text_rules.preview(rules, texts))
 
 
-def shown_view(lines: Sequence[Line]) -> Html:
+def shown_view(lines: Sequence[RulesPreview]) -> Html:
     """Each text before and after, with what changed marked in both; hovering tells which rule it was."""
     if not lines:
         return present.empty("Write a text above to see what the rules make of it.")
@@ -158,7 +158,7 @@ def shown_view(lines: Sequence[Line]) -> Html:
     return join((count, *(_line(line) for line in lines)))
 
 
-def _line(line: Line) -> Html:
+def _line(line: RulesPreview) -> Html:
     before, after = [], []
     old = new = 0
     for change in line.changes:
@@ -176,7 +176,7 @@ def _mark(kind: str, text: str, told: str) -> Html:
     return element("mark", escape(text), class_=kind, title=told) if text.strip() else escape(text)
 
 
-def known_view(entries: Sequence[text_rules.Entry]) -> Html:
+def known_view(entries: Sequence[text_rules.RulesInfo]) -> Html:
     """A person's own rules: what was made with them, and whether they were edited since."""
     own = [entry for entry in entries if entry.own]
     if not own:
@@ -185,7 +185,7 @@ def known_view(entries: Sequence[text_rules.Entry]) -> Html:
     return join((element("h3", "Your own rules"), present.table_of(("Rules", "Language", "State"), rows)))
 
 
-def _state(entry: text_rules.Entry) -> str:
+def _state(entry: text_rules.RulesInfo) -> str:
     if entry.fault:
         return entry.fault
     if entry.edited:
@@ -197,7 +197,7 @@ def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
     texts = _texts(page, own, dataset, _MEASURED)
     if not texts:
         raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
-    costs = rules_preview.fold_costs(text_rules.checked(text), texts)
+    costs = text_rules.fold_costs(text_rules.checked(text), texts)
     return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
 
 
@@ -207,7 +207,7 @@ def costs_view(costs: Sequence[FoldCost], count: int) -> Html:
     for cost in costs:
         facts = present.facts([
             ("Distinct words", f"{cost.words} become {cost.words_after}"),
-            ("Fall together", cost.fallen_together),
+            ("Fall together", cost.merged_word_count),
             ("Letters to learn", f"{cost.letters} become {cost.letters_after}"),
             ("Spelled otherwise", present.percent(cost.occurrences / cost.total if cost.total else 0.0)),
         ])

@@ -75,7 +75,7 @@ def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> li
     known = _known(workspace, extension)
     names = [one.name for one in records.datasets(workspace) if one.language in known]
     several = [", ".join(names)] if len(names) > 1 else []
-    picked = languages.names(chosen)
+    picked = languages.split_names(chosen)
     return list(dict.fromkeys(["", *names, *several, *([chosen] if picked and set(picked) <= set(names) else [])]))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from core.dataset.clip_index import Speakers
+from core.dataset.clip_index import SpeakerSummary
 from ui import present
 from ui.markup import NOTHING, Html, element, join, paragraph
 
 SHOWN = 12
 
 
-def speakers(found: Speakers) -> Html:
+def speakers(found: SpeakerSummary) -> Html:
     """The voices with the most speech; those with one clip are told apart, because they leave no pair."""
     if not found.count:
         return NOTHING
@@ -20,7 +20,7 @@ def speakers(found: Speakers) -> Html:
                  paragraph(f"{more:,} more have less speech.", class_="small") if more else NOTHING, _alone(found)))
 
 
-def _alone(found: Speakers) -> Html:
+def _alone(found: SpeakerSummary) -> Html:
     if not found.alone:
         return NOTHING
     names = ", ".join(one.name for one in found.some_alone)

@@ -1,8 +1,8 @@
-"""What was measured of each recording, and the clips of a dataset sorted by their findings: both in SQLite files.
+"""The measures of recordings, and the clip index of a dataset, sorted by findings: both are SQLite files.
 
-Measures are kept by the content of the recording, so they are taken once whatever dataset it is in. The index of a
-dataset is made when its measures are there; pages are then read by rank, so the last of 100,000 clips is as near as the
-first. Both lie in the cache: lost, they are made again. Never loads torch.
+Measures are stored by the content of the recording, so each is measured once, whatever dataset it is in. The index of a
+dataset is built from its measures; pages are read by rank, so the last of 100,000 clips is read as fast as the first.
+Both are in the cache: when they are lost, they are made again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.dataset import speaker_table
-from core.dataset.speaker_table import Speakers as Speakers
 from core.workspace import Workspace
 from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
 from data.clip_plots import LEARNABLE as LEARNABLE
@@ -27,14 +25,21 @@ from data.kept import Rows, in_parts
 from data.manifest import Clip, Dataset
 from data.measures import VERSION, Measures
 
-_ASKED_AT_ONCE = 500
+_PER_QUERY = 500  # ids or hashes
 _TABLES = """
 CREATE TABLE clips (rank INTEGER PRIMARY KEY, id TEXT UNIQUE, clip TEXT, spoken TEXT, measures TEXT, findings TEXT,
                     badness REAL);
 CREATE TABLE kinds (kind TEXT, rank INTEGER, PRIMARY KEY (kind, rank)) WITHOUT ROWID;
 CREATE TABLE summary (kind TEXT PRIMARY KEY, level TEXT, count INTEGER, errors INTEGER);
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE speakers (name TEXT PRIMARY KEY, clips INTEGER, seconds REAL);
 """
+_SPEAKERS = """
+INSERT INTO speakers SELECT json_extract(clip, '$.speaker') AS name, COUNT(*), SUM(json_extract(clip, '$.duration_s'))
+FROM clips GROUP BY name;
+CREATE INDEX speakers_by_seconds ON speakers (seconds DESC, name);
+"""
+_COLUMNS = "clips.rank, clip, spoken, measures, findings"
 
 
 class MeasureStore:
@@ -44,18 +49,18 @@ class MeasureStore:
         self._path = workspace.cache / f"measures-{VERSION}.sqlite"
 
     def load(self, wanted: Iterable[str]) -> dict[str, Measures]:
-        """Those of `wanted` that are there."""
+        """The measures of those recordings of `wanted` that have some."""
         if not self._path.is_file():
             return {}
         found: dict[str, Measures] = {}
         with closing(self._open()) as database:
-            for part in in_parts(wanted, _ASKED_AT_ONCE):
+            for part in in_parts(wanted, _PER_QUERY):
                 rows = database.execute(f"SELECT sha256, value FROM measures WHERE sha256 IN ({_marks(part)})", part)
                 found |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
         return found
 
     def save(self, found: Mapping[str, Measures]) -> None:
-        """Keep some, all or none."""
+        """Save `found` in one transaction."""
         with closing(self._open()) as database, database:
             database.executemany("INSERT OR REPLACE INTO measures VALUES (?, ?)",
                                  [(sha256, json.dumps(one.to_json())) for sha256, one in found.items()])
@@ -67,12 +72,12 @@ class MeasureStore:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A clip with what was found of it. `rank` counts from 0, the worst first."""
+class IndexedClip:
+    """A clip with its measures and findings. `rank` counts from 0, the worst first."""
 
     rank: int
     clip: Clip
-    spoken: str  # its text as rules and normaliser leave it
+    spoken: str  # its text after text rules and normaliser
     measures: Measures | None
     findings: tuple[ClipFinding, ...]
 
@@ -83,8 +88,8 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How many clips have a finding of a kind, its gravest level, and of how many clips it is an error."""
+class FindingSummary:
+    """How many clips have a finding of a kind, its worst level, and for how many clips it is an error."""
 
     kind: str
     level: str
@@ -100,8 +105,27 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Plots:
-    """What there is to draw of a dataset."""
+class SpeakerTotal:
+    """One speaker's clips and their seconds."""
+
+    name: str
+    clips: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SpeakerSummary:
+    """The speakers of a dataset. One with a single clip gives no pair of prompt and target."""
+
+    count: int
+    alone: int  # have one clip
+    largest: tuple[SpeakerTotal, ...]  # by seconds, as many as were asked for
+    some_alone: tuple[SpeakerTotal, ...]  # of those with one clip
+
+
+@dataclass(frozen=True)
+class DatasetPlots:
+    """The histograms of a dataset, and its characters."""
 
     histograms: tuple[Histogram, ...]
     characters: tuple[tuple[str, int], ...]  # the most frequent first
@@ -113,54 +137,60 @@ class Plots:
         return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
 
 
-def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], about: Mapping[str, str]) -> int:
-    """Judge the clips and write the index of `dataset`; how many have findings.
+def build_index(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], about: Mapping[str, str]) -> int:
+    """Write the clip index of `dataset`; how many of the clips have findings.
 
-    `spoken` is in the order of the dataset's clips and is gone through once; `data.clip_survey` says what is held.
+    `spoken` is in the order of the dataset's clips and is read once; `data.clip_survey` says what stays in memory.
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}-{os.getpid()}")
-    aside.unlink(missing_ok=True)
+    partial = target.with_name(f".{target.name}-{os.getpid()}")
+    partial.unlink(missing_ok=True)
     rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
     try:
-        with (closing(sqlite3.connect(aside)) as database, database,
+        with (closing(sqlite3.connect(partial)) as database, database,
               Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
             for one in spoken:
                 survey.add(one)
                 rows.add(one)
             database.executescript(_TABLES)
-            counts, faulty = _judge_into(database, dataset, rows, survey)
-            database.executemany("INSERT INTO summary VALUES (?, ?, ?, ?)", counts)
-            speaker_table.write(database)
+            counts = _write_clips(database, dataset, rows, survey)
+            with_findings = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
+            database.executemany(
+                "INSERT INTO summary VALUES (?, ?, ?, ?)",
+                [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()])
+            database.executescript(_SPEAKERS)
             plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
                      "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
             database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
-        aside.replace(target)
+        partial.replace(target)
     finally:
-        aside.unlink(missing_ok=True)
-    return faulty
+        partial.unlink(missing_ok=True)
+    return int(with_findings)
 
 
-def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
-                survey: Survey) -> tuple[list[tuple[str, str, int, int]], int]:
-    """Write the clips by rank; how many have findings of each kind, and of any."""
+def _write_clips(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
+                 survey: Survey) -> dict[str, tuple[int, int]]:
+    """Write the clips by rank; for each kind of finding, how many clips have it, and for how many it is an error."""
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
     for clip, one in zip(dataset.clips, rows, strict=True):
         found = survey.judge(one)
-        _count(counts, found)
-        database.execute("INSERT INTO judged VALUES (?, ?, ?, ?, ?, ?)",
-                         (clip.id, *_columns(clip, one, found), badness(found)))
+        with_error = {each.kind for each in found if each.level == ERROR}
+        for kind in {each.kind: None for each in found}:
+            count, errors = counts.get(kind, (0, 0))
+            counts[kind] = (count + 1, errors + (kind in with_error))
+        measures = json.dumps(one.measures.to_json()) if one.measures else ""
+        database.execute("INSERT INTO judged VALUES (?, ?, ?, ?, ?, ?)", (
+            clip.id, json.dumps(asdict(clip)), json.dumps(one.text), measures,
+            json.dumps([asdict(each) for each in found]), badness(found)))
     sorted_rows = database.execute("SELECT * FROM judged ORDER BY badness DESC, id")
     database.executemany("INSERT INTO clips VALUES (?, ?, ?, ?, ?, ?, ?)",
                          ((rank, *row) for rank, row in enumerate(sorted_rows)))
     database.executemany("INSERT OR IGNORE INTO kinds VALUES (?, ?)", (
         (one["kind"], rank) for rank, found in
         database.execute("SELECT rank, findings FROM clips WHERE badness > 0") for one in json.loads(found)))
-    faulty = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
-    summary = [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()]
-    return summary, int(faulty)
+    return counts
 
 
 def _as_line(one: Spoken) -> str:
@@ -171,19 +201,6 @@ def _from_line(line: bytes) -> Spoken:
     values = json.loads(line)
     measures = values.pop("measures")
     return Spoken(**values, measures=Measures.from_json(measures) if measures else None)
-
-
-def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
-    measures = json.dumps(spoken.measures.to_json()) if spoken.measures else ""
-    return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
-
-
-def _count(counts: dict[str, tuple[int, int]], found: Sequence[ClipFinding]) -> None:
-    """Count a clip with findings of each kind, and among them those with an error."""
-    grave = {one.kind for one in found if one.level == ERROR}
-    for kind in dict.fromkeys(one.kind for one in found):
-        count, errors = counts.get(kind, (0, 0))
-        counts[kind] = (count + 1, errors + (kind in grave))
 
 
 class ClipIndex:
@@ -206,73 +223,74 @@ class ClipIndex:
         with self._database() as database:
             return int(database.execute(f"SELECT COUNT(*) FROM {table}", words).fetchone()[0])
 
-    def faulty(self) -> int:
+    def count_with_findings(self) -> int:
         """Clips with any finding."""
         with self._database() as database:
             found = database.execute("SELECT MIN(rank) FROM clips WHERE badness = 0").fetchone()[0]
             return int(found) if found is not None else self.count()
 
-    def page(self, start: int, size: int, kind: str = "") -> list[Judged]:
+    def page(self, start: int, size: int, kind: str = "") -> list[IndexedClip]:
         """`size` clips from the one number `start`, the worst first; only those with a finding of `kind`, if given."""
-        columns = "clips.rank, clip, spoken, measures, findings"
         with self._database() as database:
             if kind:
                 rows = database.execute(
-                    f"SELECT {columns} FROM (SELECT rank FROM kinds WHERE kind = ? ORDER BY rank LIMIT ? OFFSET ?) "
+                    f"SELECT {_COLUMNS} FROM (SELECT rank FROM kinds WHERE kind = ? ORDER BY rank LIMIT ? OFFSET ?) "
                     "AS chosen JOIN clips ON clips.rank = chosen.rank ORDER BY clips.rank", (kind, size, start))
             else:
-                rows = database.execute(f"SELECT {columns} FROM clips WHERE rank >= ? ORDER BY rank LIMIT ?",
+                rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE rank >= ? ORDER BY rank LIMIT ?",
                                         (start, size))
             return [_judged(*row) for row in rows]
 
-    def clip(self, name: str) -> Judged | None:
+    def clip(self, name: str) -> IndexedClip | None:
         """The clip with this id."""
         with self._database() as database:
-            row = database.execute("SELECT rank, clip, spoken, measures, findings FROM clips WHERE id = ?",
+            row = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id = ?",
                                    (name,)).fetchone()
         return _judged(*row) if row else None
 
-    def named(self, ids: Iterable[str]) -> dict[str, Judged]:
+    def named(self, ids: Iterable[str]) -> dict[str, IndexedClip]:
         """The clips with these ids, as far as there are such."""
-        found: dict[str, Judged] = {}
+        found: dict[str, IndexedClip] = {}
         with self._database() as database:
-            for part in in_parts(ids, _ASKED_AT_ONCE):
-                rows = database.execute("SELECT rank, clip, spoken, measures, findings FROM clips "
-                                        f"WHERE id IN ({_marks(part)})", part)
+            for part in in_parts(ids, _PER_QUERY):
+                rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id IN ({_marks(part)})", part)
                 found |= {one.clip.id: one for one in (_judged(*row) for row in rows)}
         return found
 
-    def all(self) -> Iterator[Judged]:
+    def all(self) -> Iterator[IndexedClip]:
         """Every clip, the worst first."""
         with self._database() as database:
-            for row in database.execute("SELECT rank, clip, spoken, measures, findings FROM clips ORDER BY rank"):
+            for row in database.execute(f"SELECT {_COLUMNS} FROM clips ORDER BY rank"):
                 yield _judged(*row)
 
-    def kinds(self) -> list[Kind]:
-        """What was found, errors first, then the most frequent."""
+    def kinds(self) -> list[FindingSummary]:
+        """The kinds of findings, errors first, then the most frequent."""
         with self._database() as database:
-            rows = database.execute("SELECT * FROM summary").fetchall()
-        found = [Kind(kind, level, count, errors[0] if errors else count * (level == ERROR))  # not counted before
-                 for kind, level, count, *errors in rows]
+            found = [FindingSummary(*row) for row in database.execute("SELECT * FROM summary")]
         return sorted(found, key=lambda one: (one.level != ERROR, -one.count))
 
     def about(self) -> dict[str, str]:
-        """What the index was made with."""
+        """The settings that the index was made with."""
         with self._database() as database:
             return dict(database.execute("SELECT key, value FROM about"))
 
-    def plots(self) -> Plots:
-        """How the clips are spread; empty in an index that was made before this was counted."""
-        found = json.loads(self.about().get("plots", "{}"))
-        made = (Histogram(**{**one, "counts": tuple(one["counts"])}) for one in found.get("histograms", ()))
-        characters, rarest = (tuple((str(name), int(count)) for name, count in found.get(which, ()))
+    def plots(self) -> DatasetPlots:
+        """How the clips are distributed."""
+        found = json.loads(self.about()["plots"])
+        histograms = (Histogram(**{**one, "counts": tuple(one["counts"])}) for one in found["histograms"])
+        characters, rarest = (tuple((str(name), int(count)) for name, count in found[which])
                               for which in ("characters", "rarest"))
-        return Plots(tuple(made), characters, rarest)
+        return DatasetPlots(tuple(histograms), characters, rarest)
 
-    def speakers(self, most: int) -> Speakers:
-        """Who speaks, and how much; by name at most so many with several clips, and with one."""
+    def speakers(self, most: int) -> SpeakerSummary:
+        """The speakers; by name at most `most` with several clips, and with one."""
         with self._database() as database:
-            return speaker_table.read(database, most)
+            count, alone = database.execute("SELECT COUNT(*), COALESCE(SUM(clips = 1), 0) FROM speakers").fetchone()
+            largest, some_alone = (
+                tuple(SpeakerTotal(*row) for row in database.execute(
+                    f"SELECT * FROM speakers WHERE {which} ORDER BY seconds DESC, name LIMIT ?", (most,)))
+                for which in ("clips > 1", "clips = 1"))
+        return SpeakerSummary(int(count), int(alone), largest, some_alone)
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
@@ -284,8 +302,8 @@ def _marks(values: Sequence[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> Judged:
-    return Judged(rank, Clip(**json.loads(clip)), json.loads(spoken),
+def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
+    return IndexedClip(rank, Clip(**json.loads(clip)), json.loads(spoken),
                   Measures.from_json(json.loads(measures)) if measures else None,
                   tuple(ClipFinding(**one) for one in json.loads(findings)))
 

@@ -1,4 +1,4 @@
-"""What recordings of a language are good for: to teach a new one, or to rehearse one of the base. Never loads torch."""
+"""Check the language of a dataset: a new one is trained on, one of the base is only replayed."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from core.job.journal import Warned
 from core.job.reporter import Reporter
 
 
-def named(code: str) -> str:
+def describe_language(code: str) -> str:
     """Such as `English (en)`; the code alone where it has no name."""
     name = language_name(code)
     return f"{name} ({code})" if name != code else repr(code)
 
 
-def tell_doubt(code: str, reporter: Reporter) -> None:
-    """Warn of a code that may not be the one that was meant; it is taken all the same, for people have their own."""
-    if said := doubt(code):
-        reporter.emit(Warned(said))
+def warn_doubtful_code(code: str, reporter: Reporter) -> None:
+    """Warn of a code that may be a mistake; it is accepted, since users have codes of their own."""
+    if reason := doubt(code):
+        reporter.emit(Warned(reason))
 
 
 def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:
-    """Refuse to teach a language that the base speaks, or one that the extension does not bring."""
+    """Refuse to train on a language that the base speaks, or one that the extension does not add."""
     if language in new:
         return
     check_new(dataset, language, base)
     raise UserError(
-        f"The dataset {dataset!r} is in {named(language)}; the extended model learns "
-        f"{', '.join(map(named, new)) or 'nothing'} and speaks {', '.join(base)}.",
+        f"The dataset {dataset!r} is in {describe_language(language)}; the extended model learns "
+        f"{', '.join(map(describe_language, new)) or 'nothing'} and speaks {', '.join(base)}.",
         "Train a tokenizer on this dataset and extend the model with it.")
 
 
 def check_new(dataset: str, language: str, base: Collection[str]) -> None:
-    """Refuse what would make a new language of one that the base speaks."""
+    """Refuse to add a language that the base speaks."""
     if language in base:
         raise UserError(
-            f"The dataset {dataset!r} is in {named(language)}, which the base model already speaks: nothing of it may "
+            f"The dataset {dataset!r} is in {describe_language(language)}, which the base model already speaks: "
+            f"nothing of it may "
             "change.",
-            "Choose a dataset in the new language. While that is learnt, scope `full` can rehearse this one beside it: "
+            "Choose a dataset in the new language. While it is trained, scope `full` can replay this one: "
             f"--replay-datasets {dataset}.")
 
 
-def check_rehearsed(dataset: str, language: str, base: Collection[str]) -> None:
-    """Refuse to rehearse what the base never knew."""
+def check_replayed(dataset: str, language: str, base: Collection[str]) -> None:
+    """Refuse to replay a language that the base does not speak."""
     if language not in base:
         raise UserError(f"The dataset {dataset!r} is in {language!r}, which the base model does not speak.",
-                        f"Rehearse clips of its languages: {', '.join(base)}.")
+                        f"Replay clips of its languages: {', '.join(base)}.")
 
 
-def names(listed: str) -> tuple[str, ...]:
+def split_names(listed: str) -> tuple[str, ...]:
     """Names with commas between them, each once."""
     return tuple(dict.fromkeys(part.strip() for part in listed.split(",") if part.strip()))

@@ -1,7 +1,7 @@
-"""Recordings as a browser can play them: most as they are, the others decoded into a WAV file. Never loads torch.
+"""Recordings in a format that browsers play: most as they are, the others decoded to a WAV file in the cache.
 
-A dataset keeps each recording as it was given, so no sample is lost; what is decoded here is for the ear alone, 16 bits
-and the first ten minutes, and lies in the cache, from which the oldest go.
+A dataset keeps each recording as it was given, so no sample is lost. The decoded copies are for playback only: 16 bits,
+the first ten minutes. The oldest copies are deleted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from core.workspace import Workspace
 
 TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".oga": "audio/ogg",
          ".opus": "audio/ogg"}
-"""Endings that browsers play, and what they are called there (Opus as libsndfile reads it is in an Ogg file)."""
+"""Suffixes that browsers play, with their MIME types (Opus as libsndfile reads it is in an Ogg file)."""
 DECODED = (".aiff", ".aif", ".au", ".caf", ".w64")
-"""Endings of sound that hardly any browser plays."""
+"""Audio suffixes that hardly any browser plays."""
 LONGEST_S = 600
 MOST_BYTES = 1 << 30  # of decoded recordings
 _BLOCK = 1 << 18  # frames
@@ -32,22 +32,22 @@ def playable(workspace: Workspace, path: Path) -> Path:
     """The recording at `path`, or its sound as a WAV file where browsers do not play it; `UserError`: unreadable."""
     if path.suffix.lower() not in DECODED:
         return path
-    home = workspace.cache / "heard"
+    home = workspace.cache / "playable"
     about = path.stat()
     name = sha256(f"{path} {about.st_mtime_ns} {about.st_size}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     made = home / f"{name}.wav"
     if not made.is_file():
         home.mkdir(parents=True, exist_ok=True)
-        aside = home / f".{name}-{uuid.uuid4().hex[:8]}"
+        partial = home / f".{name}-{uuid.uuid4().hex[:8]}"
         try:
-            _decode(path, aside)
-            aside.replace(made)
+            _decode(path, partial)
+            partial.replace(made)
         except OSError as error:
             free = shutil.disk_usage(home).free / 1e6
-            raise UserError(f"{path.name} could not be decoded to be heard: {error.strerror}, {free:.0f} MB free.",
+            raise UserError(f"{path.name} could not be decoded for playback: {error.strerror}, {free:.0f} MB free.",
                             "Free space on the disk, then play it again.") from error
         finally:
-            aside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         _clear(home)
     return made
 
@@ -63,7 +63,7 @@ def _decode(path: Path, target: Path) -> None:
                     left -= len(block)
     except soundfile.SoundFileError as error:
         raise UserError(f"{path.name} could not be read as audio: {str(error).rstrip('.')}.",
-                        "Leave the clip out, or give its recording anew.") from error
+                        "Exclude the clip, or replace its recording.") from error
 
 
 def _clear(home: Path) -> None:

@@ -26,8 +26,7 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
 )
-from core import review
-from core.dataset import languages
+from core.dataset import languages, review
 from core.incoming import recognisers
 from core.incoming.recognisers import BUILT_IN
 from core.job import speakable
@@ -95,7 +94,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
 
 
 def _check_revised(workspace: Workspace, options: ReviseOptions) -> None:
-    if not review.decisions(workspace, options.dataset):
+    if not review.read_decisions(workspace, options.dataset):
         raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
                         "Exclude a clip, mend one or write a text anew first.")
     if options.save_as in workspace.list_datasets():
@@ -136,9 +135,9 @@ def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
         return
     if language := _language_of(workspace, options.dataset):
         languages.check_target(options.dataset, language, record.languages, base)
-    for name in languages.names(options.replay_datasets) if options.scope == "full" else ():
+    for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
         if language := _language_of(workspace, name):
-            languages.check_rehearsed(name, language, base)
+            languages.check_replayed(name, language, base)
 
 
 def _language_of(workspace: Workspace, dataset: str) -> str:
@@ -213,7 +212,7 @@ def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
             yield _Need("extend", options.extension, workspace.extension)
             yield _Need("prepare", options.dataset, workspace.dataset if options.augmentation == 0 else
                         lambda name: augmentation.require(workspace.dataset(name)))
-            for name in languages.names(options.replay_datasets) if options.scope == "full" else ():
+            for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
                 yield _Need("prepare", name, workspace.dataset)
             if options.init_from:
                 yield _voice_model(workspace, options.init_from)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import CompareOptions, Options, SynthesizeOptions
-from core.dataset.languages import named
+from core.dataset.languages import describe_language
 from core.library import catalog, offers
 from core.workspace import Workspace
 
@@ -38,7 +38,7 @@ def _check(workspace: Workspace, reference: str, languages: Iterable[str], voice
     spoken, voices = offers.languages(workspace, model), offers.voices(workspace, base)
     for language in languages:
         if spoken and language not in spoken:
-            raise UserError(f"{reference} does not speak {named(language)}.",
+            raise UserError(f"{reference} does not speak {describe_language(language)}.",
                             f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
     if voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
         raise UserError(f"{voice!r} is neither a voice of {reference} nor a recording.",

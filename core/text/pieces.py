@@ -1,59 +1,88 @@
-"""Learn the pieces of a language from its text: every character first, then merges in rank order.
+"""The pieces of a new language: trained on its text, or taken from a tokenizer file of the user.
 
-Texts are normalised already. Pieces stay inside words as the `Whitespace` pre-tokenizer cuts
-them (runs of word characters, or of others), which is the form that Chatterbox publishes.
+Texts are normalised already. Pieces stay inside words as the `Whitespace` pre-tokenizer cuts them (runs of word
+characters, or of others), which is the form that Chatterbox publishes.
+
+Pieces of a tokenizer file are matched by their text, never by their ids there, since an id is a row of the table it was
+trained with. Pieces that the base has keep the base's ids, the others are appended after them. Special tokens and
+spaces are dropped, and so is a Unigram piece that no pair of others gives, as the base's form joins pieces two by two.
+A tokenizer that has as many ids as the base and other content is refused: it seems to fit, and every row would mean
+something else.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
+from pydantic import TypeAdapter
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
+from data.bpe import vocabulary
+from data.entries import BASE_FILE
+from data.front_end import FrontEnd
 
+OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
+_MAX_PIECES = 20_000  # as the option `merges` allows
+_SPECIAL_FORM = re.compile(r"\[.+\]")  # of the base's special tokens and tags, which no piece may become
+_WORD_START = "\u2581"  # SentencePiece's mark of a space
+_FORMATS_HINT = "Give the JSON file of a BPE or Unigram tokenizer, or a SentencePiece model."
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What was learned. A merge joins two pieces that are characters or the result of an earlier merge."""
+    """Pieces to append to a base. A merge joins two pieces that are characters or the result of an earlier merge."""
 
     characters: tuple[str, ...]  # sorted
     merges: tuple[tuple[str, str], ...]  # in rank order
     algorithm: str  # that learned them
     merges_asked: int
 
+    @property
+    def longer_than_one(self) -> int:
+        """How many pieces have more than one character."""
+        return len({left + right for left, right in self.merges})
 
     def save(self, path: Path) -> None:
-        """Write them as JSON, aside and renamed."""
-        aside = path.with_name(f".{path.name}")
-        aside.write_text(json.dumps(asdict(self), ensure_ascii=False) + "\n", encoding="utf-8")
-        aside.replace(path)
+        """Write them as JSON, whole or not at all."""
+        partial = path.with_name(f".{path.name}")
+        partial.write_text(json.dumps(asdict(self), ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Pieces:
         """What `save` wrote; `UserError` when there is nothing of that kind."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            merges = tuple((left, right) for left, right in values["merges"])
-            return cls(tuple(values["characters"]), merges, values["algorithm"], values["merges_asked"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise UserError(
                 f"No learned pieces could be read from {path}: {error}.",
                 "Learn them first (python -m scripts.tokenizer train), with the same tokenizer name.",
             ) from error
 
 
-def learn(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"], merges: int) -> Pieces:
+def characters_of(texts: Sequence[str]) -> set[str]:
+    """Distinct characters except the space."""
+    return {character for text in texts for character in text if character != " "}
+
+
+def with_all_characters(pieces: Pieces, texts: Sequence[str]) -> Pieces:
+    """`pieces` with every character of `texts`."""
+    more = sorted(characters_of(texts) - set(pieces.characters))
+    return replace(pieces, characters=(*pieces.characters, *more))
+
+
+def train_pieces(texts: Sequence[str], algorithm: Literal["bpe", "sentencepiece"], merges: int) -> Pieces:
     """Characters of `texts`, and at most `merges` pieces longer than one character."""
-    characters = tuple(sorted({character for text in texts for character in text if character != " "}))
+    characters = tuple(sorted(characters_of(texts)))
     if merges == 0 or not characters:
         return Pieces(characters, (), algorithm, merges)
     learner = {"bpe": _learn_bpe, "sentencepiece": _learn_sentencepiece}[algorithm]
@@ -74,19 +103,22 @@ def _learn_bpe(texts: Sequence[str], characters: Sequence[str], merges: int) -> 
 
 def _learn_sentencepiece(texts: Sequence[str], characters: Sequence[str], merges: int) -> list[tuple[str, str]]:
     """SentencePiece ranks pieces, not pairs: a piece may arise from any two known ones, so every such pair counts."""
+    # the library's own cutter: to Python's `\w`, unlike to it, combining marks end a word
+    cutter = pre_tokenizers.Whitespace()
+    words = [word for text in texts for word, _ in cutter.pre_tokenize_str(text)]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(_words(texts)), model_writer=model, model_type="bpe",
+        sentence_iterator=iter(words), model_writer=model, model_type="bpe",
         vocab_size=len(characters) + merges + 1,  # and the unknown piece
         hard_vocab_limit=False, character_coverage=1.0, normalization_rule_name="identity",
         add_dummy_prefix=False, split_by_unicode_script=False, split_by_number=False,
         bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0, num_threads=1, minloglevel=2,
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return pairs_of([processor.id_to_piece(one) for one in range(1, processor.get_piece_size())], characters)
+    return merge_pairs([processor.id_to_piece(one) for one in range(1, processor.get_piece_size())], characters)
 
 
-def pairs_of(ranked: Sequence[str], characters: Sequence[str]) -> list[tuple[str, str]]:
+def merge_pairs(ranked: Sequence[str], characters: Sequence[str]) -> list[tuple[str, str]]:
     """Every pair of known pieces that gives one of `ranked` (best first), in their order."""
     known = set(characters)
     pairs: list[tuple[str, str]] = []
@@ -99,7 +131,102 @@ def pairs_of(ranked: Sequence[str], characters: Sequence[str]) -> list[tuple[str
     return pairs
 
 
-def _words(texts: Sequence[str]) -> list[str]:
-    # The library's own cutter: to Python's `\w`, unlike to it, combining marks end a word.
-    cutter = pre_tokenizers.Whitespace()
-    return [word for text in texts for word, _ in cutter.pre_tokenize_str(text)]
+@dataclass(frozen=True)
+class ImportedTokenizer:
+    """A tokenizer file of the user: its pieces with their ids, and its pairs in rank order, without word marks."""
+
+    path: Path
+    ids: Mapping[str, int]  # as in the file, special tokens too
+    pairs: tuple[tuple[str, str], ...]
+    characters: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return max(self.ids.values(), default=-1) + 1
+
+
+def import_pieces(base: FrontEnd, path: str) -> Pieces:
+    """The pieces to append to `base`; `UserError` for a file that cannot be read, is too large or only seems to fit."""
+    imported = read_tokenizer(Path(path))
+    known = vocabulary(base.files[BASE_FILE], BASE_FILE)
+    moved = [piece for piece in known if piece in imported.ids and known[piece] != imported.ids[piece]]
+    missing = [piece for piece in known if piece not in imported.ids]
+    if imported.size in (base.prefix_size, base.base_ids) and (moved or missing):
+        raise UserError(
+            f"{imported.path} has {imported.size} ids as the base has, and is another tokenizer: {len(moved)} of the "
+            f"base's pieces have another id there and {len(missing)} are missing "
+            f"({', '.join(map(repr, [*moved, *missing][:5]))}).",
+            "Equal size is no fit: each row would stand for another piece. Give a tokenizer of the new language "
+            "alone, or let Lisan learn the pieces.",
+        )
+    if len(imported.pairs) > _MAX_PIECES:
+        raise UserError(f"{imported.path} has {len(imported.pairs)} merges; at most {_MAX_PIECES} rows can be learnt.",
+                        "Give a smaller tokenizer of the new language.")
+    return Pieces(imported.characters, imported.pairs, OWN, len({left + right for left, right in imported.pairs}))
+
+
+def read_tokenizer(path: Path) -> ImportedTokenizer:
+    """A SentencePiece model, or a tokenizer in the JSON form of `tokenizers`; the file itself, or its folder."""
+    if path.is_dir():
+        found = [one for name in ("tokenizer.json", "*.model", "*.json") for one in sorted(path.glob(name))]
+        if not found:
+            raise UserError(f"{path} holds no tokenizer.", _FORMATS_HINT)
+        path = found[0]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", _FORMATS_HINT) from error
+    return _from_json(path, content) if content.lstrip()[:1] == b"{" else _from_sentencepiece(path, content)
+
+
+def _from_json(path: Path, content: bytes) -> ImportedTokenizer:
+    try:
+        values: dict[str, Any] = json.loads(content)
+        model = values["model"]
+        if '"ByteLevel"' in json.dumps([values.get("pre_tokenizer"), values.get("decoder")]):
+            raise UserError(f"{path} is a tokenizer of bytes: its pieces are parts of letters, which the base's form "
+                            "does not have.", "Train one on characters (BPE or Unigram without ByteLevel).")
+        special = {token["content"]: int(token["id"]) for token in values.get("added_tokens") or ()}
+        if model["type"] == "BPE":
+            merges = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+            ids = {**model["vocab"], **special}
+            return _without_special(path, ids, special, [(left, right) for left, right in merges], None)
+        if model["type"] == "Unigram":
+            ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])} | special
+            ranked = [piece for piece, _ in sorted(model["vocab"], key=lambda one: -one[1])]
+            return _without_special(path, ids, special, None, ranked)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no whole tokenizer: {error!r}.", _FORMATS_HINT) from error
+    raise UserError(f"{path} is a {model['type']} tokenizer, whose pieces cannot be merged into a BPE.", _FORMATS_HINT)
+
+
+def _from_sentencepiece(path: Path, content: bytes) -> ImportedTokenizer:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(content)
+    except (RuntimeError, TypeError) as error:
+        raise UserError(f"{path} is neither a JSON file nor a SentencePiece model.", _FORMATS_HINT) from error
+    names = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
+    special = {name for number, name in enumerate(names) if processor.is_control(number)
+               or processor.is_unknown(number) or processor.is_byte(number) or processor.is_unused(number)}
+    scores = {name: processor.get_score(number) for number, name in enumerate(names)}
+    ranked = sorted((name for name in names if name not in special), key=lambda name: -scores[name])
+    return _without_special(path, {name: number for number, name in enumerate(names)}, special, None, ranked)
+
+
+def _without_special(path: Path, ids: Mapping[str, int], special: Mapping[str, int] | set[str],
+                     merges: Sequence[tuple[str, str]] | None, ranked: Sequence[str] | None) -> ImportedTokenizer:
+    """Drop special tokens, and keep the pairs whose parts come before them."""
+    plain = [text for piece in ids if piece not in special and (text := piece.replace(_WORD_START, ""))]
+    characters = tuple(sorted({text for text in plain if len(text) == 1 and not text.isspace()}))
+    if ranked is not None:
+        longer = [text for piece in ranked if len(text := piece.replace(_WORD_START, "")) > 1 and " " not in text
+                  and not _SPECIAL_FORM.fullmatch(text)]
+        return ImportedTokenizer(path, ids, tuple(merge_pairs(list(dict.fromkeys(longer)), characters)), characters)
+    known, pairs = set(characters), []
+    for left, right in merges or ():
+        pair = left.replace(_WORD_START, ""), right.replace(_WORD_START, "")
+        if pair[0] in known and pair[1] in known and not _SPECIAL_FORM.fullmatch("".join(pair)):
+            pairs.append(pair)
+            known.add("".join(pair))
+    return ImportedTokenizer(path, ids, tuple(dict.fromkeys(pairs)), characters)

@@ -1,8 +1,8 @@
-"""Text rules of a workspace: shipped ones, a person's own, what they do to texts, and what was trained with them.
+"""Text rules of a workspace: shipped ones, the user's own, edits of them, their effect on texts, and their uses.
 
-A person's rules are `rules/NAME.yaml`. A tokenizer takes a copy, and its extensions, runs and
-exports take the tokenizer's, so an edit never reaches what is trained. Rules that something was
-made with are not overwritten: the edit is saved under another name. Never loads torch.
+The user's rules are `rules/NAME.yaml`. A tokenizer takes a copy, and its extensions, runs and exports take the
+tokenizer's, so an edit never reaches a trained model. Rules that something was made with are not overwritten: the edit
+is saved under another name. The YAML is edited as text, so that the user's comments and order stay.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from config.errors import UserError
@@ -18,11 +20,14 @@ from config.rules_file import parse
 from config.text_rules import TextRules
 from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
+from data.languages.traced import Change
 from data.languages.written_out import Writer
-from data.manifest import Dataset
+from data.manifest import Dataset, read_json_lines
 from data.normalise import Reading
 
 LARGEST_FILE = 512 * 1024  # bytes of rules
+TABLES = ("abbreviations", "words", "symbols", "units", "characters", "marks")
+"""Tables that an entry can be added to."""
 _COPIES = (
     ("tokenizer", "tokenizers/*/rules-*.json"),
     ("extension", "extensions/*/front_end/rules-*.json"),
@@ -33,7 +38,7 @@ _NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Use:
+class RulesUse:
     """Something that was made with rules: its kind, its name, and the hash of the rules it took."""
 
     kind: str
@@ -43,8 +48,8 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Rules that can be chosen. `edited` names what was made with another text of the same name."""
+class RulesInfo:
+    """Rules that can be chosen. `edited` names what was made with an earlier version of them."""
 
     name: str
     language: str
@@ -57,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedRules:
     """Rules on the disk; `state` is `written` or `already there`."""
 
     name: str
@@ -82,12 +87,12 @@ def ships(name: str) -> bool:
 
 
 def checked(text: str) -> TextRules:
-    """Rules that a person is writing; `UserError` names what is wrong."""
+    """Rules from the editor; `UserError` names what is wrong."""
     return shipped.checked(text, "the editor")
 
 
 def read(workspace: Workspace, name: str) -> str:
-    """The YAML of `name`: a person's own, else shipped; `UserError` when there is none."""
+    """The YAML of `name`: the user's own, else shipped; `UserError` when there is none."""
     if shipped.exists(name):
         return shipped.text_of(name)
     path = _path(workspace, name)
@@ -120,15 +125,27 @@ def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> 
     return Reading(normaliser, shipped.writer_of(rules).spoken if rules else str)
 
 
-def entries(workspace: Workspace, *, own: bool = False) -> tuple[Entry, ...]:
-    """All rules that were written by hand, a person's own first, or these alone."""
+def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, ...]:
+    """All rules that were written by hand, the user's own first; only these with `own`."""
     names = (*_own(workspace), *(() if own else shipped.written_by_hand()))
     uses = find_uses(workspace) if names else ()
-    return tuple(_entry(workspace, name, uses) for name in names)
+    listed = []
+    for name in names:
+        try:
+            rules = load(workspace, name)
+        except UserError as error:
+            listed.append(RulesInfo(name, "", not shipped.exists(name), "", "", fault=error.message))
+            continue
+        now = content_hash(rules)
+        mine = [use for use in uses if use.rules == name]
+        listed.append(RulesInfo(name, rules.language, not shipped.exists(name), now, rules.about,
+                                tuple(f"{use.kind} {use.name}" for use in mine if use.hash == now),
+                                tuple(f"{use.kind} {use.name}" for use in mine if use.hash != now)))
+    return tuple(listed)
 
 
 def numbers_alone() -> tuple[str, ...]:
-    """Codes of languages whose numbers alone are known, by num2words."""
+    """Codes of languages for which only num2words' numbers are known."""
     return tuple(name for name in shipped.names() if name not in shipped.written_by_hand())
 
 
@@ -139,8 +156,8 @@ def choices(workspace: Workspace, language: str = "") -> list[str]:
     return [*own, *ready]
 
 
-def save(workspace: Workspace, name: str, text: str) -> Saved:
-    """Check `text` and keep it as `name`; rules that something was made with are refused, with a free name."""
+def save(workspace: Workspace, name: str, text: str) -> SavedRules:
+    """Check `text` and save it as `name`; where something was made with these rules, refuse and name a free one."""
     if shipped.exists(name):
         raise UserError(f"The rules {name!r} ship with the app and are not changed.",
                         f"Save yours under another name, such as {free_name(workspace, name)!r}.")
@@ -152,22 +169,24 @@ def save(workspace: Workspace, name: str, text: str) -> Saved:
     wanted = content_hash(rules)
     made = [use for use in find_uses(workspace) if use.rules == name and use.hash != wanted]
     if made:
+        users = ", ".join(f"{use.kind} {use.name}" for use in made[:4]) + (" and others" if len(made) > 4 else "")
         raise UserError(
-            f"{_named(made)} made with the rules {name!r}: another text under that name would not be "
-            "what they read by.",
+            f"{users[0].upper()}{users[1:]} {'was' if len(made) == 1 else 'were'} made with the rules {name!r}: "
+            "another text under that name would not be what they read by.",
             f"Save the edit under another name, such as {free_name(workspace, name)!r}, and make a tokenizer with it.",
         )
-    text = _with_name(text, name)
+    line = f"name: {name}"
+    text = _NAME_LINE.sub(line, text, count=1) if _NAME_LINE.search(text) else f"{line}\n{text}"
     if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return Saved(name, wanted, path, "already there")
+        return SavedRules(name, wanted, path, "already there")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
-    return Saved(name, wanted, path, "written")
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+    return SavedRules(name, wanted, path, "written")
 
 
-def fork(workspace: Workspace, name: str, text: str) -> Saved:
+def save_copy(workspace: Workspace, name: str, text: str) -> SavedRules:
     """Like `save`; where that name may not be written, under a free one."""
     taken = shipped.exists(name) or any(use.rules == name for use in find_uses(workspace))
     return save(workspace, free_name(workspace, name) if taken else name, text)
@@ -180,9 +199,9 @@ def free_name(workspace: Workspace, name: str) -> str:
     return next(made for number in range(2, 10_000) if (made := f"{stem}-{number}") not in taken)
 
 
-def find_uses(workspace: Workspace) -> tuple[Use, ...]:
+def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
     """Everything in the workspace that holds a copy of rules; one entry for all checkpoints of a run."""
-    found: dict[Use, None] = {}
+    found: dict[RulesUse, None] = {}
     for kind, pattern in _COPIES:
         for path in sorted(workspace.path.glob(pattern)):
             made = path.relative_to(workspace.path).parts[1]
@@ -190,41 +209,19 @@ def find_uses(workspace: Workspace) -> tuple[Use, ...]:
                 content = path.read_bytes()
                 name = str(json.loads(content)["name"])
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # a damaged copy is told where it is loaded
-            found[Use(kind, made, name, hashlib.sha256(content).hexdigest())] = None
+                continue  # loading it reports a damaged copy
+            found[RulesUse(kind, made, name, hashlib.sha256(content).hexdigest())] = None
     return tuple(found)
 
 
-def missed(dataset: Dataset, chosen: str) -> str:
-    """What to say when no rules were chosen, some ship for the language, and the texts have digits; else nothing."""
+def hint_unused_rules(dataset: Dataset, chosen: str) -> str:
+    """A hint when no rules were chosen, some ship for the language, and the texts have digits; else empty."""
     language = dataset.card.language
     texts = [clip.text for clip in dataset.clips if any(map(str.isnumeric, clip.text))]
     if chosen or not texts or not shipped.exists(language):
         return ""
     return (f"{len(texts)} texts have digits, which become tokens of their own, such as in {texts[0][:60]!r}. The text "
             f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
-
-
-def _entry(workspace: Workspace, name: str, uses: tuple[Use, ...]) -> Entry:
-    own = not shipped.exists(name)
-    try:
-        rules = load(workspace, name)
-    except UserError as error:
-        return Entry(name, "", own, "", "", fault=error.message)
-    now = content_hash(rules)
-    mine = [use for use in uses if use.rules == name]
-    return Entry(name, rules.language, own, now, rules.about,
-                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash == now),
-                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash != now))
-
-
-def _named(uses: list[Use]) -> str:
-    shown = ", ".join(f"{use.kind} {use.name}" for use in uses[:4]) + (" and others" if len(uses) > 4 else "")
-    return f"{shown[0].upper()}{shown[1:]} {'was' if len(uses) == 1 else 'were'}"
-
-
-def _with_name(text: str, name: str) -> str:
-    return _NAME_LINE.sub(f"name: {name}", text, count=1) if _NAME_LINE.search(text) else f"name: {name}\n{text}"
 
 
 def _language_of(workspace: Workspace, name: str) -> str:
@@ -249,3 +246,124 @@ def _read_file(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} could not be read: {error}.", "Write it as UTF-8 text.") from error
+
+
+def with_entry(text: str, table: str, written: str, spoken: str) -> str:
+    """`text` with an entry in `table`; an earlier one for `written` is replaced."""
+    if not written.strip() or "\n" in written + spoken:
+        raise UserError("The entry has nothing that is written.", "Give what stands in the text, in one line.")
+    line = f"  {_quoted(written.strip())}: {_quoted(spoken.strip())}"
+    head = re.search(rf"^{table}:[ \t]*(\{{\}})?[ \t]*(#.*)?$", text, re.MULTILINE)
+    if head is None:
+        if re.search(rf"^{table}:", text, re.MULTILINE):
+            raise UserError(f"The table {table!r} stands in one line.", "Write one entry a line in the rules.")
+        return f"{text.rstrip()}\n{table}:\n{line}\n"
+    block_end = _block_end(text, head.end())
+    block = text[head.end():block_end]
+    key = re.escape(written.strip())
+    there = re.search(rf"^  (?:{key}|'{key}'|{re.escape(_quoted(written.strip()))}):.*$", block, re.MULTILINE)
+    if there:
+        block = block[:there.start()] + line + block[there.end():]
+    else:
+        block = f"\n{line}{block}"
+    return f"{text[:head.start()]}{table}:{block}{text[block_end:]}"
+
+
+def with_latin(text: str, choice: str) -> str:
+    """`text` with `latin.words` set."""
+    head = re.search(r"^latin:[ \t]*(#.*)?$", text, re.MULTILINE)
+    if head is None:
+        return re.sub(r"^latin:.*\n?", "", text, flags=re.MULTILINE).rstrip() + f"\nlatin:\n  words: {choice}\n"
+    end = _block_end(text, head.end())
+    words = re.compile(r"^  words:[ \t]*\w*", re.MULTILINE)
+    block, count = words.subn(f"  words: {choice}", text[head.end():end], count=1)
+    return text[:head.end()] + (block if count else f"\n  words: {choice}{block}") + text[end:]
+
+
+def with_folds(text: str, names: list[str]) -> str:
+    """`text` with the chosen foldings."""
+    line = f"fold: [{', '.join(names)}]"
+    made, count = re.subn(r"^fold:[^\n]*(\n-[^\n]*|\n +-[^\n]*)*", line, text, count=1, flags=re.MULTILINE)
+    return made if count else f"{text.rstrip()}\n{line}\n"
+
+
+def _block_end(text: str, start: int) -> int:
+    """Where the indented lines after `start` end."""
+    found = re.compile(r"\n(?=[^\s#])").search(text, start)
+    return found.start() if found else len(text)
+
+
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class RulesPreview:
+    """A text before and after."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True)
+class FoldCost:
+    """What a folding does to some texts: distinct words and letters before and after, and words that it merges."""
+
+    name: str
+    about: str
+    words: int
+    words_after: int
+    letters: int
+    letters_after: int
+    occurrences: int  # of words whose spelling changes
+    total: int  # words in all
+    merged: tuple[tuple[str, ...], ...]  # the largest groups of words that become one
+
+    @property
+    def merged_word_count(self) -> int:
+        return self.words - self.words_after
+
+
+def preview(rules: TextRules, texts: Iterable[str]) -> list[RulesPreview]:
+    """Each text before and after, with the spans that changed."""
+    writer = shipped.writer_of(rules)
+    shown = ((text, writer.shown(text)) for text in texts)
+    return [RulesPreview(text, done.traced.text, done.traced.changes(), done.left_out) for text, done in shown]
+
+
+def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
+    """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
+    writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
+    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
+    letters = set("".join(words))
+    costs = []
+    for name, fold in rules.folds.items():
+        table = fold.table()
+        groups: dict[str, set[str]] = {}
+        for word in words:
+            groups.setdefault(word.translate(table), set()).add(word)
+        merged = sorted((tuple(sorted(group)) for group in groups.values() if len(group) > 1),
+                        key=lambda group: -len(group))
+        costs.append(FoldCost(
+            name, fold.about, len(set(words)), len(groups), len(letters),
+            len({table.get(ord(one), one) for one in letters}), sum(word.translate(table) != word for word in words),
+            len(words), tuple(merged[:most])))
+    return costs
+
+
+def dataset_texts(workspace: Workspace, name: str, most: int | None = None) -> list[str]:
+    """Texts of a dataset as they were imported; with `most`, those with digits, signs or Latin letters first."""
+    path = workspace.dataset(name) / "manifest.jsonl"
+    return list(_texts(path, path.stat().st_mtime_ns if path.is_file() else 0, most))
+
+
+@lru_cache(maxsize=4)
+def _texts(path: Path, changed_ns: int, most: int | None) -> tuple[str, ...]:
+    """Cached, since the page asks every second or two, and a manifest may have 100,000 lines."""
+    texts = [str(row.get("text", "")) for _, row in read_json_lines(path)]
+    if most is None:
+        return tuple(texts)
+    special = re.compile(r"\d|[/%$€£@&+]|[A-Za-z]{2,}|\w\.\w")
+    return tuple(sorted(texts, key=lambda text: -len(special.findall(text)))[:most])

@@ -1,22 +1,26 @@
-"""What a merged tokenizer is, measured, with the proof that the base languages read as before. Never loads torch."""
+"""The report of a merged tokenizer: its measures, and the proof that base languages are encoded as before."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from config.errors import UserError
 from core.text import text_rules
+from core.text.pieces import characters_of
+from data import manifest
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset
+from data.manifest import HELD_OUT, TRAIN, Dataset, read_json_lines
 
 REPORT_FILE = "report.json"
-_LOT = 50  # pieces that are written as one text
+PROBE_FILE = "probe_sentences.jsonl"
+_PIECES_PER_TEXT = 50  # that are encoded as one text
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class BaseProof:
 class TokenizerReport:
     """Counts, rates and proofs.
 
-    A rate is of characters, spaces included; tokens a character leave out start, stop and
-    tag, and count an unknown character as one token.
+    A rate is of characters, spaces included; tokens per character exclude start, stop and tag, and count an unknown
+    character as one token.
     """
 
     language: str
@@ -64,7 +68,7 @@ class TokenizerReport:
     unknown_rate: float
     tokens_per_character_before: float
     tokens_per_character: float
-    dropped: dict[str, int]  # punctuation that the normaliser leaves out
+    dropped: dict[str, int]  # punctuation that the normaliser removes
     prefix_size: int
     size: int
     fingerprint: str
@@ -80,24 +84,9 @@ class TokenizerReport:
         """Whether every sample sentence has the ids it had, and every base language has some."""
         return not self.unproven and all(proof.same for proof in self.proofs)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "base_unchanged": self.base_unchanged}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TokenizerReport:
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        del plain["base_unchanged"]
-        plain["proofs"] = tuple(
-            BaseProof(**{**proof, "sentences": tuple(ProofSentence(**line) for line in proof["sentences"])})
-            for proof in values["proofs"]
-        )
-        return cls(**plain)
-
     def save(self, folder: Path) -> None:
         """Write `report.json` into `folder`."""
-        content = json.dumps(self.to_json(), ensure_ascii=False, indent=1)
+        content = json.dumps({**asdict(self), "base_unchanged": self.base_unchanged}, ensure_ascii=False, indent=1)
         (folder / REPORT_FILE).write_text(content + "\n", encoding="utf-8")
 
     @classmethod
@@ -105,42 +94,59 @@ class TokenizerReport:
         """The report beside a merged tokenizer."""
         path = folder / REPORT_FILE
         try:
-            return cls.from_json(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} could not be read: {error}.", "Make the tokenizer again.") from error
 
 
 @dataclass(frozen=True)
-class Learned:
-    """How the pieces were learned, for the record."""
+class PieceTraining:
+    """How the pieces were trained, for the record."""
 
     algorithm: str
     merges_asked: int
     merges: int  # pieces longer than one character
 
 
-def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learned, probe_source: str,
+def probe_sentences(model_folder: Path) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Where the sample sentences of base languages come from (`model`, else `app`), and (language, text) of each."""
+    own = model_folder / PROBE_FILE
+    path, source = (own, "model") if own.is_file() else (Path(manifest.__file__).with_name(PROBE_FILE), "app")
+    return source, tuple((str(row["language"]), str(row["text"])) for _, row in read_json_lines(path))
+
+
+def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, training: PieceTraining, probe_source: str,
             sentences: Sequence[tuple[str, str]]) -> TokenizerReport:
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
     language = dataset.card.language
-    text = _Text.of(base, extended, dataset)
+    normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
+    length = max(1, sum(map(len, normal.values())))  # characters, spaces included
+    before = [token for text in normal.values() for token in base.spell(text)[0]]
+    after = [token for clip in dataset.clips for token in extended.body(clip.text, language)]
+    unknown_id = base.special_id("[UNK]")
+    dropped: Counter[str] = Counter()
+    for clip in dataset.clips:
+        dropped.update(extended.dropped(clip.text, language))
+    train, held_out = (characters_of([normal[clip.id] for clip in dataset.split(part)]) for part in (TRAIN, HELD_OUT))
+    every = train | held_out
+    unknown = {c for clip in dataset.clips for c in extended.unknown_characters(clip.text, language)}
     added = {token.text for token in extended.added_tokens() if token.language == language}
     proofs = prove(base, extended, sentences, every_piece=True)
     proven = [proof.language for proof in proofs]
-    every = text.train | text.held_out
     return TokenizerReport(
-        language, extended.normaliser_for(language), learned.algorithm, learned.merges_asked, learned.merges,
-        tokens_added=len(added), characters=len(every), characters_covered=len(every - text.unknown),
-        characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - text.unknown)),
-        characters_held_out_only=tuple(sorted(text.held_out - text.train)),
-        unknown_rate_before=text.unknown_before / text.length, unknown_rate=text.unknown_after / text.length,
-        tokens_per_character_before=text.tokens_before / text.length,
-        tokens_per_character=text.tokens_after / text.length,
-        dropped=text.dropped, prefix_size=extended.prefix_size, size=extended.size, fingerprint=extended.fingerprint,
-        probe_source=probe_source, proofs=proofs,
+        language, extended.normaliser_for(language), training.algorithm, training.merges_asked, training.merges,
+        tokens_added=len(added), characters=len(every), characters_covered=len(every - unknown),
+        characters_added=tuple(sorted(every & added)), characters_reused=tuple(sorted(every - added - unknown)),
+        characters_held_out_only=tuple(sorted(held_out - train)),
+        unknown_rate_before=before.count(unknown_id) / length, unknown_rate=after.count(unknown_id) / length,
+        tokens_per_character_before=len(before) / length, tokens_per_character=len(after) / length,
+        dropped=dict(sorted(dropped.items())), prefix_size=extended.prefix_size, size=extended.size,
+        fingerprint=extended.fingerprint, probe_source=probe_source, proofs=proofs,
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
-        rules=text_rules.label(extended.writer(language)), texts_written_out=text.written_out,
+        rules=text_rules.label(extended.writer(language)),
+        texts_written_out=sum(extended.written_out(clip.text, language).split() != clip.text.split()
+                              for clip in dataset.clips),
     )
 
 
@@ -148,23 +154,24 @@ def prove(base: FrontEnd, extended: FrontEnd, sentences: Sequence[tuple[str, str
           every_piece: bool = False) -> tuple[BaseProof, ...]:
     """Encode (language, text) pairs of the base languages by both front-ends, or also `every_piece` that either has.
 
-    A sentence shows what is usual; a new piece that a base language would take up may stand in none.
-    Where a package or file is missing that a language needs, its text goes to both tokenizers as it stands.
-    A character that the base does not know is no obstacle.
+    Sentences may not contain a new piece that a base language would use, so `every_piece` tests all pieces.
+    Where a package or file is missing that a language needs, both tokenizers get its text unprepared.
+    Characters that the base does not know are allowed.
     """
     proofs: list[BaseProof] = []
     pieces: tuple[str, ...] = ()
     if every_piece:
         pieces = (*base.pieces, *(token.text for token in extended.added_tokens() if token.kind != "tag"))
-    lots = [" ".join(pieces[start:start + _LOT]) for start in range(0, len(pieces), _LOT)]
+    piece_texts = [" ".join(pieces[start:start + _PIECES_PER_TEXT])
+                   for start in range(0, len(pieces), _PIECES_PER_TEXT)]
     for language in base.base_languages:
         texts = [text for code, text in sentences if code == language]
         if not texts:
             continue
-        before, after = (_encoded(one, [*texts, *lots], language) for one in (base, extended))
+        before, after = (_encoded(one, [*texts, *piece_texts], language) for one in (base, extended))
         lines = tuple(
             ProofSentence(text, len(old), len(new), old == new)
-            for text, old, new in zip(texts, before, after, strict=False)  # the lots come after the sentences
+            for text, old, new in zip(texts, before, after, strict=False)  # the pieces come after the sentences
         )
         proofs.append(BaseProof(language, _hash(before), _hash(after), before == after, lines, len(pieces)))
     return tuple(proofs)
@@ -174,46 +181,6 @@ def _encoded(front_end: FrontEnd, texts: Sequence[str], language: str) -> list[l
     if front_end.unready(language):
         return [front_end.spell(text)[0] for text in texts]
     return [front_end.comparable(text, language) for text in texts]
-
-
-@dataclass(frozen=True)
-class _Text:
-    """Counts over a dataset's normalised text; `length` is in characters, spaces included."""
-
-    length: int
-    train: set[str]
-    held_out: set[str]
-    unknown: set[str]  # to the extended front-end
-    unknown_before: int
-    unknown_after: int
-    tokens_before: int
-    tokens_after: int
-    dropped: dict[str, int]
-    written_out: int
-
-    @classmethod
-    def of(cls, base: FrontEnd, extended: FrontEnd, dataset: Dataset) -> _Text:
-        language = dataset.card.language
-        normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
-        before = [token for text in normal.values() for token in base.spell(text)[0]]
-        after = [token for clip in dataset.clips for token in extended.body(clip.text, language)]
-        unknown_id = base.special_id("[UNK]")
-        dropped: Counter[str] = Counter()
-        for clip in dataset.clips:
-            dropped.update(extended.dropped(clip.text, language))
-        return cls(
-            max(1, sum(map(len, normal.values()))),
-            characters_of([normal[clip.id] for clip in dataset.split(TRAIN)]),
-            characters_of([normal[clip.id] for clip in dataset.split(HELD_OUT)]),
-            {c for clip in dataset.clips for c in extended.unknown_characters(clip.text, language)},
-            before.count(unknown_id), after.count(unknown_id), len(before), len(after), dict(sorted(dropped.items())),
-            sum(extended.written_out(clip.text, language).split() != clip.text.split() for clip in dataset.clips),
-        )
-
-
-def characters_of(texts: Sequence[str]) -> set[str]:
-    """Distinct characters but the space."""
-    return {character for text in texts for character in text if character != " "}
 
 
 def _hash(encoded: Sequence[Sequence[int]]) -> str:

@@ -26,10 +26,10 @@ from core.job import kept
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import tensor_files
+from core.text.tokenizer_report import probe_sentences
 from core.training import replay
 from core.training.replay import Replay
 from core.training.training_data import Utterance, utterance
-from core.vocabulary import probe_sentences
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
@@ -86,10 +86,10 @@ def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: C
     rehearsed: list[Utterance] = []
     probing: list[Utterance] = []
     left_out = Counter[str]()
-    for name in languages.names(options.replay_datasets):
+    for name in languages.split_names(options.replay_datasets):
         dataset = manifest.load(workspace.dataset(name))
         language = dataset.card.language
-        languages.check_rehearsed(name, language, voice.front_end.base_languages)
+        languages.check_replayed(name, language, voice.front_end.base_languages)
         if missing := voice.front_end.unready(language):
             raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
                             "Install what is missing, or leave the dataset out of those to replay.")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from config.errors import UserError
+from core.text.tokenizer_report import probe_sentences
 from core.training.training_data import Utterance, nearest, sample, utterance
-from core.vocabulary import probe_sentences
 from core.voice_model.loading import VoiceModel
 from models.base import Features, Sample, Voice
 

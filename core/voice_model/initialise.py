@@ -15,7 +15,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import Initialisation
-from core.text.row_starts import AROUND_THE_MEAN, source_ids
+from core.text.row_sources import AROUND_THE_MEAN, source_ids
 from data.entries import NewToken
 from data.front_end import FrontEnd
 from data.romanise import romanise

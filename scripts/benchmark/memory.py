@@ -18,8 +18,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from config.schema import PrepareOptions
-from core.dataset import importing, measuring
-from core.dataset.clip_index import build
+from core import prepare
+from core.dataset.clip_index import build_index
 from core.workspace import Workspace
 from data import manifest, splits, validation
 from data.importers import Row, import_source
@@ -95,7 +95,7 @@ def _index(count: int, folder: Path) -> Callable[[], object]:
     def work() -> None:
         manifest.save(folder, manifest.make_card("made", "am", "made up", _clips(count)), _clips(count))
         dataset = manifest.load(folder)
-        build(workspace, dataset, (_spoken(clip, chance) for clip in dataset.clips), {})
+        build_index(workspace, dataset, (_spoken(clip, chance) for clip in dataset.clips), {})
 
     return work
 
@@ -132,10 +132,10 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
         return _spoken(clip, random.Random(clip.id)).measures
 
     def work() -> None:
-        with (patch.object(validation, "_check", checked), patch.object(importing, "_copy_audio", lambda *given: None),
-              patch.object(measuring, "_measured", measured)):
-            dataset, _, _ = importing.import_dataset(options, "words", workspace, _Nobody())
-            measuring.index(dataset, workspace, _Nobody(), Reading("ethiopic", str))
+        with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
+              patch.object(prepare, "_measured", measured)):
+            dataset, _, _ = prepare.import_dataset(options, "words", workspace, _Nobody())
+            prepare.index_clips(dataset, workspace, _Nobody(), Reading("ethiopic", str))
 
     return work
 

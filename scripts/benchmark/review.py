@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from core import review
-from core.dataset.clip_index import ClipIndex, build
-from core.review import Decision
+from core.dataset import review
+from core.dataset.clip_index import ClipIndex, build_index
+from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import Spoken
@@ -36,22 +36,23 @@ def main(count: int, decided: int) -> None:
         dataset = Dataset(workspace.datasets / "made", make_card("made", "am", "made up", clips), clips)
         dataset.folder.mkdir()
         manifest.save(dataset.folder, dataset.card, clips)
-        _timed("judge and index", lambda: build(workspace, dataset, spoken, {}))
+        _timed("judge and index", lambda: build_index(workspace, dataset, spoken, {}))
         index = ClipIndex(workspace, dataset.card.fingerprint)
         _timed("open: first page, kinds and counts",
-               lambda: (index.page(0, PAGE), index.kinds(), index.count(), index.faulty()))
+               lambda: (index.page(0, PAGE), index.kinds(), index.count(), index.count_with_findings()))
         _timed("page in the middle", lambda: index.page(count // 2, PAGE))
         _timed("last page", lambda: index.page(count - PAGE, PAGE))
         kind = max(index.kinds(), key=lambda one: one.count)
         _timed(f"last page of {kind.kind}, {kind.count} clips", lambda: index.page(kind.count - PAGE, PAGE, kind.kind))
         _timed("speakers, the largest 12", lambda: index.speakers(12))
-        made = [Decision(clip.id, included=False, reason="by hand") for clip in clips[:decided]]
+        made = [ReviewDecision(clip.id, included=False, reason="by hand") for clip in clips[:decided]]
         _timed(f"write {decided} decisions at once", lambda: review.decide(workspace, "made", made))
-        _timed("read them for the first time", lambda: review.decisions(workspace, "made"))
-        _timed("one more decision", lambda: review.decide(workspace, "made", [Decision(clips[-1].id, text="ሰላም")]))
+        _timed("read them for the first time", lambda: review.read_decisions(workspace, "made"))
+        _timed("one more decision", lambda: review.decide(workspace, "made",
+                                                          [ReviewDecision(clips[-1].id, text="ሰላም")]))
         _timed("a page with decisions, and their counts", lambda: (
-            index.page(count // 2, PAGE), (there := review.decisions(workspace, "made")).excluded, there.texts,
-            there.to_mend))
+            index.page(count // 2, PAGE), (there := review.read_decisions(workspace, "made")).excluded, there.texts,
+            there.clips_to_fix))
         files = sum(path.stat().st_size for path in (workspace.cache / "review").iterdir())
         print(f"{files / 2**20:.0f} MiB on disk")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from core import jobs, review
-from core.dataset.clip_index import build
+from core import jobs
+from core.dataset import review
+from core.dataset.clip_index import build_index
 from core.job.reader import JobBoard
 from core.workspace import Workspace
 from data import manifest
@@ -42,7 +43,7 @@ def dataset(workspace: Workspace, name: str) -> None:
     spoken = (Spoken(one.id, one.text, "one", Measures(
         3.0, 16000, 0.4, 0.2 if one.id == "c00" else 0.0, -20.0, 35.0, 0.0, 0.0, 8000.0, "", "40" * 120))
         for one in clips)
-    build(workspace, manifest.load(folder), spoken,
+    build_index(workspace, manifest.load(folder), spoken,
           {"rules": "", "normaliser": "ethiopic", "longest_tokens": "200", "longest_text": "0"})
 
 
@@ -79,7 +80,7 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
 
             page.keyboard.press("x")
             expect(page.locator('[data-clip="c00"] .pill')).to_have_text("excluded")
-            assert not review.decisions(workspace, "first")["c00"].included
+            assert not review.read_decisions(workspace, "first")["c00"].included
 
             page.keyboard.press("j")
             assert current(page) == "c01"  # the table was made anew, and the place in it is kept
@@ -88,7 +89,7 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
             page.keyboard.type("another text")
             page.keyboard.press("Enter")
             expect(page.locator('[data-clip="c01"] .pill')).to_have_text("text anew")
-            assert review.decisions(workspace, "first")["c01"].text == "another text"
+            assert review.read_decisions(workspace, "first")["c01"].text == "another text"
             assert current(page) == "c01"
 
             page.keyboard.press("n")
@@ -119,7 +120,7 @@ def test_what_is_typed_for_one_dataset_stays_with_it(tmp_path: Path, open_page: 
         page.locator("#review-dataset input").click()  # leaves the text, which is told a moment later
         page.locator('[role="option"]:has-text("second")').click()
         expect(text).to_have_value(said("second", 2))
-        wait_until(lambda: "c02" in review.decisions(workspace, "first"), page)
-        assert review.decisions(workspace, "first")["c02"].text == "typed for the first"
-        assert review.decisions(workspace, "second") == {}
+        wait_until(lambda: "c02" in review.read_decisions(workspace, "first"), page)
+        assert review.read_decisions(workspace, "first")["c02"].text == "typed for the first"
+        assert review.read_decisions(workspace, "second") == {}
         take(page, "review-second-390-dark")

@@ -190,7 +190,7 @@ def test_a_stop_among_the_variants_keeps_them_and_goes_on(
     assert extractor.calls == 6 + 6
     recorder = Recorder()
     prepared(source, workspace, recorder, variants=3, variant_noise=0.0)
-    assert "The dataset's variants become others: 3 a clip" in recorder.warnings
+    assert "The dataset's variants change: 3 a clip" in recorder.warnings
 
 
 def test_training_with_variants_that_were_never_made_is_refused_when_it_is_asked_for(

@@ -26,10 +26,9 @@ WEB_SAFE = (
     "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
     "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
     "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
-    "core.review",
-    "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
-    "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text",
-    "core.text.text_rules",
+    "core.dataset.review",
+    "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.tokenizer_comparison",
+    "core.text.pasted_text", "core.text.row_sources", "core.text.script_coverage", "core.text.text_rules",
     "core.training.divisible", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")

@@ -6,7 +6,7 @@ from small_data import AMHARIC, base
 
 from config.errors import UserError
 from config.schema import Initialisation
-from core.text import row_starts
+from core.text import row_sources
 from core.voice_model.initialise import initial_rows
 from data.front_end import FrontEnd
 
@@ -105,13 +105,13 @@ def test_neighbours_spell_merges_and_fall_back_where_the_base_cannot() -> None:
 @pytest.mark.parametrize("strategy", ["neighbours", "romanised", "factored", "fitted"])
 def test_what_the_base_can_spell_is_counted_without_the_model(strategy: Initialisation) -> None:
     for extended in (amharic(), base().extended("so", "latin", list("salñ"), [("s", "a"), ("a", "ñ")])):
-        made, found = initial_rows(tables(), base(), extended, strategy, 0), row_starts.found(extended)
+        made, found = initial_rows(tables(), base(), extended, strategy, 0), row_sources.count_spelled_rows(extended)
         assert found.spelled[strategy] == len(made.spelled)
         assert found.rows == len(made.spelled) + len(made.fallen_back)
 
 
 def test_where_no_neighbour_is_found_they_are_the_same_start_as_the_mean() -> None:
-    found = row_starts.found(amharic()).spelled
+    found = row_sources.count_spelled_rows(amharic()).spelled
     assert found["neighbours"] == 0 < found["romanised"]
     mean, neighbours, romanised = (initial_rows(tables(), base(), amharic(), strategy, 0).rows["text_emb"]
                                    for strategy in ("mean", "neighbours", "romanised"))

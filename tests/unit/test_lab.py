@@ -16,11 +16,20 @@ from config.arguments import given_values, to_arguments
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import LabOptions, TokenizerOptions
-from core import lab, vocabulary
+from core import compare_tokenizers, tokenizer
 from core.job import asked
-from core.text import script_map, text_rules
-from core.text.candidates import Texts, candidates
-from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate, LabReport, recommend
+from core.text import script_coverage, text_rules
+from core.text.script_coverage import MIN_OCCURRENCES
+from core.text.tokenizer_comparison import (
+    BASE,
+    CHARACTERS,
+    WITH_BYTES,
+    ComparedTexts,
+    TokenizerCandidate,
+    TokenizerComparison,
+    build_candidates,
+    recommend,
+)
 from core.text.tokenizer_report import prove
 from core.workspace import Workspace
 from data import blocks, manifest
@@ -28,14 +37,14 @@ from data.front_end import FrontEnd
 from data.manifest import Clip
 from scripts import command
 
-NUMBERS = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1.0, 12.0, 90, 0, 5, ())
+NUMBERS = TokenizerCandidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1.0, 12.0, 90, 0, 5, ())
 
 
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model, a Somali and an Amharic dataset of two seconds a clip."""
-    monkeypatch.setattr(lab, "family", lambda name: SmallFamily())
-    monkeypatch.setattr(vocabulary, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(compare_tokenizers, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(tokenizer, "family", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     write(workspace, "somali", "so", SOMALI * 4)
     write(workspace, "amharic", "am", AMHARIC)
@@ -51,10 +60,11 @@ def write(workspace: Workspace, name: str, language: str, texts: tuple[str, ...]
     manifest.save(folder, manifest.make_card(name, language, "test", clips), clips)
 
 
-def compared(workspace: Workspace, tmp_path: Path, **options: object) -> LabReport:
+def compared(workspace: Workspace, tmp_path: Path, **options: object) -> TokenizerComparison:
     reporter = Recorder(tmp_path)
-    lab.run(LabOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}), workspace, reporter)
-    return LabReport.load(tmp_path)
+    compare_tokenizers.run(LabOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}), workspace,
+                           reporter)
+    return TokenizerComparison.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", [CHARACTERS, "bpe-5", "bpe-40", "sentencepiece-40"])
@@ -62,7 +72,7 @@ def test_what_is_measured_is_what_the_tokenizer_will_be(ready: Workspace, tmp_pa
     report = compared(ready, tmp_path)
     one = report.candidate(name)
     assert one is not None
-    made = vocabulary.run(TokenizerOptions(dataset="somali", tokenizer="x", merges=one.merges_asked,
+    made = tokenizer.run(TokenizerOptions(dataset="somali", tokenizer="x", merges=one.merges_asked,
                                            algorithm=one.algorithm), ready, Recorder(tmp_path))
     assert made["tokens_added"] == one.tokens_added
     assert made["tokens_per_character"] == round(one.tokens_per_character, 4)
@@ -106,7 +116,7 @@ def test_byte_fallback_is_compared_where_it_is_asked_for_and_told_with_its_cost(
     assert (spelled.given_unknown_rate, spelled.tokens_per_character) == (0, plain.tokens_per_character)
     assert not [line for line in report.left_out if "byte" in line]
     assert report.recommendation.name == CHARACTERS
-    made = vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="b", byte_fallback=True), ready,
+    made = tokenizer.run(TokenizerOptions(dataset="amharic", tokenizer="b", byte_fallback=True), ready,
                           Recorder(tmp_path))
     assert (made["tokens_added"], made["base_unchanged"]) == (spelled.tokens_added, True)
 
@@ -143,7 +153,7 @@ def test_given_text_shows_what_the_data_lacks_and_what_to_record(ready: Workspac
     assert cells["ሿ"].train == cells["ሿ"].given == 0  # a letter of the block that no text has
     assert "ጳጳሱ ጳጳስ ነው።" in [one.text for one in report.sentences]
     assert len(report.sentences) == 2
-    assert set(report.left_open) <= set(report.gaps)
+    assert set(report.still_rare) <= set(report.gaps)
 
 
 def test_texts_are_read_by_the_rules_of_the_newest_tokenizer_unless_others_are_named(ready: Workspace,
@@ -152,11 +162,11 @@ def test_texts_are_read_by_the_rules_of_the_newest_tokenizer_unless_others_are_n
     text.write_text("ሰላም ለ5 ሰው።\n<b>ሰላም</b> ነው።\n", encoding="utf-8")
     asked = {"dataset": "amharic", "text": str(text)}
     assert compared(ready, tmp_path, **asked).rules == ""
-    vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="am"), ready, Recorder(tmp_path))
+    tokenizer.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="am"), ready, Recorder(tmp_path))
     report = compared(ready, tmp_path, **asked)
     assert report.rules == "am"
     assert not {"5", "<", ">"} & set(report.gaps)
-    assert not {mark for one in report.sentences for mark in one.brings} & {"5", "<", ">"}
+    assert not {mark for one in report.sentences for mark in one.characters} & {"5", "<", ">"}
     bare = compared(ready, tmp_path, rules="none", **asked)
     assert (bare.rules, "5" in bare.gaps) == ("", True)
     assert compared(ready, tmp_path, dataset="somali").rules == ""  # of another language
@@ -169,20 +179,20 @@ def test_texts_are_read_by_the_rules_that_the_tokenizer_has_not_by_others_of_the
     asked = {"dataset": "amharic", "text": str(text)}
     text_rules.save(ready, "mine", text_rules.read(ready, "am"))
     made = text_rules.content_hash(text_rules.load(ready, "mine"))
-    vocabulary.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="mine"), ready, Recorder(tmp_path))
+    tokenizer.run(TokenizerOptions(dataset="amharic", tokenizer="new", rules="mine"), ready, Recorder(tmp_path))
     first = compared(ready, tmp_path, **asked)
-    assert (first.rules, first.rules_of, first.rules_hash) == ("mine", "new", made)
+    assert (first.rules, first.rules_from, first.rules_hash) == ("mine", "new", made)
     path = ready.rules / "mine.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
     assert compared(ready, tmp_path, **asked) == first
     named = compared(ready, tmp_path, rules="mine", **asked)
-    assert (named.rules_of, "አ" in named.gaps, "አ" in first.gaps) == ("", True, False)
+    assert (named.rules_from, "አ" in named.gaps, "አ" in first.gaps) == ("", True, False)
     path.unlink()
     assert compared(ready, tmp_path, **asked) == first
     saved = ready.tokenizer("new") / "rules-am.json"
     saved.write_text(saved.read_text(encoding="utf-8").replace('"name": "mine"', '"name": ""'), encoding="utf-8")
     unnamed = compared(ready, tmp_path, **asked)
-    assert (unnamed.rules, unnamed.rules_of, "5" in unnamed.gaps) == ("", "new", False)
+    assert (unnamed.rules, unnamed.rules_from, "5" in unnamed.gaps) == ("", "new", False)
 
 
 def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
@@ -198,7 +208,7 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
         asked.check(ready, "lab", LabOptions(dataset="nosuch"))
     (tmp_path / "lab.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match=r"lab\.json could not be read"):
-        LabReport.load(tmp_path)
+        TokenizerComparison.load(tmp_path)
 
 
 @pytest.mark.parametrize(("changes", "chosen", "said"), [
@@ -240,18 +250,18 @@ def test_the_shortest_of_the_learnable_is_chosen_and_fewer_lost_texts_come_first
 @given(st.lists(st.text("abcdeሀለ ", min_size=1, max_size=30), max_size=12), st.integers(0, 12))
 @settings(max_examples=60, deadline=None)
 def test_a_cover_brings_only_what_is_needed_and_never_repeats(texts: list[str], most: int) -> None:
-    train = {"a": ENOUGH, "b": ENOUGH - 1}
-    chosen, left = script_map.cover([(text, text) for text in texts], train, most)
+    train = {"a": MIN_OCCURRENCES, "b": MIN_OCCURRENCES - 1}
+    chosen, left = script_coverage.choose_prompts([(text, text) for text in texts], train, most)
     assert len(chosen) <= most
     assert len({one.text for one in chosen}) == len(chosen)
-    assert all(one.brings and set(one.brings) <= set(one.text) - {"a", " "} for one in chosen)
-    have = Counter(train) + script_map.count([one.text for one in chosen])
-    assert set(left) == {one for one in script_map.count(texts) if have[one] < ENOUGH}
+    assert all(one.characters and set(one.characters) <= set(one.text) - {"a", " "} for one in chosen)
+    have = Counter(train) + script_coverage.count_characters([one.text for one in chosen])
+    assert set(left) == {one for one in script_coverage.count_characters(texts) if have[one] < MIN_OCCURRENCES}
 
 
 def test_a_cover_takes_the_sentence_that_brings_most_first() -> None:
     texts = ["aaaa", "abcd", "bcbc", "abcdeeee"]
-    chosen, left = script_map.cover([(text, text) for text in texts], {"a": 10, "d": 10}, 10)
+    chosen, left = script_coverage.choose_prompts([(text, text) for text in texts], {"a": 10, "d": 10}, 10)
     assert [one.text for one in chosen][:2] == ["abcdeeee", "bcbc"]  # three letters that are missing, then two
     assert "aaaa" not in [one.text for one in chosen]
     assert left == ("b", "c", "e")
@@ -266,7 +276,7 @@ def test_blocks_and_their_letters() -> None:
 
 
 def test_letters_that_never_reach_the_model_are_not_missing() -> None:
-    drawn = script_map.draw({"a": 5, "é": 1}, {}, {}, str.islower)
+    drawn = script_coverage.map_script({"a": 5, "é": 1}, {}, {}, str.islower)
     cells = {cell.character for block in drawn for cell in block.cells}
     assert "z" in cells
     assert "Z" not in cells
@@ -279,9 +289,9 @@ def test_every_base_language_keeps_its_ids_on_real_text(tmp_path: Path, language
     before = multilingual(tmp_path)
     reader = before.extended(language, before.normaliser_for(language), [], [])
     normal = tuple(reader.normalise(text, language) for text in spoken[language])
-    texts = Texts(language, normal[5:], normal[:5], (), 60.0)
+    texts = ComparedTexts(language, normal[5:], normal[:5], (), 60.0)
     sentences = [(code, text) for code in before.base_languages for text in spoken[code]]
-    for made in candidates(before, texts, (200,), 2000, None, lambda reason: None):
+    for made in build_candidates(before, texts, (200,), 2000, None, []):
         if made.candidate.name == BASE:
             continue
         proofs = prove(before, made.front_end, sentences)

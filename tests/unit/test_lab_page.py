@@ -11,20 +11,23 @@ import pytest
 from config.errors import UserError
 from config.schema import NO_RULES, LabOptions
 from config.text_rules import TextRules
-from core.text import lab_text, text_rules
-from core.text.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
+from core.text import pasted_text, text_rules
+from core.text.script_coverage import CharacterCount, RecordingPrompt, ScriptBlock
+from core.text.tokenizer_comparison import BASE, Recommendation, TokenizerCandidate, TokenizerComparison
 from core.workspace import Workspace
 from ui import lab as page
 
-PLAIN = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, 0.015, 1.0, 12.0, 90, 2, 5, (("ጯ", 0), ("<b>", 3)))
-LONGER = Candidate("bpe-50", "bpe", 50, 48, 88, 39, 39, 0.0, None, 0.6, 7.2, 60, 0, 4, ())
-REPORT = LabReport(
+PLAIN = TokenizerCandidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, 0.015, 1.0, 12.0, 90, 2, 5,
+                           (("ጯ", 0), ("<b>", 3)))
+LONGER = TokenizerCandidate("bpe-50", "bpe", 50, 48, 88, 39, 39, 0.0, None, 0.6, 7.2, 60, 0, 4, ())
+REPORT = TokenizerComparison(
     "tiny", "voice", "am", "am", 100, 840.0, 128,
-    (Candidate(BASE, "", 0, 0, 0, 39, 2, 0.82, None, 1.0, 12.0, 90, 0, 0, ()), PLAIN, LONGER),
+    (TokenizerCandidate(BASE, "", 0, 0, 0, 39, 2, 0.82, None, 1.0, 12.0, 90, 0, 0, ()), PLAIN, LONGER),
     Recommendation("bpe-50", "It needs 40% fewer tokens."), ("en", "fr"),
-    (Block("Ethiopic", True, (Cell("ሀ", 1200, 3, 0), Cell("ጳ", 0, 0, 4), Cell("ሿ", 0, 0, 0), Cell("ቐ", 9, 0, 1))),
-     Block("Combining Diacritical Marks", False, (Cell("\u0301", 10, 0, 0),))),
-    ("ጳ", "ቐ"), (Sentence("ጳጳሱ <i>", ("ጳ",)),), ("ቐ",), ("bpe-800: the text gives no more",),
+    (ScriptBlock("Ethiopic", True, (CharacterCount("ሀ", 1200, 3, 0), CharacterCount("ጳ", 0, 0, 4),
+                              CharacterCount("ሿ", 0, 0, 0), CharacterCount("ቐ", 9, 0, 1))),
+     ScriptBlock("Combining Diacritical Marks", False, (CharacterCount("\u0301", 10, 0, 0),))),
+    ("ጳ", "ቐ"), (RecordingPrompt("ጳጳሱ <i>", ("ጳ",)),), ("ቐ",), ("bpe-800: the text gives no more",),
 )
 
 
@@ -69,13 +72,13 @@ def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Work
     assert page.made_of(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
 
 
-def read_by(name: str, rules: TextRules, **changes: str) -> LabReport:
+def read_by(name: str, rules: TextRules, **changes: str) -> TokenizerComparison:
     return replace(REPORT, rules=name, rules_hash=text_rules.content_hash(rules), **changes)
 
 
 def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", text_rules.read(workspace, "am"))
-    report = read_by("mine", text_rules.load(workspace, "mine"), rules_of="new")
+    report = read_by("mine", text_rules.load(workspace, "mine"), rules_from="new")
     assert page.other_rules(of(workspace), report) == ""
     path = workspace.rules / "mine.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
@@ -91,8 +94,8 @@ def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace
 
 def test_a_report_says_whose_rules_it_read_by() -> None:
     assert "read by the text rules am." in page.candidates_view(REPORT)
-    assert "by the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_of="new"))
-    unnamed = replace(REPORT, rules="", rules_of="new", rules_hash="1")
+    assert "by the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_from="new"))
+    unnamed = replace(REPORT, rules="", rules_from="new", rules_hash="1")
     assert "by the text rules of the tokenizer new." in page.candidates_view(unnamed)
     assert "without text rules" in page.candidates_view(replace(REPORT, rules=""))
 
@@ -113,7 +116,7 @@ def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Wo
 
     made = said("ሰላም\nለሁሉም")
     assert (made.sizes, made.sentences) == ((10, 20), 5)
-    assert lab_text.lines(made.text) == ["ሰላም", "ለሁሉም"]
+    assert pasted_text.read_lines(made.text) == ["ሰላም", "ለሁሉም"]
     assert said("ሰላም\nለሁሉም") == made
     assert len(list((workspace.path / "texts").iterdir())) == 1
     said("something else", keep=False)
@@ -126,4 +129,4 @@ def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Wo
 
 def test_a_report_is_the_same_after_it_was_written(tmp_path: Path) -> None:
     REPORT.save(tmp_path)
-    assert LabReport.load(tmp_path) == REPORT
+    assert TokenizerComparison.load(tmp_path) == REPORT

@@ -12,7 +12,7 @@ from config.languages import NAMES, code_of, doubt, language_name
 from config.loading import parse_options
 from config.schema import PrepareOptions
 from core import prepare
-from core.dataset.languages import named
+from core.dataset.languages import describe_language
 from core.workspace import Workspace
 from data.manifest import load
 
@@ -48,7 +48,7 @@ def test_languages_have_the_names_of_the_registry() -> None:
     assert (language_name("ms"), language_name("el")) == ("Malay", "Greek")
     assert (language_name("zz"), language_name("pt-br")) == ("zz", "pt-br")
     assert code_of("no such language") == ""
-    assert (named("wal"), named("jp")) == ("Wolaytta (wal)", "'jp'")
+    assert (describe_language("wal"), describe_language("jp")) == ("Wolaytta (wal)", "'jp'")
 
 
 def test_a_dataset_of_an_unknown_code_is_prepared_with_a_warning(

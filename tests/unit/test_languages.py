@@ -20,7 +20,7 @@ from chatterbox_text import (
 from small_data import Recorder
 from test_vocabulary import options, write
 
-from core import vocabulary
+from core import tokenizer
 from core.text.tokenizer_report import TokenizerReport
 from core.voice_model.initialise import initial_rows
 from core.workspace import Workspace
@@ -63,10 +63,10 @@ def base(tmp_path: Path) -> FrontEnd:
 def extended(base: FrontEnd, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FrontEnd:
     """The base with Amharic, made by the tokenizer job without any optional package."""
     remove_packages(monkeypatch)
-    monkeypatch.setattr(vocabulary, "family", lambda name: ChatterboxText(base))
+    monkeypatch.setattr(tokenizer, "family", lambda name: ChatterboxText(base))
     (workspace.models / "tiny").mkdir(parents=True, exist_ok=True)
     write(workspace, "amharic", "am", AMHARIC)
-    vocabulary.run(options("amharic", merges=40), workspace, Recorder())
+    tokenizer.run(options("amharic", merges=40), workspace, Recorder())
     return FrontEnd.load(workspace.tokenizer("new"))
 
 
@@ -171,7 +171,7 @@ def test_proof_says_what_it_lacked(extended: FrontEnd, workspace: Workspace) -> 
     assert report.normaliser == "chatterbox-new-ethiopic"
     assert report.unknown_rate == 0
     recorder = Recorder()
-    vocabulary.run(options("amharic", merges=40), workspace, recorder)
+    tokenizer.run(options("amharic", merges=40), workspace, recorder)
     assert "ja was proven without what its text needs. Japanese text needs the package pykakasi" in recorder.warnings
 
 

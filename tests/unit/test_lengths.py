@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.dataset.lengths import tell_of_long, too_long
+from core.dataset.model_limits import find_too_long, warn_too_long
 from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
@@ -34,12 +34,12 @@ def test_long_clips_are_told_with_their_numbers(world: Workspace) -> None:
     codes = {clip.id: len(cache.load(clip.sha256)["speech_codes"]) for clip in dataset.clips}
     most = max(codes.values())
     longest = [name for name, count in codes.items() if count == most]
-    assert [clip.id for clip, _ in too_long(dataset, cache, most - 1)] == longest
+    assert [clip.id for clip, _ in find_too_long(dataset, cache, most - 1)] == longest
     reporter = Recorder()
-    assert tell_of_long(dataset, cache, most - 1, reporter) == 4
+    assert warn_too_long(dataset, cache, most - 1, reporter) == 4
     assert f"4 of 16 clips are longer than the {most - 1} codes that the model can hold" in reporter.warnings
     assert f"{longest[0]} ({most} codes, 0.8 s)" in reporter.warnings
-    assert tell_of_long(dataset, cache, most, Recorder()) == 0
+    assert warn_too_long(dataset, cache, most, Recorder()) == 0
 
 
 @pytest.mark.parametrize(("source", "words"), [
@@ -51,7 +51,7 @@ def test_who_reads_of_long_clips_reads_what_to_do(source: str, words: str) -> No
                   for name, seconds in (("a", 9.0), ("b", 12.01), ("c", 14.99)))
     dataset = Dataset(Path("d"), manifest.make_card("d", "am", source, clips), clips)
     reporter = Recorder()
-    assert tell_of_long(dataset, CodesOf({"a": 225, "b": 301, "c": 375}), 255, reporter) == 2  # 25 codes a second
+    assert warn_too_long(dataset, CodesOf({"a": 225, "b": 301, "c": 375}), 255, reporter) == 2  # 25 codes a second
     assert words in reporter.warnings
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
-from core.dataset.clip_index import build
+from core.dataset.clip_index import build_index
 from core.workspace import Workspace
 from data import manifest, splits
 from data.clip_findings import Spoken
@@ -148,7 +148,7 @@ def test_clips_are_judged_and_indexed_in_the_same_memory_however_many(workspace:
             clip.duration_s, 24000, 0.5, 0.0, chance.gauss(-20, 3), 30.0, 0.1, 0.1, 11000.0,
             f"{chance.getrandbits(256):064x}", "00" * 120)) for clip in dataset.clips)
         tracemalloc.reset_peak()
-        build(workspace, dataset, spoken, {})
+        build_index(workspace, dataset, spoken, {})
 
     through(20)  # what is made once is there then; Python itself keeps up to 2,000 tuples of each length
     small, large = (held(lambda count=count: through(count)) for count in (2500, 6500))

@@ -14,11 +14,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
 from config.schema import LabOptions, TokenizerOptions
-from core import lab, vocabulary
+from core import compare_tokenizers
+from core import tokenizer as vocabulary
 from core.job import asked
-from core.text import own_pieces
-from core.text.lab_report import LabReport
-from core.text.own_pieces import map_pieces, read, take
+from core.text import pieces as own_pieces
+from core.text.pieces import import_pieces, read_tokenizer
+from core.text.tokenizer_comparison import TokenizerComparison
 from core.workspace import Workspace
 from data import manifest
 from data.bpe import vocabulary as ids_of
@@ -65,7 +66,7 @@ def of_size(path: Path, size: int) -> Path:
 
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    for module in (lab, vocabulary):
+    for module in (compare_tokenizers, vocabulary):
         monkeypatch.setattr(module, "family", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     clips = [Clip(str(n), f"{n}.wav", text, "am", "train", 2.0, "one", str(n)) for n, text in enumerate(TEXTS)]
@@ -80,7 +81,7 @@ def test_pieces_are_appended_and_every_base_piece_keeps_its_id(tmp_path: Path, k
     path = {"bpe": bpe, "unigram": unigram}[kind](tmp_path / "own.json") if "-" not in kind else (
         pieces_model(tmp_path / "own.model", kind.partition("-")[2]))
     front_end = base()
-    pieces = take(front_end, str(path))
+    pieces = import_pieces(front_end, str(path))
     assert pieces.merges
     assert not any("\u2581" in part or "<" in part for pair in pieces.merges for part in pair)
     extended = front_end.extended("am", front_end.normaliser_for("am"), pieces.characters, pieces.merges)
@@ -97,16 +98,16 @@ def test_pieces_are_appended_and_every_base_piece_keeps_its_id(tmp_path: Path, k
 def test_a_tokenizer_of_equal_size_and_other_content_is_refused(tmp_path: Path) -> None:
     front_end = base()
     with pytest.raises(UserError, match=f"has {front_end.size} ids as the base has, and is another tokenizer"):
-        take(front_end, str(of_size(tmp_path / "own.json", front_end.size)))
-    assert take(front_end, str(of_size(tmp_path / "other.json", front_end.size + 1))).merges == ()
+        import_pieces(front_end, str(of_size(tmp_path / "own.json", front_end.size)))
+    assert import_pieces(front_end, str(of_size(tmp_path / "other.json", front_end.size + 1))).merges == ()
     swapped = json.loads(front_end.files["tokenizer.json"])
     vocab = swapped["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (tmp_path / "swapped.json").write_text(json.dumps(swapped))
     with pytest.raises(UserError, match="2 of the base's pieces have another id there and 0 are missing"):
-        take(front_end, str(tmp_path / "swapped.json"))
+        import_pieces(front_end, str(tmp_path / "swapped.json"))
     (tmp_path / "same.json").write_bytes(front_end.files["tokenizer.json"])
-    take(front_end, str(tmp_path / "same.json"))
+    import_pieces(front_end, str(tmp_path / "same.json"))
 
 
 def test_spare_rows_of_the_checkpoint_do_not_hide_an_equal_size(tmp_path: Path) -> None:
@@ -114,19 +115,14 @@ def test_spare_rows_of_the_checkpoint_do_not_hide_an_equal_size(tmp_path: Path) 
     spare = FrontEnd.wrap(plain.files["tokenizer.json"], {"en": "latin", "fr": "latin"}, plain.size + 1)
     for size in (plain.size, plain.size + 1):
         with pytest.raises(UserError, match="is another tokenizer"):
-            take(spare, str(of_size(tmp_path / "own.json", size)))
-
-
-def test_the_map_counts_by_piece() -> None:
-    found = map_pieces({"a": 0, "b": 1, "c": 2}, {"a": 0, "b": 5, "d": 2})
-    assert (found.shared, found.elsewhere, found.lost, found.same) == (2, ("b",), ("c",), False)
+            import_pieces(spare, str(of_size(tmp_path / "own.json", size)))
 
 
 def test_no_piece_becomes_a_mark_of_the_base(tmp_path: Path) -> None:
     vocab = {piece: number for number, piece in enumerate(["[", "]", "S", "T", "ST", "[ST", "[ST]", "ሀ"])}
     (tmp_path / "own.json").write_text(json.dumps({"added_tokens": [], "model": {
         "type": "BPE", "vocab": vocab, "merges": ["S T", "[ ST", "[ST ]"]}}))
-    assert read(tmp_path / "own.json").pairs == (("S", "T"), ("[", "ST"))
+    assert read_tokenizer(tmp_path / "own.json").pairs == (("S", "T"), ("[", "ST"))
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -136,21 +132,21 @@ def test_no_piece_becomes_a_mark_of_the_base(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "own.json").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        read(tmp_path / "own.json")
+        read_tokenizer(tmp_path / "own.json")
 
 
 def test_pieces_of_bytes_are_refused(tmp_path: Path) -> None:
     path = bpe(tmp_path / "own.json", 300, pre_tokenizers.ByteLevel())
     with pytest.raises(UserError, match="a tokenizer of bytes"):
-        read(path)
+        read_tokenizer(path)
     with pytest.raises(UserError, match="holds no tokenizer"):
-        read((tmp_path / "empty").mkdir() or tmp_path / "empty")
+        read_tokenizer((tmp_path / "empty").mkdir() or tmp_path / "empty")
 
 
 def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> None:
     path = str(bpe(tmp_path / "own.json"))
-    lab.run(LabOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
-    report = LabReport.load(tmp_path)
+    compare_tokenizers.run(LabOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
+    report = TokenizerComparison.load(tmp_path)
     candidate = report.candidate(own_pieces.OWN)
     assert candidate is not None
     made = vocabulary.run(TokenizerOptions(dataset="am", tokenizer="own", tokenizer_file=path), ready,
@@ -159,4 +155,4 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
-        asked.check(ready, "tokenizer", TokenizerOptions(dataset="am", own="/nope"))
+        asked.check(ready, "tokenizer", TokenizerOptions(dataset="am", tokenizer_file="/nope"))

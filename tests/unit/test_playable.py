@@ -66,7 +66,7 @@ def test_a_decoded_clip_can_be_played_from_its_middle_and_is_decoded_once(worksp
     part = client.get(address, headers={"Range": "bytes=100-199"})
     assert part.status_code == 206
     assert part.content == whole[100:200]
-    assert len(list((workspace.cache / "heard").iterdir())) == 1
+    assert len(list((workspace.cache / "playable").iterdir())) == 1
     soundfile.write(path, SOUND[::2], RATE, format="AIFF")
     assert len(client.get(address).content) < len(whole)  # another recording is not heard as the old one
 
@@ -77,7 +77,7 @@ def test_what_is_decoded_for_the_ear_is_bounded(workspace: Workspace, monkeypatc
     for suffix in (".aiff", ".au", ".caf", ".w64"):
         made = playable.playable(workspace, put(workspace, suffix))
         assert soundfile.info(str(made)).duration == 0.25
-    assert len(list((workspace.cache / "heard").iterdir())) == 2
+    assert len(list((workspace.cache / "playable").iterdir())) == 2
 
 
 def test_a_broken_clip_is_said_to_be_one(workspace: Workspace) -> None:
@@ -86,7 +86,7 @@ def test_a_broken_clip_is_said_to_be_one(workspace: Workspace) -> None:
     given = browser(workspace).get(media.url("datasets", "d", "audio/clip.aiff"))
     assert given.status_code == 415
     assert "clip.aiff could not be read as audio" in given.text
-    assert list((workspace.cache / "heard").iterdir()) == []
+    assert list((workspace.cache / "playable").iterdir()) == []
 
 
 def test_a_full_disk_is_said(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from small_data import AMHARIC, Recorder, SmallExtractor, SmallFamily, base, wri
 from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core import prepare
+from core.dataset.review import index_of
 from core.incoming import sources
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.review import index_of
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache
@@ -47,7 +47,7 @@ def test_dataset_is_written_with_audio_as_given_and_features(
     for clip in dataset.clips:
         assert dataset.audio_path(clip).read_bytes() == (source / f"{clip.id}.wav").read_bytes()
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
-    assert len(prepare.features_of(dataset.clips[0], cache).speech_codes) == 10
+    assert len(cache.load(dataset.clips[0].sha256)["speech_codes"]) == 10
     assert Report.from_json(json.loads((dataset.folder / "report.json").read_text())).kept == 6
     progress = [event for event in recorder.events if isinstance(event, Progress)]
     assert (progress[-1].done, progress[-1].total) == (6, 6)
@@ -60,7 +60,7 @@ def test_a_language_of_the_base_is_prepared_to_be_rehearsed_and_takes_no_rules(
     recorder = Recorder()
     assert prepare.run(asked, workspace, recorder)["text_unknown"] == 1
     assert "speaks English (en) already, and nothing of it may change" in recorder.warnings
-    assert "1 texts have characters that the model does not know and will not be rehearsed with it: 5" in (
+    assert "1 texts have characters that the model does not know and will not be replayed with it: 5" in (
         recorder.warnings)
     assert "tokenizer" not in recorder.warnings
     found = {one.clip.id: one.findings for one in index_of(workspace, "d").all()}
@@ -176,7 +176,7 @@ def test_the_features_of_a_dataset_are_in_one_file_too(
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
     pack = cache.load_pack(dataset.card.fingerprint)
     for clip in dataset.clips:
-        for name, array in vars(prepare.features_of(clip, cache)).items():
+        for name, array in cache.load(clip.sha256).items():
             assert np.array_equal(pack.arrays(clip.sha256)[name], array)
             assert pack.arrays(clip.sha256)[name].dtype == array.dtype
 
@@ -207,7 +207,7 @@ def test_what_is_left_out_is_said_and_kept_in_the_report(
     recorder = Recorder()
     result = prepare.run(options(source), workspace, recorder)
     assert (result["clips"], result["left_out"]) == (4, 2)
-    assert "2 of 6 rows are left out" in recorder.warnings
+    assert "2 of 6 rows are excluded" in recorder.warnings
     assert "clip0.wav could not be read as audio" in recorder.warnings
     assert "the text '።' of clip1 has nothing to speak" in recorder.warnings
 

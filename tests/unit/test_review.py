@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import threading
 from dataclasses import replace
 from functools import partial
@@ -17,9 +16,10 @@ from small_data import AMHARIC, RATE, Recorder, SmallExtractor, SmallFamily, bas
 
 from config.errors import UserError
 from config.schema import PrepareOptions, ReviseOptions
-from core import prepare, review, revise
-from core.dataset.clip_index import ClipIndex, MeasureStore, build
-from core.review import Decision
+from core import prepare, revise
+from core.dataset import review
+from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
+from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import Spoken
@@ -85,10 +85,8 @@ def test_pages_are_the_whole_in_order(ready: Workspace) -> None:
 
 
 def test_a_recording_is_measured_once(ready: Workspace, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from core.dataset import measuring
-
     calls: list[int] = []
-    monkeypatch.setattr(measuring, "measure", lambda waveform, rate: calls.append(rate))
+    monkeypatch.setattr(prepare, "measure", lambda waveform, rate: calls.append(rate))
     assert prepared(ready, made / "in")["state"] == "already there"
     assert calls == []
 
@@ -96,7 +94,7 @@ def test_a_recording_is_measured_once(ready: Workspace, made: Path, monkeypatch:
 def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> None:
     before = {path: path.read_bytes() for path in ready.dataset("d").rglob("*") if path.is_file()}
     review.exclude(ready, "d", ["clip3"], "pace")
-    review.decide(ready, "d", [Decision("clip4", text="ዛሬ ዝናብ ዘነበ")])
+    review.decide(ready, "d", [ReviewDecision("clip4", text="ዛሬ ዝናብ ዘነበ")])
     made = revise.save_version(ready, "d", "d-2", Recorder())
     assert (made.clips, made.excluded, made.changed) == (11, ("clip3",), ("clip4",))
     new = versions(ready, "d-2")
@@ -106,7 +104,7 @@ def test_a_version_leaves_out_and_names_what_was_excluded(ready: Workspace) -> N
     report = json.loads((new.folder / "report.json").read_text("utf-8"))
     assert {"kind": "excluded", "where": "clip3", "message": "excluded: pace"} in report["errors"]
     assert report["kept"] == 11
-    assert "1 clips excluded, 0 included again, 1 texts written anew" in report["notes"][-1]
+    assert "1 clips excluded, 0 included again, 1 texts edited" in report["notes"][-1]
     assert all(path.read_bytes() == content for path, content in before.items())  # the old one is as it was
     index = review.index_of(ready, "d-2")
     assert index.count() == 11
@@ -117,7 +115,7 @@ def test_what_was_excluded_can_come_back_with_the_same_bytes(ready: Workspace) -
     review.exclude(ready, "d", ["clip3"], "by ear")
     revise.save_version(ready, "d", "d-2", Recorder())
     assert [(clip.id, reason) for clip, reason in review.excluded(ready.dataset("d-2"))] == [("clip3", "by ear")]
-    review.decide(ready, "d-2", [Decision("clip3")])
+    review.decide(ready, "d-2", [ReviewDecision("clip3")])
     made = revise.save_version(ready, "d-2", "d-3", Recorder())
     assert (made.included, made.excluded) == (("clip3",), ())
     assert versions(ready, "d-3").card.fingerprint == versions(ready, "d").card.fingerprint
@@ -128,8 +126,8 @@ def test_what_was_excluded_can_come_back_with_the_same_bytes(ready: Workspace) -
 
 def test_the_last_decision_counts_and_none_is_lost(ready: Workspace) -> None:
     for text in ("አንድ ሁለት", "ሦስት አራት"):
-        review.decide(ready, "d", [Decision("clip1", text=text)])
-    assert review.decisions(ready, "d")["clip1"].text == "ሦስት አራት"
+        review.decide(ready, "d", [ReviewDecision("clip1", text=text)])
+    assert review.read_decisions(ready, "d")["clip1"].text == "ሦስት አራት"
     assert len((ready.dataset("d") / review.DRAFT_FILE).read_text("utf-8").splitlines()) == 2
 
 
@@ -137,7 +135,7 @@ def test_a_text_that_becomes_a_held_out_one_goes_to_its_side(ready: Workspace) -
     dataset = versions(ready, "d")
     held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
     train = next(clip for clip in dataset.clips if clip.split == TRAIN)
-    review.decide(ready, "d", [Decision(train.id, text=held.text + "።")])
+    review.decide(ready, "d", [ReviewDecision(train.id, text=held.text + "።")])
     revise.save_version(ready, "d", "d-2", Recorder())
     assert next(clip.split for clip in versions(ready, "d-2").clips if clip.id == train.id) == HELD_OUT
 
@@ -146,7 +144,7 @@ def test_a_held_out_clip_whose_text_becomes_one_that_is_trained_on_leaves_none_o
     dataset = versions(ready, "d")
     held = next(clip for clip in dataset.clips if clip.split == HELD_OUT)
     train = next(clip for clip in dataset.clips if clip.split == TRAIN)
-    review.decide(ready, "d", [Decision(held.id, text=train.text)])
+    review.decide(ready, "d", [ReviewDecision(held.id, text=train.text)])
     revise.save_version(ready, "d", "d-2", Recorder())
     sides = {clip.id: clip.split for clip in versions(ready, "d-2").clips}
     assert (sides[held.id], sides[train.id]) == (TRAIN, TRAIN)
@@ -154,10 +152,10 @@ def test_a_held_out_clip_whose_text_becomes_one_that_is_trained_on_leaves_none_o
 
 @pytest.mark.parametrize(("decided", "message"), [
     ([], "Nothing was decided"),
-    ([Decision("nosuch", included=False)], "does not have: .'nosuch'"),
-    ([Decision(f"clip{number}", included=False) for number in range(12)], "nothing is left to train on"),
+    ([ReviewDecision("nosuch", included=False)], "does not have: .'nosuch'"),
+    ([ReviewDecision(f"clip{number}", included=False) for number in range(12)], "nothing is left to train on"),
 ])
-def test_versions_that_make_no_sense_are_refused(ready: Workspace, decided: list[Decision], message: str) -> None:
+def test_versions_that_make_no_sense_are_refused(ready: Workspace, decided: list[ReviewDecision], message: str) -> None:
     review.decide(ready, "d", decided)
     with pytest.raises(UserError, match=message):
         revise.save_version(ready, "d", "d-2", Recorder())
@@ -172,8 +170,8 @@ def test_a_version_is_never_written_over_a_dataset(ready: Workspace) -> None:
 
 def test_an_empty_text_is_refused(ready: Workspace) -> None:
     with pytest.raises(UserError, match="nothing to speak"):
-        review.decide(ready, "d", [Decision("clip1", text=" ። ")])
-    assert review.decisions(ready, "d") == {}
+        review.decide(ready, "d", [ReviewDecision("clip1", text=" ። ")])
+    assert review.read_decisions(ready, "d") == {}
 
 
 def test_a_reviewed_dataset_is_prepared_as_it_is(ready: Workspace, made: Path) -> None:
@@ -186,7 +184,7 @@ def test_a_reviewed_dataset_is_prepared_as_it_is(ready: Workspace, made: Path) -
 def test_all_with_a_finding_are_excluded_at_once(ready: Workspace) -> None:
     assert review.exclude_kind(ready, "d", "pace") == 1
     assert review.exclude_kind(ready, "d", "pace") == 0
-    assert review.decisions(ready, "d")["clip3"] == Decision("clip3", included=False, reason="pace")
+    assert review.read_decisions(ready, "d")["clip3"] == ReviewDecision("clip3", included=False, reason="pace")
 
 
 def quiet_and_silent(made: Path, workspace: Workspace) -> list[str]:
@@ -205,10 +203,10 @@ def quiet_and_silent(made: Path, workspace: Workspace) -> list[str]:
 
 def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspace, tmp_path: Path) -> None:
     assert {"silence", "level"} <= set(quiet_and_silent(tmp_path / "in", ready))
-    assert "Cut the silence at the ends of 3 clips" in review.what_fix_does("silence", 3, -10.0)
+    assert "Cut the silence at the ends of 3 clips" in review.describe_fix("silence", 3, -10.0)
     assert [review.fix_kind(ready, "q", kind) for kind in ("silence", "level", "level")] == [3, 2, 0]
     job = revise.run(ReviseOptions(dataset="q", save_as="q-2"), ready, Recorder())
-    assert (job["mended"], job["features"], job["features_failed"]) == (5, 12, 0)
+    assert (job["repaired"], job["features"], job["features_failed"]) == (5, 12, 0)
     old, new = versions(ready, "q"), versions(ready, "q-2")
     index = review.index_of(ready, "q-2")
     assert not {"silence", "level"} & {kind.kind for kind in index.kinds()}
@@ -225,11 +223,11 @@ def test_recordings_are_mended_in_a_version_and_the_old_ones_stay(ready: Workspa
         if int(before.id[1:]) > 4:
             assert after == before
     assert review.undo_kind(ready, "q", "silence") == 3
-    assert [one.fixes for one in review.decisions(ready, "q").values() if one.fixes] == [("level",)] * 2
+    assert [one.fixes for one in review.read_decisions(ready, "q").values() if one.fixes] == [("level",)] * 2
 
 
 def test_what_cannot_be_mended_is_refused(ready: Workspace) -> None:
-    with pytest.raises(UserError, match="'pace' cannot be mended"):
+    with pytest.raises(UserError, match="'pace' cannot be repaired"):
         review.fix_kind(ready, "d", "pace")
 
 
@@ -246,7 +244,7 @@ def test_a_version_that_was_killed_before_its_clips_were_sorted_goes_on(ready: W
                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     review.exclude(ready, "d", ["clip3"], "pace")
     with monkeypatch.context() as patch:
-        patch.setattr(revise, "build", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(revise, "build_index", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             revise.run(ReviseOptions(dataset="d", save_as="d-2"), ready, Recorder())
     assert ready.list_datasets() == ["d", "d-2"]
@@ -284,7 +282,7 @@ def test_a_version_keeps_the_speakers_of_a_split_by_speaker_apart(ready: Workspa
     dataset = versions(ready, "s")
     held, other, *_ = (clip for clip in dataset.clips if clip.split == HELD_OUT)
     train = next(clip for clip in dataset.clips if clip.split == TRAIN)
-    review.decide(ready, "s", [Decision(train.id, text=other.text), Decision(held.id, text="ዝናብ መጣ ዛሬ")])
+    review.decide(ready, "s", [ReviewDecision(train.id, text=other.text), ReviewDecision(held.id, text="ዝናብ መጣ ዛሬ")])
     version = revise.save_version(ready, "s", "s-2", Recorder())
     made = versions(ready, "s-2")
     sides = {side: {clip.speaker for clip in made.clips if clip.split == side} for side in (TRAIN, HELD_OUT)}
@@ -302,62 +300,62 @@ def test_only_recordings_that_are_others_count_as_mended(ready: Workspace, tmp_p
     dataset.audio_path(clips["q2"]).write_text("no sound any more")
     for path in ready.cache.glob("measures-*.sqlite"):
         path.unlink()  # the others can be measured again
-    review.decide(ready, "q", [Decision("q9", fixes=("trim",))])  # which has no silence at its ends
+    review.decide(ready, "q", [ReviewDecision("q9", fixes=("trim",))])  # which has no silence at its ends
     recorder = Recorder()
     version = revise.save_version(ready, "q", "q-2", recorder)
-    assert set(version.mended) == {"q3", "q4"}
-    assert "q2 is not mended" in recorder.warnings
-    assert "q9 has nothing to mend" in recorder.warnings
-    assert "2 recordings mended" in (version.folder / "report.json").read_text("utf-8")
+    assert set(version.repaired) == {"q3", "q4"}
+    assert "q2 is not repaired" in recorder.warnings
+    assert "q9 has nothing to repair" in recorder.warnings
+    assert "2 recordings repaired" in (version.folder / "report.json").read_text("utf-8")
 
 
 def test_a_version_in_which_nothing_could_be_mended_is_none(ready: Workspace) -> None:
-    review.decide(ready, "d", [Decision("clip1", fixes=("trim",))])
+    review.decide(ready, "d", [ReviewDecision("clip1", fixes=("trim",))])
     with pytest.raises(UserError, match="Nothing was decided about 'd' that differs"):
         revise.save_version(ready, "d", "d-2", Recorder())
     assert ready.list_datasets() == ["d"]
 
 
 def test_two_who_decide_at_once_lose_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(review, "_PATIENCE_S", PATIENCE_S)  # eight who write and flush on a busy disk
+    monkeypatch.setattr(review, "_LOCK_TIMEOUT_S", PATIENCE_S)  # eight who write and flush on a busy disk
     (workspace.datasets / "d").mkdir(parents=True)
     ready = threading.Barrier(8)
 
-    def with_fix(fix: str, one: Decision) -> Decision:
+    def with_fix(fix: str, one: ReviewDecision) -> ReviewDecision:
         return replace(one, fixes=(*one.fixes, fix))
 
     def work(number: int) -> None:
         ready.wait()
         for step in range(5):
-            review.change(workspace, "d", ["clip"], partial(with_fix, f"{number}-{step}"))
+            review.update_decisions(workspace, "d", ["clip"], partial(with_fix, f"{number}-{step}"))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(review.decisions(workspace, "d")["clip"].fixes)) == 40
+    assert len(set(review.read_decisions(workspace, "d")["clip"].fixes)) == 40
 
 
 def test_decisions_are_read_again_only_where_the_file_grew(workspace: Workspace,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     folder = workspace.datasets / "many"
     folder.mkdir(parents=True)
-    review.decide(workspace, "many", [Decision(f"c{number}") for number in range(500)])
+    review.decide(workspace, "many", [ReviewDecision(f"c{number}") for number in range(500)])
     parsed: list[int] = []
-    read = review._decided
-    monkeypatch.setattr(review, "_decided", lambda content: parsed.append(len(content)) or read(content))
-    assert len(review.decisions(workspace, "many")) == 500
+    read = review._parse
+    monkeypatch.setattr(review, "_parse", lambda content: parsed.append(len(content)) or read(content))
+    assert len(review.read_decisions(workspace, "many")) == 500
     whole = parsed.pop()
-    assert review.decisions(workspace, "many") is review.decisions(workspace, "many")
-    review.decide(workspace, "many", [Decision("c7", included=False, reason="by ear")])
-    assert review.decisions(workspace, "many").excluded == {"by ear": 1}
+    assert review.read_decisions(workspace, "many") is review.read_decisions(workspace, "many")
+    review.decide(workspace, "many", [ReviewDecision("c7", included=False, reason="by ear")])
+    assert review.read_decisions(workspace, "many").excluded == {"by ear": 1}
     assert sum(parsed) < whole / 50
     path = folder / review.DRAFT_FILE
     path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:3]), "utf-8")  # by hand
-    assert list(review.decisions(workspace, "many")) == ["c0", "c1", "c2"]
+    assert list(review.read_decisions(workspace, "many")) == ["c0", "c1", "c2"]
     path.unlink()
-    assert review.decisions(workspace, "many") == {}
+    assert review.read_decisions(workspace, "many") == {}
 
 
 def test_a_dataset_that_was_never_measured_says_so(ready: Workspace) -> None:
@@ -377,7 +375,7 @@ def test_measures_are_kept_by_content(workspace: Workspace) -> None:
 def test_the_longest_text_of_the_model_is_told(workspace: Workspace) -> None:
     clip = Clip("a", "audio/a.wav", "ሰላም", "am", TRAIN, 3.0, "one", "0" * 64)
     dataset = Dataset(workspace.datasets, manifest.make_card("d", "am", "x", [clip]), (clip,))
-    build(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"longest_text": "253"})
+    build_index(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"longest_text": "253"})
     found = ClipIndex(workspace, dataset.card.fingerprint).page(0, 1)[0].findings
     assert "300 characters; the model holds 253 tokens" in next(one.message for one in found if one.kind == "long text")
 
@@ -388,36 +386,26 @@ def test_the_command_line_shows_decides_and_saves(ready: Workspace, capsys: pyte
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["worst"][0]["clip"]["id"] == "clip3"
     assert script.main([*where, "--exclude-kind", "pace", "--text", "clip1", "ሰላም ለዓለም", "--save-as", "d-2"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])["result"]
-    assert (told["clips"], told["excluded"], told["texts_anew"], told["features"]) == (11, 1, 1, 11)
+    assert (told["clips"], told["excluded"], told["texts_edited"], told["features"]) == (11, 1, 1, 11)
     assert script.main([*where, "--exclude", "nosuch"]) != 0
     assert "no clip 'nosuch'" in capsys.readouterr().err
 
 
 def test_the_command_line_takes_back_what_was_decided_about_a_kind(ready: Workspace) -> None:
     where = ["d", "--workspace", str(ready.path), "--most", "1"]
-    review.decide(ready, "d", [Decision("clip3", fixes=("trim",))])
+    review.decide(ready, "d", [ReviewDecision("clip3", fixes=("trim",))])
     assert script.main([*where, "--exclude-errors", "pace"]) == 0
-    assert review.decisions(ready, "d")["clip3"] == Decision("clip3", False, None, "pace", ("trim",))
+    assert review.read_decisions(ready, "d")["clip3"] == ReviewDecision("clip3", False, None, "pace", ("trim",))
     assert script.main([*where, "--undo-kind", "pace", "--undo-kind", "silence"]) == 0
-    assert review.decisions(ready, "d")["clip3"] == Decision("clip3")
-
-
-def test_an_index_of_before_errors_were_counted_is_read(ready: Workspace) -> None:
-    wanted = review.index_of(ready, "d").kinds()
-    for path in (ready.cache / "review").glob("*.sqlite"):
-        with sqlite3.connect(path) as database:
-            database.execute("ALTER TABLE summary DROP COLUMN errors")
-    assert [(one.kind, one.level, one.count) for one in review.index_of(ready, "d").kinds()] == [
-        (one.kind, one.level, one.count) for one in wanted]
-    assert all(one.errors == (one.count if one.level == "error" else 0) for one in review.index_of(ready, "d").kinds())
+    assert review.read_decisions(ready, "d")["clip3"] == ReviewDecision("clip3")
 
 
 def test_a_decision_that_was_cut_off_loses_no_other(workspace: Workspace) -> None:
     folder = workspace.datasets / "torn"
     folder.mkdir(parents=True)
-    review.decide(workspace, "torn", [Decision("one")])
+    review.decide(workspace, "torn", [ReviewDecision("one")])
     with open(folder / review.DRAFT_FILE, "a", encoding="utf-8") as file:
         file.write('{"id": "two", "exc')
-    assert set(review.decisions(workspace, "torn")) == {"one"}
-    review.decide(workspace, "torn", [Decision("three")])
-    assert set(review.decisions(workspace, "torn")) == {"one", "three"}
+    assert set(review.read_decisions(workspace, "torn")) == {"one"}
+    review.decide(workspace, "torn", [ReviewDecision("three")])
+    assert set(review.read_decisions(workspace, "torn")) == {"one", "three"}

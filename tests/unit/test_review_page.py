@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from config.errors import UserError
-from core import review
-from core.dataset.clip_index import Judged, Kind, build
-from core.review import Decision, Decisions
+from core.dataset import review
+from core.dataset.clip_index import FindingSummary, IndexedClip, build_index
+from core.dataset.review import ReviewDecision, ReviewDecisions
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import ClipFinding, Spoken
@@ -40,7 +40,7 @@ def page(workspace: Workspace) -> Any:
     manifest.save(folder, card, clips)
     loud = Measures(**{**vars(GOOD), "clipped_share": 0.2})
     spoken = [Spoken(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", loud if one.id == "c24" else GOOD) for one in clips]
-    build(workspace, Dataset(folder, card, clips), spoken, {"rules": "", "normaliser": "ethiopic"})
+    build_index(workspace, Dataset(folder, card, clips), spoken, {"rules": "", "normaliser": "ethiopic"})
     return SimpleNamespace(workspace=workspace)
 
 
@@ -72,7 +72,7 @@ def test_pages_stay_within_what_there_is(page: Any) -> None:
 def test_a_row_escapes_what_it_shows() -> None:
     bad = Clip("c", "audio/c.wav", "</textarea><script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
     found = (ClipFinding("pace", "error", "<b>2</b> letters", 1.0),)
-    said = review_table.row("d", Judged(0, bad, "x", GOOD, found), Decision("c", included=False))
+    said = review_table.row("d", IndexedClip(0, bad, "x", GOOD, found), ReviewDecision("c", included=False))
     assert "<script>" not in said
     assert "<b>" not in said
     assert "excluded" in said
@@ -82,19 +82,19 @@ def test_a_row_escapes_what_it_shows() -> None:
 def test_a_waveform_is_drawn_from_the_peaks_and_its_silence_marked() -> None:
     outline = bytes([0] * 60 + [255] * 60).hex()
     measures = Measures(**{**vars(GOOD), "outline": outline, "silence_start_s": 1.5, "silence_end_s": 0.0})
-    drawn = review_table.wave(Judged(0, clip(1), "x", measures, ()))
+    drawn = review_table.wave(IndexedClip(0, clip(1), "x", measures, ()))
     assert 'points="0,19.4 ' in drawn
     assert "119,0.0 119,40.0" in drawn
     assert 'x="0.0" y="0" height="40" width="59.5"' in drawn
-    assert "No waveform" in review_table.wave(Judged(0, clip(1), "x", GOOD, ()))
+    assert "No waveform" in review_table.wave(IndexedClip(0, clip(1), "x", GOOD, ()))
 
 
 def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
     told(page, do="text", clip="c3", text="ሌላ ነገር")
     told(page, do="exclude", clip="c3")
-    assert review.decisions(page.workspace, "d") == {"c3": Decision("c3", False, "ሌላ ነገር", "by hand")}
+    assert review.read_decisions(page.workspace, "d") == {"c3": ReviewDecision("c3", False, "ሌላ ነገር", "by hand")}
     told(page, do="include", clip="c3")
-    assert review.decisions(page.workspace, "d")["c3"] == Decision("c3", True, "ሌላ ነገር")
+    assert review.read_decisions(page.workspace, "d")["c3"] == ReviewDecision("c3", True, "ሌላ ነገር")
     assert "Page 1 of 3; 25 clips." in page_review._table(page, view())
     with pytest.raises(UserError, match="no clip 'c99'"):
         told(page, do="exclude", clip="c99")
@@ -107,8 +107,8 @@ def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> 
     other = page.workspace.datasets / "other"
     shutil.copytree(page.workspace.datasets / "d", other)
     page_review.obey(page, "other", json.dumps({"do": "exclude", "clip": "c3", "dataset": "d"}))
-    assert set(review.decisions(page.workspace, "d")) == {"c3"}
-    assert review.decisions(page.workspace, "other") == {}
+    assert set(review.read_decisions(page.workspace, "d")) == {"c3"}
+    assert review.read_decisions(page.workspace, "other") == {}
     assert 'data-dataset="d"' in page_review._found(page, view())
     assert 'data-dataset="other"' in page_review._table(page, view(dataset="other"))
     for name in ("gone", "../d"):
@@ -119,28 +119,28 @@ def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> 
 def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> None:
     assert "Exclude 1 clip" in page_review._found(page, view())
     told(page, do="exclude-kind", kind="clipping")
-    assert [one for one, made in review.decisions(page.workspace, "d").items() if not made.included] == ["c24"]
+    assert [one for one, made in review.read_decisions(page.workspace, "d").items() if not made.included] == ["c24"]
     shown = page_review._found(page, view())
     assert "1 excluded" in shown
     assert "Undo" in shown
     told(page, do="undo-kind", kind="clipping")
-    assert all(made.included for made in review.decisions(page.workspace, "d").values())
+    assert all(made.included for made in review.read_decisions(page.workspace, "d").values())
     assert page_review.obey(page, "d", json.dumps({"do": "show", "kind": "clipping"}))[1:] == ["clipping", 1]
 
 
 def test_the_errors_of_a_kind_can_go_and_its_warnings_stay() -> None:
-    kind = Kind("pace", "error", 3, 1)
-    shown = review_table.found("d", [kind], Decisions(), None)
+    kind = FindingSummary("pace", "error", 3, 1)
+    shown = review_table.found("d", [kind], ReviewDecisions(), None)
     assert "1 error, 2 warnings" in shown
     assert re.findall(r">(Exclude[^<]*)<", shown) == ["Exclude the error", "Exclude all 3"]
-    one_out = Decisions({"a": Decision("a", included=False, reason="pace")})
+    one_out = ReviewDecisions({"a": ReviewDecision("a", included=False, reason="pace")})
     assert re.findall(r">(Exclude[^<]*)<", review_table.found("d", [kind], one_out, None)) == ["Exclude all 3"]
-    alike = review_table.found("d", [Kind("pace", "warning", 1200, 0)], Decisions(), None)
+    alike = review_table.found("d", [FindingSummary("pace", "warning", 1200, 0)], ReviewDecisions(), None)
     assert re.findall(r">(Exclude[^<]*)<", alike) == ["Exclude 1,200 clips"]
 
 
 def test_who_excludes_clips_with_two_texts_reads_that_the_right_ones_go_too() -> None:
-    shown = review_table.found("d", [Kind("two texts", "error", 2, 2)], Decisions(), None)
+    shown = review_table.found("d", [FindingSummary("two texts", "error", 2, 2)], ReviewDecisions(), None)
     assert "the right one too" in shown
 
 
@@ -153,15 +153,15 @@ def test_errors_alone_are_excluded_and_taken_back(page: Any) -> None:
     folder = page.workspace.datasets / "slow"
     folder.mkdir()
     manifest.save(folder, card, clips)
-    build(page.workspace, Dataset(folder, card, clips), spoken, {})
+    build_index(page.workspace, Dataset(folder, card, clips), spoken, {})
     kind = next(one for one in review.index_of(page.workspace, "slow").kinds() if one.kind == "pace")
     assert (kind.level, kind.count, kind.errors, kind.parts) == ("error", 2, 1, "1 error, 1 warning")
     told(page, do="exclude-errors", kind="pace", dataset="slow")
-    assert [one for one, made in review.decisions(page.workspace, "slow").items() if not made.included] == ["c29"]
+    assert [one for one, made in review.read_decisions(page.workspace, "slow").items() if not made.included] == ["c29"]
     told(page, do="exclude-kind", kind="pace", dataset="slow")
-    assert review.decisions(page.workspace, "slow").excluded.total() == 2
+    assert review.read_decisions(page.workspace, "slow").excluded.total() == 2
     told(page, do="undo-kind", kind="pace", dataset="slow")
-    assert review.decisions(page.workspace, "slow").excluded.total() == 0
+    assert review.read_decisions(page.workspace, "slow").excluded.total() == 0
 
 
 def test_the_spread_of_the_clips_is_drawn(page: Any) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from config.errors import UserError
 from config.rules_file import parse
-from core.text import rules_preview, text_rules
-from core.text.rules_preview import FoldCost
-from core.text.rules_text import TABLES, with_entry, with_folds, with_latin
+from core.text import text_rules
+from core.text.text_rules import TABLES, FoldCost, with_entry, with_folds, with_latin
 from core.workspace import Workspace
 from ui import rules as page
 
@@ -52,7 +51,7 @@ def test_choices_are_set_where_they_stand(choice: str) -> None:
 
 
 def test_changed_spans_are_marked_and_text_is_escaped() -> None:
-    shown = page.shown_view(rules_preview.show(parse(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
+    shown = page.shown_view(text_rules.preview(parse(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
     assert '<mark class="old" title="percent">50%</mark>' in shown
     assert '<mark class="new" title="percent">ሃምሳ በመቶ</mark>' in shown
     assert "1 of 2 texts change" in shown
@@ -64,11 +63,11 @@ def test_costs_and_uses_are_told(workspace: Workspace) -> None:
     cost = FoldCost("homophones", "about", 6, 4, 30, 20, 5, 10, (("ሠላም", "ሰላም"),))
     assert "ሠላም = ሰላም" in page.costs_view([cost], 2)
     assert "6 become 4" in page.costs_view([cost], 2)
-    assert page.known_view(text_rules.entries(workspace)) == ""
+    assert page.known_view(text_rules.list_rules(workspace)) == ""
     text_rules.save(workspace, "mine", SHIPPED)
-    assert "Not in use" in page.known_view(text_rules.entries(workspace))
+    assert "Not in use" in page.known_view(text_rules.list_rules(workspace))
     (workspace.rules / "mine.yaml").write_text("words: [", encoding="utf-8")
-    assert "could not be read" in page.known_view(text_rules.entries(workspace))
+    assert "could not be read" in page.known_view(text_rules.list_rules(workspace))
 
 
 def test_other_rules_of_that_name_are_not_overwritten(workspace: Workspace) -> None:

@@ -19,8 +19,8 @@ from test_vocabulary import write
 
 from config.errors import UserError
 from config.schema import ExtendOptions, TokenizerOptions
-from core import extend, vocabulary
-from core.text import rules_preview, text_rules
+from core import extend, tokenizer
+from core.text import text_rules
 from core.text.tokenizer_report import TokenizerReport
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
@@ -115,7 +115,7 @@ def test_digits_that_a_tokenizer_lacks_are_told_with_the_rules_that_would_write_
 @pytest.fixture
 def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A workspace with a model and an Amharic dataset."""
-    monkeypatch.setattr(vocabulary, "family", lambda name: SmallFamily())
+    monkeypatch.setattr(tokenizer, "family", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
     write(workspace, "amharic", "am", AMHARIC)
     return workspace
@@ -131,7 +131,7 @@ def made(ready: Workspace) -> Workspace:
 
 def make(workspace: Workspace, rules: str) -> None:
     options = TokenizerOptions(model="tiny", dataset="amharic", tokenizer="new", rules=rules)
-    vocabulary.run(options, workspace, Recorder())
+    tokenizer.run(options, workspace, Recorder())
 
 
 def test_tokenizer_takes_a_copy_of_the_rules(made: Workspace) -> None:
@@ -172,7 +172,7 @@ def test_an_edit_of_rules_in_use_is_refused_or_forked(made: Workspace) -> None:
         text_rules.save(made, "mine", edited)
     assert "'mine-2'" in refused.value.hint
     assert text_rules.save(made, "mine", text_rules.read(made, "mine")).state == "already there"
-    assert text_rules.fork(made, "mine", edited).name == "mine-2"
+    assert text_rules.save_copy(made, "mine", edited).name == "mine-2"
     assert text_rules.load(made, "mine-2").numbers.grammar.tens[3] == "አምሳ"  # type: ignore[union-attr]
     with pytest.raises(UserError, match="already is another tokenizer named 'new'"):
         make(made, "mine-2")
@@ -183,8 +183,8 @@ def test_an_edit_of_what_was_made_is_refused_when_it_is_loaded(ready: Workspace)
     write_model(ready.models / "tiny")
     options = TokenizerOptions(model="tiny", dataset="amharic", tokenizer="new", rules="am")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(vocabulary, "family", registry.family)
-        vocabulary.run(options, ready, Recorder())
+        patched.setattr(tokenizer, "family", registry.family)
+        tokenizer.run(options, ready, Recorder())
     extend.run(ExtendOptions(model="tiny", tokenizer="new", extension="new"), ready, Recorder())
     path = ready.extension("new") / "front_end" / "rules-am.json"
     assert load_extension(ready, "new", torch.device("cpu")).front_end.normalise("50%", "am") == "ሃምሳ በመቶ"
@@ -196,7 +196,7 @@ def test_an_edit_of_what_was_made_is_refused_when_it_is_loaded(ready: Workspace)
 def test_an_edit_in_the_file_itself_is_seen(made: Workspace) -> None:
     path = made.rules / "mine.yaml"
     path.write_text(path.read_text("utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
-    entry = text_rules.entries(made)[0]
+    entry = text_rules.list_rules(made)[0]
     assert (entry.name, entry.used_by, entry.edited) == ("mine", (), ("tokenizer new",))
 
 
@@ -204,7 +204,7 @@ def test_shipped_rules_are_not_overwritten(workspace: Workspace) -> None:
     for name in ("am", "sv"):
         with pytest.raises(UserError, match="ship with the app"):
             text_rules.save(workspace, name, shipped.text_of("am"))
-    assert text_rules.fork(workspace, "am", shipped.text_of("am")).name == "am-2"
+    assert text_rules.save_copy(workspace, "am", shipped.text_of("am")).name == "am-2"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "x" * 65])
@@ -222,11 +222,11 @@ def test_rules_of_another_language_are_refused(workspace: Workspace) -> None:
 
 def test_cost_of_a_folding_counts_words_that_fall_together(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", shipped.text_of("am"))
-    costs = {cost.name: cost for cost in rules_preview.fold_costs(
+    costs = {cost.name: cost for cost in text_rules.fold_costs(
         text_rules.load(workspace, "mine"), ["ሰላም ሠላም ኃይል", "ሰላም ሐይል ቍጥር 5"])}
-    assert (costs["homophones"].words, costs["homophones"].fallen_together) == (6, 2)
+    assert (costs["homophones"].words, costs["homophones"].merged_word_count) == (6, 2)
     assert costs["homophones"].merged == (("ሠላም", "ሰላም"), ("ሐይል", "ኃይል"))
-    assert (costs["labialised"].fallen_together, costs["labialised"].occurrences) == (0, 1)
+    assert (costs["labialised"].merged_word_count, costs["labialised"].occurrences) == (0, 1)
 
 
 def test_command_line_does_the_same(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +240,7 @@ def test_command_line_does_the_same(workspace: Workspace, tmp_path: Path, capsys
     assert line["after"].split() == ["አምሳ", "በመቶ", "ዶክተር"]
     assert [change["rules"] for change in line["changes"]] == [["percent"], ["abbreviation"], ["left out"]]
     assert script.main(["cost", "mine", "--text", "ሠላም ሰላም", *place]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["costs"][0]["fallen_together"] == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["costs"][0]["merged_word_count"] == 1
     assert script.main(["list", *place]) == 0
     assert [entry["name"] for entry in json.loads(capsys.readouterr().out.splitlines()[-1])["rules"]] == [
         "mine", "am", "om", "ti"]

@@ -16,10 +16,10 @@ from small_data import Recorder
 from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
+from core.dataset import cutting, reference_text
+from core.dataset.reference_text import read_reference, spell_sentences, split_words
 from core.job.reporter import StopRequested
-from core.segments import cutting, matching
 from core.segments.folder import TABLE, Piece, Segments
-from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
 from data import audio, manifest
 from data.cuts import Limits
@@ -55,7 +55,7 @@ def write_long(path: Path, first: int, sentences: int, seed: int = 0) -> Truth:
 
 
 def srt(rows: Sequence[tuple[float, float, str]]) -> str:
-    return "\n".join(f"{number}\n{matching._clock(begin)} --> {matching._clock(end)}\n{text}\n"
+    return "\n".join(f"{number}\n{reference_text.srt_time(begin)} --> {reference_text.srt_time(end)}\n{text}\n"
                      for number, (begin, end, text) in enumerate(rows, 1))
 
 
@@ -192,13 +192,13 @@ DICKENS = ("It was the best of times, it was the worst of times. It was the age 
 ])
 def test_a_line_ends_a_sentence_unless_an_editor_broke_it(tmp_path: Path, content: str, wanted: list[str]) -> None:
     (tmp_path / "a.txt").write_text(content, encoding="utf-8", newline="")
-    assert [line.text for line in lines_of(tmp_path / "a.txt", "a.wav")] == wanted
+    assert read_reference(tmp_path / "a.txt", "a.wav") == wanted
 
 
 def test_a_recording_given_for_its_text_is_refused_at_once(tmp_path: Path, ready: Workspace) -> None:
     write_long(tmp_path / "talk.wav", 0, 1)
     (tmp_path / "words.txt").write_bytes((tmp_path / "talk.wav").read_bytes())
-    for name, message in (("talk.wav", r"talk\.wav is a recording; the text that is said in it is wanted"),
+    for name, message in (("talk.wav", r"talk\.wav is a recording; the text that is spoken in it is wanted"),
                           ("words.txt", r"words\.txt is a recording; the text"),
                           ("none.txt", r"none\.txt could not be read: No such file")):
         with pytest.raises(UserError, match=message):
@@ -215,7 +215,7 @@ def test_a_long_text_is_found_in_its_recording_and_what_does_not_belong_is_left_
     recorder = Recorder()
     segments = aligned(ready, tmp_path / "talk.wav", recorder, text=str(tmp_path / "talk.txt"))
     told = " ".join(piece.text for piece in segments.pieces())
-    assert "4 of 21 sentences were not heard" in recorder.warnings
+    assert "4 of 21 sentences were not found" in recorder.warnings
     assert all(text in told for text in [*said[:5], *said[7:9], *said[14:]])
     assert not any(text in told for _, _, text in others)
     for piece in segments.pieces():
@@ -279,10 +279,10 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
     with open(kept, "a", encoding="utf-8") as file:
         file.write('{"id": "cut o')  # the power went
     result = transcribe.run(options, ready, Recorder())
-    assert result["heard_before"] == 2
+    assert result["transcribed_before"] == 2
     assert result["with_text"] == len(segments.pieces())
     again = transcribe.run(options, ready, Recorder())
-    assert again["heard_before"] == len(segments.pieces())
+    assert again["transcribed_before"] == len(segments.pieces())
     strict = transcribe.run(options.model_copy(update={"flag_below": 1.0, "drop_below": 0.97}), ready,
                             Recorder())
     assert strict["doubtful"] == strict["with_text"]
@@ -329,10 +329,10 @@ def test_what_cannot_be_cut_is_named(tmp_path: Path, ready: Workspace) -> None:
     soundfile.write(tmp_path / "in/silent.wav", np.zeros(5 * RATE), RATE)
     (tmp_path / "in/broken.wav").write_bytes(b"RIFF nothing")
     recorder = Recorder()
-    with pytest.raises(UserError, match="No voice was heard"):
+    with pytest.raises(UserError, match="No voice was detected"):
         cut(ready, tmp_path / "in", recorder)
-    assert "broken.wav is left out" in recorder.warnings
-    assert "silent.wav: no voice was heard in it" in recorder.warnings
+    assert "broken.wav is skipped" in recorder.warnings
+    assert "silent.wav: no voice was detected in it" in recorder.warnings
     with pytest.raises(UserError, match="There is no recording"):
         cut(ready, write_text(tmp_path / "a.txt"))
 
@@ -343,10 +343,12 @@ def write_text(path: Path) -> Path:
 
 
 def test_marks_stay_with_their_words() -> None:
-    assert words_of("ab — cd, ef") == [("ab", " "), ("—", " "), ("cd,", " "), ("ef", "")]
-    assert words_of("日本 go") == [("日", ""), ("本", " "), ("go", "")]
-    sentences = spelled([Line("«ab cd.» …")], lambda word: [ord(letter) for letter in word if letter.isalpha()])
-    found = [matching.Found(0, 0, 1.0, 1.5, 0.9), matching.Found(0, 1, 1.6, 3.2, 0.9)]
-    spans, left_out = matching.chosen_clips(matching.Match(sentences, found, [0, 0]), 9.0, Limits(), 0.3, 0.1)
+    assert split_words("ab — cd, ef") == [("ab", " "), ("—", " "), ("cd,", " "), ("ef", "")]
+    assert split_words("日本 go") == [("日", ""), ("本", " "), ("go", "")]
+    sentences = spell_sentences(["«ab cd.» …"], lambda word: [ord(letter) for letter in word if letter.isalpha()])
+    found = [reference_text.AlignedWord(0, 0, 1.0, 1.5, 0.9), reference_text.AlignedWord(0, 1, 1.6, 3.2, 0.9)]
+    spans, left_out = reference_text.choose_clips(reference_text.AlignedText(sentences, found, [0, 0]), 9.0, Limits(),
+                                                  0.3,
+                                                  0.1)
     assert [span.text for span in spans] == ["«ab cd.» …"]
     assert left_out == []

@@ -17,7 +17,7 @@ from small_data import AMHARIC
 
 import data
 from config.errors import UserError
-from core.text.pieces import learn
+from core.text.pieces import train_pieces
 from data.sentencepiece_model import append, changed, new_characters
 
 Kind = Literal["unigram", "bpe"]
@@ -42,7 +42,7 @@ def trained(kind: Kind, *, bytes_too: bool = False, texts: tuple[str, ...] = tup
 
 @cache
 def amharic() -> tuple[str, ...]:
-    pieces = learn(AMHARIC * 3, "bpe", 30)
+    pieces = train_pieces(AMHARIC * 3, "bpe", 30)
     return (*pieces.characters, *dict.fromkeys(left + right for left, right in pieces.merges))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.dataset.clip_index import ClipIndex, Plots, build
+from core.dataset.clip_index import ClipIndex, DatasetPlots, build_index
 from core.workspace import Workspace
 from data.clip_findings import Spoken
 from data.clip_plots import Histogram, Spread
@@ -59,7 +59,7 @@ def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
     assert [count for _, count in rare] == sorted(count for _, count in rare)
     few = spread(spoken("a" * 50 + "b" * 9 + "c" * 10))
     assert few.rarest() == (("b", 9),)  # of so few characters all are drawn, and none is told twice but to warn
-    drawn = bars.plots(Plots(found.histograms(), found.characters(), rare))
+    drawn = bars.plots(DatasetPlots(found.histograms(), found.characters(), rare))
     assert "2 characters are seen fewer than 10 times" in drawn
     assert "ጰ 1" in drawn
 
@@ -70,7 +70,7 @@ def clip(name: str, speaker: str, seconds: float) -> Clip:
 
 def index(workspace: Workspace, *clips: Clip) -> ClipIndex:
     dataset = Dataset(workspace.datasets, make_card("d", "am", "made", clips), clips)
-    build(workspace, dataset, [Spoken(one.id, "ሰላም", one.speaker, GOOD) for one in clips], {})
+    build_index(workspace, dataset, [Spoken(one.id, "ሰላም", one.speaker, GOOD) for one in clips], {})
     return ClipIndex(workspace, dataset.card.fingerprint)
 
 

@@ -11,7 +11,7 @@ import pytest
 from core.job.directory import Job
 from core.job.journal import Progress, Stage, Step
 from core.job.state import JobState
-from core.text.row_starts import Found
+from core.text.row_sources import SpelledRowCounts
 from tests.serving import ROOT
 from ui import embeddings, present, proof_time, words
 
@@ -96,10 +96,10 @@ def test_a_stop_of_other_work_says_what_it_is_at() -> None:
 
 
 def test_starts_of_rows_that_are_the_same_start_are_told() -> None:
-    told = embeddings.found_words("tiny-am", Found(80, {"neighbours": 0, "romanised": 80}))
+    told = embeddings.found_words("tiny-am", SpelledRowCounts(80, {"neighbours": 0, "romanised": 80}))
     assert "neighbours 0, romanised 80" in told
     assert told.endswith("So here neighbours is the same start as mean.")
-    assert "same start" not in embeddings.found_words("tiny-so", Found(4, {"neighbours": 3, "romanised": 4}))
+    assert "same start" not in embeddings.found_words("tiny-so", SpelledRowCounts(4, {"neighbours": 3, "romanised": 4}))
 
 
 def step(seconds: float) -> Step:

@@ -1,8 +1,8 @@
-"""What a person decides about the clips of a dataset.
+"""The user's decisions about the clips of a dataset.
 
-Decisions are lines that are added to `review.jsonl` beside the manifest; the last one about a clip counts, and none is
-ever taken out. The dataset itself stays as it is: the verb `revise` writes another one, whose `excluded.jsonl` names
-what was left out and why, so that it can be taken in again. Never loads torch.
+Decisions are appended as lines to `review.jsonl` beside the manifest; the last one about a clip counts, and none is
+ever removed. The dataset itself stays as it is: the verb `revise` writes another one, whose `excluded.jsonl` names the
+excluded clips and the reasons, so that they can be included again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from data.manifest import Clip
 from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
-_LOCK_FILE, _PATIENCE_S = ".review.lock", 10.0
+_LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
 FIXES: Mapping[str, str] = {"silence": TRIM, "level": LEVEL}
-"""Kinds of findings that can be mended in the recording itself, and how."""
+"""Kinds of findings that can be repaired in the recording itself, and how."""
 BEFORE_EXCLUDING: Mapping[str, str] = {
     TWO_TEXTS: "All clips with that sound go, the right one too. To keep it, exclude the others one by one.",
     SAME_SOUND: "The first clip of each sound stays.",
 }
-"""What a person should know before all clips with a kind of finding are left out."""
+"""What the user should know before excluding all clips with a kind of finding."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """About one clip: whether it is in, with which text (None: as it is), why it is out, and what is mended in it."""
+class ReviewDecision:
+    """About one clip: whether it is included, its text (None: unchanged), why it is excluded, and how to repair it."""
 
     id: str
     included: bool = True
@@ -48,56 +48,56 @@ class Decision:
     fixes: tuple[str, ...] = ()  # of `data.mending`
 
 
-class Decisions(dict[str, Decision]):
-    """The last decision about each clip, by id; not to be changed."""
+class ReviewDecisions(dict[str, ReviewDecision]):
+    """The last decision about each clip, by id; read-only."""
 
     @cached_property
     def excluded(self) -> Counter[str]:
-        """How many are out, by the reason."""
+        """How many clips are excluded, by the reason."""
         return Counter(one.reason for one in self.values() if not one.included)
 
     @cached_property
     def mended(self) -> Counter[str]:
-        """How many have each mending."""
+        """How many clips have each repair."""
         return Counter(fix for one in self.values() for fix in one.fixes)
 
     @cached_property
-    def to_mend(self) -> int:
+    def clips_to_fix(self) -> int:
         return sum(bool(one.fixes) and one.included for one in self.values())
 
     @cached_property
     def texts(self) -> int:
-        """How many texts are written anew."""
+        """How many transcripts are edited."""
         return sum(one.text is not None for one in self.values())
 
 
-def decisions(workspace: Workspace, name: str) -> Decisions:
-    """What was decided about clips of the dataset `name`, by id; read again where the file has changed."""
+def read_decisions(workspace: Workspace, name: str) -> ReviewDecisions:
+    """The decisions about clips of the dataset `name`, by id; read again when the file changes."""
     return _draft(workspace.dataset(name) / DRAFT_FILE).read()
 
 
 class _Draft:
-    """The decisions in a file, of which only new lines are read: 50,000 of them take most of a second."""
+    """The decisions in a file. Only new lines are read, since 50,000 of them take most of a second."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
         self._state: tuple[int, int, int] | None = None
-        self._content, self._read = b"", Decisions()
+        self._content, self._read = b"", ReviewDecisions()
 
-    def read(self) -> Decisions:
+    def read(self) -> ReviewDecisions:
         with self._lock:
             try:
                 about = self._path.stat()
             except FileNotFoundError:
-                self._state, self._content, self._read = None, b"", Decisions()
+                self._state, self._content, self._read = None, b"", ReviewDecisions()
                 return self._read
             state = (about.st_ino, about.st_mtime_ns, about.st_size)
             if state != self._state:
                 content = self._path.read_bytes()
                 known = len(self._content) if content.startswith(self._content) else 0
                 whole = content.rfind(b"\n") + 1
-                before = self._read if known else Decisions()
-                self._read = Decisions({**before, **_decided(content[known:])})
+                before = self._read if known else ReviewDecisions()
+                self._read = ReviewDecisions({**before, **_parse(content[known:])})
                 self._state, self._content = state, content[:whole]
             return self._read
 
@@ -107,61 +107,61 @@ def _draft(path: Path) -> _Draft:
     return _Draft(path)
 
 
-def _decided(content: bytes) -> dict[str, Decision]:
-    """The decisions in lines, but for one that was cut off while it was written."""
+def _parse(content: bytes) -> dict[str, ReviewDecision]:
+    """The decisions in whole lines; one that was cut off is ignored."""
     found = {}
     for line in content.decode("utf-8", "replace").split("\n"):
         with suppress(ValueError, TypeError):
             row = json.loads(line)
             if isinstance(row, dict) and "id" in row:
-                found[str(row["id"])] = Decision(**{**row, "fixes": tuple(row.get("fixes", ()))})
+                found[str(row["id"])] = ReviewDecision(**{**row, "fixes": tuple(row.get("fixes", ()))})
     return found
 
 
-def snapshot(workspace: Workspace, name: str) -> tuple[bytes, Decisions]:
-    """The file of the decisions about `name` as it is now, and what it says."""
+def snapshot(workspace: Workspace, name: str) -> tuple[bytes, ReviewDecisions]:
+    """The file of the decisions about `name` as it is now, and the decisions in it."""
     path = workspace.dataset(name) / DRAFT_FILE
     content = path.read_bytes() if path.is_file() else b""
-    return content, Decisions(_decided(content))
+    return content, ReviewDecisions(_parse(content))
 
 
-def decide(workspace: Workspace, name: str, made: Iterable[Decision]) -> None:
+def decide(workspace: Workspace, name: str, made: Iterable[ReviewDecision]) -> None:
     """Add decisions; a text without a word in it raises `UserError`."""
-    with _deciding(workspace, name):
+    with _locked(workspace, name):
         _add(workspace.dataset(name) / DRAFT_FILE, list(made))
 
 
-def change(workspace: Workspace, name: str, ids: Iterable[str], how: Callable[[Decision], Decision],
-           first: Callable[[str], Decision] = Decision) -> int:
-    """Decide anew about clips, from what is decided now, while nobody else does; how many that changes.
+def update_decisions(workspace: Workspace, name: str, ids: Iterable[str],
+                     update: Callable[[ReviewDecision], ReviewDecision],
+                     default: Callable[[str], ReviewDecision] = ReviewDecision) -> int:
+    """Update the decisions about clips under a lock; how many changed.
 
-    `first`: what stands for a clip about which nothing was decided yet.
+    `default`: the decision about a clip that has none yet.
     """
-    with _deciding(workspace, name):
-        there = decisions(workspace, name)
-        before = [there.get(one) or first(one) for one in dict.fromkeys(ids)]
-        made = [how(one) for one in before]
-        changed = [one for one, old in zip(made, before, strict=True) if one != old]
+    with _locked(workspace, name):
+        there = read_decisions(workspace, name)
+        before = [there.get(one) or default(one) for one in dict.fromkeys(ids)]
+        changed = [new for old in before if (new := update(old)) != old]
         _add(workspace.dataset(name) / DRAFT_FILE, changed)
     return len(changed)
 
 
 @contextmanager
-def _deciding(workspace: Workspace, name: str) -> Iterator[None]:
-    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _PATIENCE_S)
+def _locked(workspace: Workspace, name: str) -> Iterator[None]:
+    lock = FileLock.take(workspace.dataset(name) / _LOCK_FILE, _LOCK_TIMEOUT_S)
     if lock is None:
-        raise UserError(f"Others have been deciding about {name!r} for {_PATIENCE_S:g} s.", "Try again.")
+        raise UserError(f"Others have been deciding about {name!r} for {_LOCK_TIMEOUT_S:g} s.", "Try again.")
     try:
         yield
     finally:
         lock.close()
 
 
-def _add(path: Path, made: Sequence[Decision]) -> None:
+def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
     for one in made:
         if one.text is not None and not any(map(str.isalnum, one.text)):
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
-                            "Write what is said, or exclude the clip.")
+                            "Write what is spoken, or exclude the clip.")
     lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in made)
     torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
     with open(path, "ab") as file:
@@ -176,7 +176,7 @@ def index_of(workspace: Workspace, name: str) -> ClipIndex:
 
 
 def is_in(workspace: Workspace, name: str, clip: str) -> bool:
-    """Whether a clip is in the dataset or was left out before; `UserError` when it is neither."""
+    """Whether a clip is in the dataset, or was excluded before; `UserError` when it is neither."""
     if index_of(workspace, name).clip(clip) is not None:
         return True
     if any(there.id == clip for there, _ in excluded(workspace.dataset(name))):
@@ -185,23 +185,23 @@ def is_in(workspace: Workspace, name: str, clip: str) -> bool:
 
 
 def exclude(workspace: Workspace, name: str, ids: Iterable[str], reason: str) -> int:
-    """Take clips out of the next version; how many were not out already."""
-    return change(workspace, name, ids,
+    """Exclude clips from the next version; how many were not excluded already."""
+    return update_decisions(workspace, name, ids,
                   lambda one: replace(one, included=False, reason=reason) if one.included else one)
 
 
 def exclude_kind(workspace: Workspace, name: str, kind: str, *, errors_only: bool = False) -> int:
-    """Take out every clip with a finding of `kind`, or those where it is an error; how many were not out already."""
+    """Exclude every clip with a finding of `kind`, or those where it is an error; how many are newly excluded."""
     return exclude(workspace, name, _with(workspace, name, kind, errors_only=errors_only), kind)
 
 
 def fix_kind(workspace: Workspace, name: str, kind: str) -> int:
-    """Have every clip with a finding of `kind` mended; how many were not to be already. `UserError`: it cannot be."""
+    """Repair every clip with a finding of `kind` in the next version; how many are new. `UserError`: it cannot be."""
     fix = FIXES.get(kind, "")
     if not fix:
-        raise UserError(f"What is found as {kind!r} cannot be mended in the recording.",
-                        f"Exclude these clips, or keep them. {', '.join(FIXES)} can be mended.")
-    return change(workspace, name, _with(workspace, name, kind),
+        raise UserError(f"The finding {kind!r} cannot be repaired in the recording.",
+                        f"Exclude these clips, or keep them. {', '.join(FIXES)} can be repaired.")
+    return update_decisions(workspace, name, _with(workspace, name, kind),
                   lambda one: one if fix in one.fixes else replace(one, fixes=(*one.fixes, fix)))
 
 
@@ -213,19 +213,19 @@ def _with(workspace: Workspace, name: str, kind: str, *, errors_only: bool = Fal
 
 
 def undo_kind(workspace: Workspace, name: str, kind: str) -> int:
-    """Take back what was decided about all clips with a finding of `kind` at once; about how many."""
+    """Undo the decisions that were made about all clips with a finding of `kind` at once; how many clips changed."""
     fix = FIXES.get(kind, "")
 
-    def undone(one: Decision) -> Decision:
+    def undone(one: ReviewDecision) -> ReviewDecision:
         mine = not one.included and one.reason == kind
         return replace(one, included=one.included or mine, reason="" if mine else one.reason,
                        fixes=tuple(each for each in one.fixes if each != fix))
 
-    return change(workspace, name, list(decisions(workspace, name)), undone)
+    return update_decisions(workspace, name, list(read_decisions(workspace, name)), undone)
 
 
-def what_fix_does(kind: str, count: int, level_lufs: float | None) -> str:
-    """In words, what mending `count` clips with a finding of `kind` would do; empty where it cannot be mended."""
+def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
+    """What repairing `count` clips with a finding of `kind` would do; empty where it cannot be repaired."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
         return f"Cut the silence at the ends of {clips} down to {KEPT_SILENCE_S:g} s."
@@ -235,7 +235,7 @@ def what_fix_does(kind: str, count: int, level_lufs: float | None) -> str:
 
 
 def excluded(folder: Path) -> Sequence[tuple[Clip, str]]:
-    """What a reviewed dataset leaves out, each with the reason."""
+    """The clips that a reviewed dataset excludes, each with the reason."""
     path = folder / EXCLUDED_FILE
     try:
         about = path.stat()

@@ -1,4 +1,4 @@
-"""From which rows of the base each new row starts: ids alone, without the rows. Never loads torch."""
+"""The base rows that each new token's row is initialised from, as ids."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from data.front_end import FrontEnd
 from data.front_end_files import SETTINGS_FILE
 from data.romanise import romanise
 
-AROUND_THE_MEAN: tuple[Initialisation, ...] = ("mean", "random")  # they ask no token how it is spelled
+AROUND_THE_MEAN: tuple[Initialisation, ...] = ("mean", "random")  # strategies that use no token's spelling
 
 
 @dataclass(frozen=True)
-class Found:
-    """How many of the new rows, tags aside, start from tokens of the base that spell them, by strategy."""
+class SpelledRowCounts:
+    """How many of the new rows, except tags, start from base tokens that spell them, by strategy."""
 
     rows: int
     spelled: Mapping[Initialisation, int]
@@ -40,24 +40,24 @@ def source_ids(token: NewToken, base: FrontEnd, strategy: Initialisation) -> lis
     return [token_id for token_id in ids if token_id != unknown_id]
 
 
-def found(extended: FrontEnd) -> Found:
-    """What each strategy finds for the tokens that `extended` adds: it knows its base, so no model is read."""
+def count_spelled_rows(extended: FrontEnd) -> SpelledRowCounts:
+    """The counts for the tokens that `extended` adds; it contains its base, so no model is read."""
     tokens = [token for token in extended.added_tokens() if token.kind != "tag"]
-    return Found(len(tokens), {strategy: sum(bool(source_ids(token, extended, strategy)) for token in tokens)
+    return SpelledRowCounts(len(tokens), {strategy: sum(bool(source_ids(token, extended, strategy)) for token in tokens)
                                for strategy in get_args(Initialisation) if strategy not in AROUND_THE_MEAN})
 
 
-def found_for(workspace: Workspace, tokenizer: str) -> Found | None:
-    """`found` for a tokenizer of the workspace; None when there is none. `UserError` when it is damaged."""
+def count_rows_of_tokenizer(workspace: Workspace, tokenizer: str) -> SpelledRowCounts | None:
+    """The counts for a tokenizer of the workspace; None when there is none. `UserError` when it is damaged."""
     folder = workspace.tokenizers / tokenizer
     try:
         changed_ns = (folder / SETTINGS_FILE).stat().st_mtime_ns if tokenizer else None
     except OSError:
         return None
-    return None if changed_ns is None else _found_in(folder, changed_ns)
+    return None if changed_ns is None else _counted_in(folder, changed_ns)
 
 
 @lru_cache(maxsize=8)
-def _found_in(folder: Path, changed_ns: int) -> Found:
-    """The page asks every second or two."""
-    return found(FrontEnd.load(folder))
+def _counted_in(folder: Path, changed_ns: int) -> SpelledRowCounts:
+    """Cached, since the page asks every second or two."""
+    return count_spelled_rows(FrontEnd.load(folder))

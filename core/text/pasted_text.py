@@ -1,4 +1,4 @@
-"""The text of a language that a person gives the lab: a file on the machine, or what was pasted. Never loads torch."""
+"""Text that a user gives a form: a file on this machine, or pasted text, which is saved in the workspace."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from config.errors import UserError
 from core.workspace import Workspace
 from data.manifest import read_text
 
-_MOST_BYTES = 20_000_000
-_FOLDER = "texts"
+_MAX_BYTES = 20_000_000
 
 
-def place(workspace: Workspace, text: str) -> Path:
-    """Where `keep` puts pasted text."""
-    return workspace.path / _FOLDER / f"{hashlib.sha256(_content(text)).hexdigest()[:16]}.txt"
+def pasted_path(workspace: Workspace, text: str) -> Path:
+    """Where `save_pasted` puts pasted text."""
+    return workspace.path / "texts" / f"{hashlib.sha256(_content(text)).hexdigest()[:16]}.txt"
 
 
-def keep(workspace: Workspace, text: str) -> Path:
-    """Write pasted text into the workspace, once; a job names it by its path."""
-    path = place(workspace, text)
+def save_pasted(workspace: Workspace, text: str) -> Path:
+    """Save pasted text in the workspace, once; a job names it by its path."""
+    path = pasted_path(workspace, text)
     try:
         path.parent.mkdir(exist_ok=True)
         if not path.is_file():
-            aside = path.with_name(f".{path.name}")
-            aside.write_bytes(_content(text))
-            aside.replace(path)
+            partial = path.with_name(f".{path.name}")
+            partial.write_bytes(_content(text))
+            partial.replace(path)
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror or error}.", "Free some disk space.") from error
     return path
@@ -36,7 +35,7 @@ def _content(text: str) -> bytes:
     return (text.strip() + "\n").encode("utf-8", errors="replace")
 
 
-def lines(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """Lines of a text file that are not blank; none for no file. `UserError` when it is too large or not UTF-8."""
     if not path:
         return []
@@ -44,7 +43,7 @@ def lines(path: str) -> list[str]:
         size = Path(path).stat().st_size
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
-    if size > _MOST_BYTES:
-        raise UserError(f"{path} has {size / 1e6:.0f} MB; {_MOST_BYTES / 1e6:.0f} MB are enough for a map.",
+    if size > _MAX_BYTES:
+        raise UserError(f"{path} has {size / 1e6:.0f} MB; {_MAX_BYTES / 1e6:.0f} MB are enough for a map.",
                         "Give a part of it.")
     return [line.strip() for line in read_text(Path(path)).splitlines() if line.strip()]

@@ -1,0 +1,131 @@
+"""Compare candidates for a language's tokenizer on its dataset, and map which characters of the script it has.
+
+Only the report `lab.json` is written, in the job's folder: the verb `tokenizer` makes the candidate that is chosen, and
+gives the very tokenizer that was measured.
+"""
+
+from __future__ import annotations
+
+from config.errors import UserError
+from config.schema import NO_RULES, LabOptions
+from config.text_rules import TextRules
+from core.dataset.model_limits import newest_tokenizer
+from core.job.journal import Plan, Progress, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.catalog import family_of
+from core.text import pasted_text, script_coverage, text_rules
+from core.text.pieces import import_pieces
+from core.text.tokenizer_comparison import (
+    ALGORITHMS,
+    ComparedTexts,
+    TokenizerComparison,
+    build_candidates,
+    recommend,
+    why_no_bytes,
+)
+from core.text.tokenizer_report import probe_sentences, prove
+from core.workspace import Workspace
+from data import manifest
+from data.front_end import FrontEnd
+from data.manifest import HELD_OUT, TRAIN
+from data.sentences import split
+from models.registry import family
+
+_LONGEST_SENTENCE, _LONGEST_WORD = 150, 10**6  # characters
+_SPACES = " \u1361"  # the Ethiopic space between words as well
+
+
+def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
+    model_folder = workspace.model(options.model)
+    kind = family(family_of(workspace, options.model))
+    base, limit = kind.front_end(model_folder), kind.longest_text(model_folder)
+    dataset = manifest.load(workspace.dataset(options.dataset))
+    language = dataset.card.language
+    rules, rules_from = _rules(options, workspace, base, language, reporter)
+    reader = base.extended(language, base.normaliser_for(language), [], [], rules)
+
+    with stage(reporter, "read"):
+        given = _sentences(options.text, reader, language)
+        train, held_out = (tuple(reader.normalise(clip.text, language) for clip in dataset.split(part))
+                           for part in (TRAIN, HELD_OUT))
+        if not any(train):
+            raise UserError(f"The dataset {dataset.card.name!r} has no training text to learn from.",
+                            "Prepare a dataset that has some.")
+        texts = ComparedTexts(language, train, held_out, tuple(normal for _, normal in given),
+                              sum(clip.duration_s for clip in dataset.clips))
+
+    with stage(reporter, "compare"):
+        own = import_pieces(base, options.tokenizer_file) if options.tokenizer_file else None
+        total = 2 + len(ALGORITHMS) * len(set(options.sizes)) + bool(own) + options.byte_fallback
+        built, excluded = [], list[str]()
+        for one in build_candidates(base, texts, options.sizes, limit, rules, excluded, own, options.byte_fallback):
+            built.append(one)
+            reporter.emit(Progress(len(built) + len(excluded), total, "candidates", one.candidate.name))
+            check_stop(reporter, "Stopped before the comparison was written.")
+        if not options.byte_fallback and (reason := why_no_bytes(base, texts)):
+            excluded.append(reason)
+    recommendation = recommend([one.candidate for one in built], limit)
+    chosen = next(one for one in built if one.candidate.name == recommendation.name)
+
+    with stage(reporter, "prove"):
+        proofs = prove(base, chosen.front_end, probe_sentences(model_folder)[1])
+        if changed := [proof.language for proof in proofs if not proof.same]:
+            raise UserError(f"The candidate encodes {', '.join(changed)} differently than the base.",
+                            "Nothing was made; please report this with the dataset.")
+
+    with stage(reporter, "map"):
+        counts, held_out_counts, given_counts = map(script_coverage.count_characters, (train, held_out, texts.given))
+        script = script_coverage.map_script(counts, held_out_counts, given_counts,
+                                            lambda letter: reader.normalise(letter, language) == letter)
+        prompts, still_rare = script_coverage.choose_prompts(given, counts, options.sentences)
+
+    report = TokenizerComparison(
+        options.model, options.dataset, language, rules.name if rules else "", len(texts.all), texts.seconds, limit,
+        tuple(one.candidate for one in built), recommendation, tuple(proof.language for proof in proofs), script,
+        script_coverage.rare_characters(counts, given_counts), prompts, still_rare, tuple(excluded),
+        options.tokenizer_file, rules_from, text_rules.content_hash(rules) if rules else "",
+    )
+    path = report.save(reporter.directory)
+    reporter.emit(Plan((
+        *(f"{one.name}: {one.tokens_added} new rows ({one.rare} seen fewer than ten times), "
+          f"{one.characters_covered} of {one.characters} characters, unknown {one.unknown_rate:.1%}, "
+          f"{one.tokens_per_character:.2f} tokens a character, {one.tokens_per_second:.1f} a second, "
+          f"{one.over_limit} texts over {limit}." for one in report.candidates),
+        f"Recommended: {recommendation.name}. {recommendation.reason}",
+        *(f"To record: {prompt.text} ({' '.join(prompt.characters)})" for prompt in prompts),
+    ), {"candidates": len(built), "sentences": len(prompts)}))
+    if still_rare:
+        reporter.emit(Warned(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
+                             f"{' '.join(still_rare[:30])}."))
+    best = chosen.candidate
+    return {
+        "dataset": options.dataset, "language": language, "candidates": len(built), "recommended": best.name,
+        "reason": recommendation.reason, "algorithm": best.algorithm, "merges": best.merges_asked,
+        "tokens_per_character": round(best.tokens_per_character, 4),
+        "tokens_per_second": round(best.tokens_per_second, 2), "rare_rows": best.rare, "over_limit": best.over_limit,
+        "languages_proven": len(proofs), "gaps": len(report.gaps), "sentences": len(prompts), "file": str(path),
+    }
+
+
+def _rules(options: LabOptions, workspace: Workspace, base: FrontEnd, language: str,
+           reporter: Reporter) -> tuple[TextRules | None, str]:
+    """The chosen rules, else those of the language's newest tokenizer, with that tokenizer's name."""
+    if options.rules:
+        name = "" if options.rules == NO_RULES else options.rules
+        return text_rules.for_dataset(workspace, name, language), ""
+    newest = newest_tokenizer(workspace, base, language)
+    writer = FrontEnd.load(workspace.tokenizer(newest)).writer(language) if newest else None
+    if writer is None:
+        return None, ""
+    reporter.emit(Plan((f"Texts are read by the rules {writer.rules.name or 'without a name'} of the tokenizer "
+                        f"{newest}, the last one of this language. --rules {NO_RULES} leaves them as they stand.",)))
+    return writer.rules, newest
+
+
+def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, str]]:
+    """Distinct sentences of the given text, each as it is written and as the model reads it."""
+    ends = reader.sentence_ends(language)
+    pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
+              for piece in split(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends)]
+    return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]

@@ -1,0 +1,240 @@
+"""Cut the recordings of a source into a folder of segments, one recording after another.
+
+The folder is `segments/.NAME.partial` while it is made. Each recording that is done has a file there with its clips, so
+a stopped job resumes with the next recording. The caller finds the clips of a recording: by its pauses, or by a text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from config.errors import UserError
+from config.schema import ClipOptions
+from core.incoming.fetch import partial_folder
+from core.incoming.sources import Gathered
+from core.job.journal import Progress, Result, Warned
+from core.job.reporter import Reporter, check_stop, counted
+from core.library.aside import flush
+from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
+from core.workspace import Workspace, resolve_inside
+from data import film, long_audio
+from data.cuts import Limits
+from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
+from data.loudness import Finish, finished
+
+STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it again."
+
+
+@dataclass(frozen=True)
+class LongRecording:
+    """A long recording. `path` is readable audio; of a film, its soundtrack outside the source."""
+
+    name: str  # in the source
+    path: Path
+    key: str  # of its files in the folder
+    speaker: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ClipSpan:
+    """A part of a recording that becomes a clip."""
+
+    begin_s: float
+    end_s: float
+    in_speech: bool = False  # it begins or ends where no pause is
+    text: str = ""
+    score: float | None = None
+    doubt: str = ""
+
+
+@dataclass(frozen=True)
+class RecordingClips:
+    """The clips of a recording, noise from its pauses (16 kHz), and what was dropped, in words."""
+
+    spans: Sequence[ClipSpan]
+    noise: np.ndarray
+    dropped: Sequence[str] = ()
+
+
+ClipFinder = Callable[[LongRecording, Path, Callable[[float], None]], RecordingClips]
+"""Finds the clips of a recording, given the folder being made and a callback for the seconds that are done."""
+
+
+def limits_of(options: ClipOptions) -> Limits:
+    return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
+
+
+def finish_of(options: ClipOptions) -> Finish:
+    """The sample rate, loudness and denoising of the clips."""
+    return Finish(options.sample_rate, options.lufs or None, options.denoise)
+
+
+def cut_settings(options: ClipOptions) -> dict[str, object]:
+    """Every option that changes the clips, besides source and language."""
+    return {name: getattr(options, name) for name in ClipOptions.model_fields}
+
+
+def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
+    """Every recording of the source, with the soundtracks of films extracted; `UserError` where there is none."""
+    root = gathered.path if gathered.path.is_dir() else gathered.path.parent
+    if gathered.path.is_file():
+        paths = [gathered.path] if is_audio(gathered.path.name) else []
+    else:
+        paths = [place / name for place, names in companions.walk(root) for name in names if is_audio(name)]
+    found: list[LongRecording] = []
+    for path in paths:
+        check_stop(reporter, STOPPED)
+        name = str(path.relative_to(root))
+        key = f"{safe_id(path.stem)[:60]}-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+        speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
+        try:
+            audio = path
+            if path.suffix.lower() in FILM_SUFFIXES:
+                audio = gathered.made / f"{key}.flac"
+                film.sound_of(path, audio, lambda: check_stop(reporter, STOPPED))
+            found.append(LongRecording(name, audio, key, speaker, long_audio.length(audio)[0]))
+        except UserError as error:
+            reporter.emit(Warned(f"{path.name} is skipped: {error.message} {error.hint}"))
+    if not found:
+        raise UserError(f"There is no recording in {gathered.path} that can be read.",
+                        "Give a recording, a film, or a folder of them.")
+    return found
+
+
+@dataclass(frozen=True)
+class RecordingCutter:
+    """Makes `segments/NAME` of a language from recordings."""
+
+    workspace: Workspace
+    reporter: Reporter
+    name: str
+    language: str
+    source: str
+    made: str
+    settings: dict[str, object]  # every option that changes the result
+    finish: Finish
+    recogniser: str = ""
+
+    @property
+    def target(self) -> Path:
+        return resolve_inside(self.workspace.segments, self.name)
+
+    def existing(self) -> Segments | None:
+        """The segments made before with the same settings; `UserError` where the name holds others."""
+        if not self.target.is_dir():
+            return None
+        found = Segments.load(self.target)
+        if (found.card.source, found.card.language, found.card.made, found.card.settings) == (
+                self.source, self.language, self.made, self.settings):
+            return found
+        raise UserError(f"There already are other segments named {self.name!r}: {counted(found.card.clips, 'clip')} of "
+                        f"{found.card.source}, or cut with other settings.", "Choose another name.")
+
+    def make(self, found: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
+        """Cut every recording that is not done yet; then the folder takes its name."""
+        self.workspace.segments.mkdir(exist_ok=True)
+        with partial_folder(self.target) as partial:
+            # resume an earlier attempt only if it had the same settings
+            wanted = json.dumps([self.source, self.language, self.made, self.settings], sort_keys=True, default=str)
+            plan = partial / "plan.json"
+            if not plan.is_file() or plan.read_text(encoding="utf-8") != wanted:
+                for name in ("audio", "work", "done", "aligned"):
+                    shutil.rmtree(partial / name, ignore_errors=True)
+                plan.write_text(wanted, encoding="utf-8")
+            for name in ("audio", "work", "done"):
+                (partial / name).mkdir(exist_ok=True)
+
+            total_min = round(sum(one.seconds for one in found) / 60, 1)
+            pieces: list[Piece] = []
+            before_s = 0.0
+            for recording in found:
+
+                def progress(seconds: float, recording: LongRecording = recording, before_s: float = before_s) -> None:
+                    check_stop(self.reporter, STOPPED)
+                    done_min = round((before_s + min(seconds, recording.seconds)) / 60, 1)
+                    self.reporter.emit(Progress(done_min, total_min, "minutes", recording.name))
+
+                done = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
+                if done.is_file():
+                    pieces += read_pieces(done)
+                else:
+                    made = self._cut(recording, partial, find_clips, progress)
+                    if made:  # a recording without clips is tried again: its text may be corrected
+                        write_pieces(done, made)
+                    pieces += made
+                before_s += recording.seconds
+                self.reporter.emit(Progress(round(before_s / 60, 1), total_min, "minutes", recording.name))
+            return self._finish(partial, found, pieces)
+
+    def _cut(self, recording: LongRecording, partial: Path, find_clips: ClipFinder,
+             progress: Callable[[float], None]) -> list[Piece]:
+        """The clips of one recording, written one behind the other to one file; none, with a warning, on an error."""
+        try:
+            clips = find_clips(recording, partial, progress)
+            for reason in clips.dropped:
+                self.reporter.emit(Warned(f"{recording.name}: {reason}"))
+            if not clips.spans:
+                return []
+            name = f"audio/{recording.key}.flac"
+            own_rate = long_audio.length(recording.path)[1]
+            rate = self.finish.sample_rate or own_rate
+            pieces, at = [], 0
+            parts = long_audio.pieces(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
+            with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
+                for span, samples in zip(clips.spans, parts, strict=False):
+                    check_stop(self.reporter, STOPPED)
+                    sound, _ = finished(samples, own_rate, self.finish, clips.noise)
+                    file.write(np.clip(sound, -1, 1))
+                    pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
+                    at += len(sound)
+            return pieces
+        except UserError as error:
+            self.reporter.emit(Warned(f"{recording.name} is skipped: {error.message} {error.hint}"))
+            return []
+
+    def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
+        if not pieces:
+            if self.made == "aligned":
+                raise UserError(f"None of the text was found in {self.source}.",
+                                "Check that text and recording belong together, and the recogniser's language.")
+            raise UserError(f"No voice was detected in {self.source}.",
+                            "Listen to the recordings; a lower threshold detects fainter voices.")
+        write_pieces(partial / PIECES, pieces)
+        card = Card(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
+                    round(sum(piece.duration_s for piece in pieces), 3), round(sum(one.seconds for one in found), 3))
+        write_card(partial, card)
+        segments = Segments(partial, card)
+        if any(piece.text for piece in pieces):
+            segments = segments.save_texts(pieces, self.recogniser)
+        shutil.rmtree(partial / "done")
+        for path in partial.rglob("*"):
+            if path.is_file():
+                flush(path)
+        partial.rename(self.target)
+        for name in ("plan.json", "lock"):
+            (self.target / name).unlink(missing_ok=True)
+        return replace(segments, folder=self.target)
+
+
+def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float, end_s: float) -> Piece:
+    times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
+    return Piece(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
+                 round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
+                 None if span.score is None else round(span.score, 4), span.doubt)
+
+
+def summarize(segments: Segments) -> Result:
+    """The counts of a job that made segments."""
+    card = segments.card
+    return {"segments": card.name, "recordings": card.recordings, "clips": card.clips,
+            "minutes": round(card.duration_s / 60, 2), "minutes_recorded": round(card.recorded_s / 60, 2),
+            "folder": str(segments.folder)}

@@ -1,0 +1,240 @@
+"""The reference text of a long recording: its sentences and words, where they were found, and the clips cut there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from config.errors import UserError
+from core.dataset.cutting import ClipSpan
+from core.job.reporter import counted
+from data.ctc_alignment import Aligned
+from data.cuts import Atoms, Limits, group
+from data.importers import companions, is_audio, text
+from data.importers.rows import Utterance
+from data.sentences import split
+
+_LONGEST_SENTENCE = 200  # characters; longer ones are split at phrases
+_MAX_CHARACTERS = 20_000_000  # of a text
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_SPACES = re.compile(r"[\s\u1361]+")
+_LINE_END = re.compile(r"\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]")
+_MIN_WIDTH = 40  # characters of a line, at least, where an editor wraps prose
+_MIN_WRAPPED = 3  # lines; from so many on, lines that all end where the next word had no room were wrapped
+_FOREIGN = 2  # sounds between two sentences from which on something else was spoken there
+_LONG_PAUSE_S = 1.5  # is never inside a clip
+_CUT_IN_SENTENCE = 4.0  # price, added to that of the pause
+_TOLERANCE_S = 0.05  # of the bounds of a clip
+_SHOWN = 8  # dropped parts of a recording
+
+
+@dataclass(frozen=True)
+class ReferenceWord:
+    """A word, the space behind it, and the ids of its letters; a punctuation mark alone has no ids."""
+
+    text: str
+    space: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceSentence:
+    """A sentence of the text, or a block of subtitles."""
+
+    text: str
+    words: tuple[ReferenceWord, ...]
+
+
+@dataclass(frozen=True)
+class AlignedWord:
+    """A word that was found: its sentence and its place in it, its time, and its score."""
+
+    sentence: int
+    place: int
+    begin_s: float
+    end_s: float
+    score: float
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """A text aligned with its recording: the words that were found.
+
+    `foreign` counts the other sounds before each sentence, and after the last.
+    """
+
+    sentences: Sequence[ReferenceSentence]
+    words: Sequence[AlignedWord]
+    foreign: Sequence[int]
+
+    @property
+    def missing(self) -> int:
+        """Sentences of which no word was found."""
+        there = {word.sentence for word in self.words}
+        return sum(number not in there for number, sentence in enumerate(self.sentences)
+                   if any(word.ids for word in sentence.words))
+
+
+def check_reference(path: Path) -> None:
+    """Raise `UserError` for what cannot be the text of a recording, before any work."""
+    try:
+        has_sound = is_audio(path.name) or soundfile.info(str(path)).frames > 0  # a recording under another name
+    except (soundfile.SoundFileError, OSError):
+        has_sound = False
+    if has_sound:
+        raise UserError(f"{path} is a recording; the text that is spoken in it is wanted.",
+                        "Give the text, or its subtitles, with --text, and the recording with --source.")
+    next(text.pieces(path), "")
+
+
+def read_reference(path: Path, audio: str, ends: str = "") -> list[str]:
+    """The sentences of a plain text, or the blocks of subtitles, lyrics or labels. `ends`: more ends of sentences."""
+    kind = companions.kind_of(path)
+    if kind.timed:
+        found = [item.text for item in kind.read(path, audio) if isinstance(item, Utterance)]
+    else:
+        whole = "\n\n".join(_paragraphs(text.read(path, _MAX_CHARACTERS)))
+        found = [" ".join(piece.text.split())
+                 for piece in split(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends)]
+    found = [sentence for sentence in found if sentence]
+    if not found:
+        raise UserError(f"{path} has no text.", "Give the text that is spoken in the recording.")
+    return found
+
+
+def _paragraphs(whole: str) -> list[str]:
+    """The lines of a text, or the blocks between empty lines where an editor wrapped the lines to a width.
+
+    In wrapped text no line had room for the first word of the next one.
+    """
+    lines = [" ".join(line.split()) for line in _LINE_END.split(whole)]
+    pairs = [(one, two) for one, two in zip(lines, lines[1:], strict=False) if one and two]
+    width = max(map(len, lines), default=0)
+    wrapped = len(pairs) >= _MIN_WRAPPED and width >= _MIN_WIDTH and all(
+        len(one) + 1 + len(two.split()[0]) > width for one, two in pairs)
+    if not wrapped:
+        return [line for line in lines if line]
+    return [" ".join(some) for filled, some in itertools.groupby(lines, key=bool) if filled]
+
+
+def spell_sentences(sentences: Sequence[str], spell: Callable[[str], Sequence[int]]) -> list[ReferenceSentence]:
+    """The words of each sentence with their ids."""
+    return [ReferenceSentence(sentence, tuple(ReferenceWord(word, space, tuple(spell(word)))
+                                              for word, space in split_words(sentence))) for sentence in sentences]
+
+
+def split_words(sentence: str) -> list[tuple[str, str]]:
+    """Words and the space behind each; where a script has no spaces, its characters."""
+    found: list[tuple[str, str]] = []
+    for word, space in zip(_SPACES.split(sentence), [*_SPACES.findall(sentence), ""], strict=True):
+        if not word:
+            continue
+        parts = [part for part in re.split(f"({_UNSPACED.pattern})", word) if part]
+        found += [(part, "") for part in parts[:-1]] + [(parts[-1], space)]
+    return found
+
+
+def match_words(sentences: Sequence[ReferenceSentence], aligned: Aligned, frame_s: float,
+                separated: bool) -> AlignedText:
+    """The words from the aligned letters. `separated`: between two words stands a letter for the space."""
+    found, at = [], 0
+    for number, sentence in enumerate(sentences):
+        first = True
+        for place, word in enumerate(sentence.words):
+            if not word.ids:
+                continue
+            at += 0 if first or not separated else 1
+            first = False
+            letters = slice(at, at + len(word.ids))
+            at += len(word.ids)
+            if (aligned.begins[letters] >= 0).all():  # a recording may end within a word
+                score = float(np.exp(aligned.scores[letters].mean()))
+                found.append(AlignedWord(number, place, float(aligned.begins[letters][0]) * frame_s,
+                                         float(aligned.ends[letters][-1]) * frame_s, score))
+    return AlignedText(sentences, found, aligned.foreign.tolist())
+
+
+def choose_clips(match: AlignedText, total_s: float, limits: Limits, flag_below: float,
+                 drop_below: float) -> tuple[list[ClipSpan], list[str]]:
+    """The clips of a recording, and what was dropped, in words."""
+    if not match.words:
+        return [], ["nothing of its text was found."]
+    spans, dropped = [], []
+    for cut in group(_atoms(match), total_s, limits):
+        # the geometric mean, so that one wrong word shows
+        logs = [math.log(max(word.score, 1e-6)) for word in match.words[cut.first:cut.last + 1]]
+        score = math.exp(sum(logs) / len(logs))
+        content = _text(match, cut.first, cut.last)
+        where = f"{cut.begin_s:.1f} to {cut.end_s:.1f} s"
+        if not limits.min_clip_s - _TOLERANCE_S <= cut.duration_s <= limits.max_clip_s + _TOLERANCE_S:
+            dropped.append(f"{where} would be a clip of {cut.duration_s:.1f} s: {content[:60]!r}")
+        elif score < drop_below:
+            dropped.append(f"{where} fits its text with a score of only {score:.2f}: {content[:60]!r}")
+        else:
+            doubt = f"it fits its text with a score of only {score:.2f}" if score < flag_below else ""
+            spans.append(ClipSpan(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
+    if match.missing:
+        were = "was" if match.missing == 1 else "were"
+        dropped.append(f"{match.missing} of {counted(len(match.sentences), 'sentence')} {were} not found.")
+    more = len(dropped) - _SHOWN
+    return spans, dropped if more <= 0 else [*dropped[:_SHOWN], f"... and {more} more."]
+
+
+def _atoms(match: AlignedText) -> Atoms:
+    """Words as atoms. A clip ends at the end of a sentence where it can, and never contains what is not in its text."""
+    words = match.words
+    begins, ends = np.array([word.begin_s for word in words]), np.array([word.end_s for word in words])
+    pauses = begins[1:] - ends[:-1]
+    neighbours = list(zip(words, words[1:], strict=False))
+    same_sentence = np.array([one.sentence == two.sentence for one, two in neighbours], bool)
+    prices = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(same_sentence, _CUT_IN_SENTENCE, 0.0)
+
+    def apart(one: AlignedWord, two: AlignedWord) -> bool:
+        """Whether a sentence that was not found, or other speech, lies between two words."""
+        skipped = any(word.ids for number in range(one.sentence + 1, two.sentence)
+                      for word in match.sentences[number].words)
+        foreign = sum(match.foreign[number] for number in range(one.sentence + 1, two.sentence + 1))
+        return skipped or foreign >= _FOREIGN
+
+    walls = np.array([apart(one, two) for one, two in neighbours], bool) | (pauses > _LONG_PAUSE_S)
+    return Atoms(begins, ends, prices, walls)
+
+
+def _text(match: AlignedText, first: int, last: int) -> str:
+    """The text from one word to another, with the marks before a sentence's first word and behind its last."""
+    begin, end = match.words[first], match.words[last]
+    parts = []
+    for number in range(begin.sentence, end.sentence + 1):
+        words = match.sentences[number].words
+        start, stop = 0, len(words)
+        if number == begin.sentence and any(word.ids for word in words[:begin.place]):
+            start = begin.place
+        if number == end.sentence:
+            stop = end.place + 1
+            while stop < len(words) and not words[stop].ids:
+                stop += 1
+        parts.append("".join(word.text + word.space for word in words[start:stop]).strip())
+    return " ".join(parts)
+
+
+def to_srt(match: AlignedText) -> str:
+    """The sentences that were found, as SubRip with the times that were found."""
+    blocks: list[str] = []
+    for number, words in itertools.groupby(match.words, key=lambda word: word.sentence):
+        found = list(words)
+        times = f"{srt_time(found[0].begin_s)} --> {srt_time(found[-1].end_s)}"
+        blocks.append(f"{len(blocks) + 1}\n{times}\n{match.sentences[number].text}\n")
+    return "\n".join(blocks)
+
+
+def srt_time(seconds: float) -> str:
+    """Such as `01:02:03,456`."""
+    whole = round(seconds * 1000)
+    return f"{whole // 3600000:02d}:{whole // 60000 % 60:02d}:{whole // 1000 % 60:02d},{whole % 1000:03d}"

@@ -1,0 +1,117 @@
+"""Which characters of a script a dataset has, how often, which are missing, and which sentences to record."""
+
+from __future__ import annotations
+
+import heapq
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from data import blocks
+
+MIN_OCCURRENCES = 10  # times that a piece must occur in training text for its row to be learned
+_MAIN_SHARE = 0.05  # share of a text's letters in a block from which the block counts as one of its script
+_LONGEST_PROMPT = 150  # characters of a sentence to record: about ten seconds
+_OVERHEAD = 20  # characters that starting a recording counts as, so that single words are not the cheapest
+
+
+@dataclass(frozen=True)
+class CharacterCount:
+    """How often training text, held-out text and the user's own text have a character."""
+
+    character: str
+    train: int
+    held_out: int
+    given: int
+
+
+@dataclass(frozen=True)
+class ScriptBlock:
+    """A block of Unicode that the text uses. `whole`: `cells` include its letters that no text has."""
+
+    name: str
+    whole: bool
+    cells: tuple[CharacterCount, ...]
+
+
+@dataclass(frozen=True)
+class RecordingPrompt:
+    """A sentence to record, and the rare characters in it."""
+
+    text: str
+    characters: tuple[str, ...]
+
+
+def count_characters(texts: Sequence[str]) -> Counter[str]:
+    """Characters of `texts` except spaces."""
+    return Counter(character for text in texts for character in text if not character.isspace())
+
+
+def map_script(train: Mapping[str, int], held_out: Mapping[str, int], given: Mapping[str, int],
+               is_unchanged: Callable[[str], bool]) -> tuple[ScriptBlock, ...]:
+    """Every character of the texts by its block, with the other letters of the main blocks.
+
+    `is_unchanged`: whether a letter can reach the model at all; capitals and folded spellings may not.
+    """
+    by_block: dict[str, set[str]] = {}
+    letter_counts: Counter[str] = Counter()
+    for character in {*train, *held_out, *given}:
+        name = blocks.block_of(character)
+        by_block.setdefault(name, set()).add(character)
+        if unicodedata.category(character)[0] in "LM":
+            letter_counts[name] += train.get(character, 0) + held_out.get(character, 0) + given.get(character, 0)
+    total = max(1, sum(letter_counts.values()))
+    script = []
+    for name, present in by_block.items():
+        letters = blocks.letters(name) if letter_counts[name] >= _MAIN_SHARE * total else ()
+        cells = sorted(present | {letter for letter in letters if letter in present or is_unchanged(letter)})
+        script.append(ScriptBlock(name, bool(letters), tuple(
+            CharacterCount(one, train.get(one, 0), held_out.get(one, 0), given.get(one, 0)) for one in cells)))
+    return tuple(sorted(script, key=lambda block: (-letter_counts[block.name], block.name)))
+
+
+def rare_characters(train: Mapping[str, int], given: Mapping[str, int]) -> tuple[str, ...]:
+    """Characters of the given text that training text has too rarely, the most frequent in the given text first."""
+    return tuple(sorted((one for one in given if train.get(one, 0) < MIN_OCCURRENCES),
+                        key=lambda one: (-given[one], one)))
+
+
+def choose_prompts(sentences: Sequence[tuple[str, str]], train: Mapping[str, int],
+                   most: int) -> tuple[tuple[RecordingPrompt, ...], tuple[str, ...]]:
+    """At most `most` sentences to record, best first, and the characters that stay too rare with them.
+
+    `sentences` are pairs of the text as given and as the model reads it. Greedy: each step takes the sentence with the
+    largest gain for its length, the usual way with such covers (Nemhauser, Wolsey, Fisher 1978). A gain can only fall
+    as others are chosen, so an old one is an upper bound, and few are computed again (Minoux 1978).
+    """
+    short = {normal: text for text, normal in sentences if 0 < len(normal) <= _LONGEST_PROMPT}
+    counts = {normal: count_characters([normal]) for normal in short}
+    known = {character for _, normal in sentences for character in count_characters([normal])}
+    needed = {one: MIN_OCCURRENCES - train.get(one, 0) for one in known if train.get(one, 0) < MIN_OCCURRENCES}
+    heap = [(-_gain(counts[normal], needed), normal) for normal in short]
+    heapq.heapify(heap)
+    chosen: list[RecordingPrompt] = []
+    while heap and len(chosen) < most:
+        _, normal = heapq.heappop(heap)
+        negative_gain = -_gain(counts[normal], needed)
+        if negative_gain == 0:
+            continue
+        if heap and negative_gain > heap[0][0]:
+            heapq.heappush(heap, (negative_gain, normal))
+            continue
+        added = tuple(sorted(one for one in counts[normal] if needed.get(one, 0) > 0))
+        chosen.append(RecordingPrompt(short[normal], added))
+        for one in added:
+            needed[one] -= counts[normal][one]
+    return tuple(chosen), tuple(sorted(one for one, missing in needed.items() if missing > 0))
+
+
+def _gain(counts: Counter[str], needed: Mapping[str, int]) -> float:
+    """The gain of a sentence for its length: the nth occurrence of a character counts 1/n, up to MIN_OCCURRENCES."""
+    gain = 0.0
+    for one, times in counts.items():
+        missing = needed.get(one, 0)
+        had = MIN_OCCURRENCES - missing
+        gain += sum(1 / (had + more) for more in range(1, min(times, missing) + 1))
+    return gain / (_OVERHEAD + counts.total())

@@ -1,0 +1,145 @@
+"""Train pieces for a new language on a dataset's text and merge them into the base tokenizer.
+
+Characters come from all of the dataset's text, so that held-out text can be encoded too; merges come from its training
+text only. Characters that the base already has keep their ids. The same text gives the same tokenizer.
+"""
+
+from __future__ import annotations
+
+from config.errors import UserError
+from config.schema import TokenizerOptions
+from config.text_rules import TextRules
+from core.job.journal import Plan, Result, Warned
+from core.job.reporter import Reporter, check_stop, stage
+from core.library.aside import written_aside
+from core.library.catalog import family_of
+from core.text import text_rules
+from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
+from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, probe_sentences
+from core.workspace import Workspace, resolve_inside
+from data import manifest, normalise
+from data.entries import name_characters
+from data.front_end import FrontEnd
+from data.manifest import HELD_OUT, TRAIN, Dataset
+from models.registry import family
+
+_PIECES_SUFFIX = ".pieces.json"
+
+
+def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> Result:
+    """Make `tokenizers/NAME`, or do the part of it that `options.part` names; returns the report's numbers.
+
+    The part `train` saves the pieces beside the folder, in `NAME.pieces.json`, for the part `merge`.
+    """
+    target = resolve_inside(workspace.tokenizers, options.tokenizer)
+    if options.part == "report":
+        workspace.tokenizer(options.tokenizer)  # fails early where there is none
+    model_folder = workspace.model(options.model)
+    base = family(family_of(workspace, options.model)).front_end(model_folder)
+    dataset = manifest.load(workspace.dataset(options.dataset))
+    rules = text_rules.for_dataset(workspace, options.rules, dataset.card.language)
+    pieces_file = target.with_name(target.name + _PIECES_SUFFIX)
+
+    if options.part in ("all", "train"):
+        with stage(reporter, "train"):
+            pieces = make_pieces(base, dataset, options, rules)
+        if options.part == "train":
+            pieces.save(pieces_file)
+            longer = tuple(dict.fromkeys(left + right for left, right in pieces.merges))
+            counts = {"characters": len(pieces.characters), "pieces": len(longer)}
+            reporter.emit(Plan((
+                f"{len(pieces.characters)} characters: {' '.join(pieces.characters)}",
+                f"{len(longer)} pieces longer than one character: {' '.join(longer) or 'none'}"), counts))
+            return {"state": "learned", **counts, "file": str(pieces_file)}
+    elif options.part == "merge":
+        pieces = Pieces.load(pieces_file)
+    if options.part == "report":
+        earlier = TokenizerReport.load(target)
+        extended = FrontEnd.load(target)
+        training = PieceTraining(earlier.algorithm, earlier.merges_asked, earlier.merges_learned)
+    else:
+        extended, training = merge(base, dataset, pieces, rules, options.byte_fallback)
+    check_stop(reporter, "Stopped before the tokenizer was written.")
+
+    with stage(reporter, "check"):
+        report = measure(base, extended, dataset, training, *probe_sentences(model_folder))
+    if report.unknown_rate > 0:
+        raise UserError(
+            f"{report.unknown_rate:.2%} of the text is unknown to the new tokenizer; 0 is required.",
+            "The base tokenizer's file cuts words where it should not; please report this with the file.",
+        )
+    if changed := [proof.language for proof in report.proofs if not proof.same]:
+        raise UserError(
+            f"The new tokenizer encodes {', '.join(changed)} differently than the base.",
+            "Nothing was saved; please report this with the dataset.",
+        )
+    _show(report, base, dataset, reporter)
+
+    state = "checked"
+    if options.part != "report":
+        state = "already there" if target.exists() else "written"
+        if target.exists() and (saved := FrontEnd.load(target)).fingerprint != extended.fingerprint:
+            raise UserError(
+                f"There already is another tokenizer named {target.name!r}, of {saved.size} ids; the new one has "
+                f"{extended.size}.", "Choose another tokenizer name.")
+        if not target.exists():
+            with written_aside(target) as folder:
+                extended.save(folder)
+                report.save(folder)
+    return {
+        "tokenizer": options.tokenizer, "state": state, "language": report.language,
+        "size": report.size, "base_size": report.prefix_size, "tokens_added": report.tokens_added,
+        "characters": report.characters, "characters_covered": report.characters_covered,
+        "unknown_rate_before": round(report.unknown_rate_before, 4), "unknown_rate": report.unknown_rate,
+        "tokens_per_character_before": round(report.tokens_per_character_before, 4),
+        "tokens_per_character": round(report.tokens_per_character, 4),
+        "base_unchanged": report.base_unchanged, "fingerprint": report.fingerprint,
+    }
+
+
+def make_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rules: TextRules | None = None) -> Pieces:
+    """Characters of all of the dataset's text, and merges trained on its training text or read from a file."""
+    language = dataset.card.language
+    reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
+    train = [reader.normalise(clip.text, language) for clip in dataset.split(TRAIN)]
+    held_out = [reader.normalise(clip.text, language) for clip in dataset.split(HELD_OUT)]
+    if options.tokenizer_file:
+        pieces = import_pieces(base, options.tokenizer_file)
+    else:
+        pieces = train_pieces([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
+    return with_all_characters(pieces, (*train, *held_out))
+
+
+def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
+          rules: TextRules | None = None, byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
+    """`base` with the dataset's language, and how its pieces were trained."""
+    language = dataset.card.language
+    extended = base.extended(language, base.normaliser_for(language), pieces.characters, pieces.merges, rules,
+                             byte_fallback)
+    return extended, PieceTraining(pieces.algorithm, pieces.merges_asked, pieces.longer_than_one)
+
+
+def _show(report: TokenizerReport, base: FrontEnd, dataset: Dataset, reporter: Reporter) -> None:
+    if report.characters_held_out_only:
+        reporter.emit(Warned(
+            f"{len(report.characters_held_out_only)} characters occur in held-out text only, so their rows will not "
+            f"be trained: {name_characters(report.characters_held_out_only)}."
+        ))
+    if report.merges_learned < report.merges_asked:
+        reporter.emit(Warned(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked for."))
+    if report.unproven:
+        reporter.emit(Warned(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
+    if hint := text_rules.hint_unused_rules(dataset, report.rules):
+        reporter.emit(Warned(hint))
+    for code in report.unprepared:
+        reporter.emit(Warned(f"{code} was proven without what its text needs. {base.unready(code)}"))
+    proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
+    pieces = max((entry.pieces for entry in report.proofs), default=0)
+    reporter.emit(Plan((
+        f"{report.tokens_added} tokens added after the base's {report.prefix_size}; {report.size} in all.",
+        f"{report.characters_covered} of {report.characters} characters covered; unknown "
+        f"{report.unknown_rate_before:.1%} before, {report.unknown_rate:.1%} now.",
+        f"Tokens a character: {report.tokens_per_character_before:.2f} before, {report.tokens_per_character:.2f} now.",
+        f"Sample sentences with unchanged ids: {proof or 'none'} (from the {report.probe_source}); "
+        f"in each language {pieces} pieces, all of both tokenizers, too.",
+    ), {"tokens_added": report.tokens_added, "tokens": report.size}))
