@@ -16,18 +16,18 @@ import numpy as np
 from config.errors import UserError
 from config.schema import AlignOptions
 from core.dataset import languages
-from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
 from core.library.records import hash_file
+from core.library.segments import Segments
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
 from core.segments import recogniser as recognisers
 from core.segments.cutting import Chosen, Cutter, Recording
-from core.segments.folder import Segments
 from core.segments.matching import Match, chosen_clips, match_words, subtitles
 from core.segments.recogniser import Listener
 from core.segments.said import Line, Sentence
+from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace
 from data import long_audio
@@ -58,7 +58,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     there = cutter.there()
     if there is not None:
         return {**_report(there), "state": "already there"}
-    with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.gathered(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _texts(options, found, root)

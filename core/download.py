@@ -1,6 +1,6 @@
 """Get a base model into the workspace. Never loads torch.
 
-A family with variants comes from the hub (`core.incoming.fetch`) or from a folder on disk
+A family with variants comes from the hub (`core.sources.base_models`) or from a folder on disk
 (`core.incoming.from_folder`). The built-in one is copied from its family's pack: a new model is
 written into a folder aside and renamed when whole; one that is there already is checked
 against the pack's `SHA256SUMS.json`, and a damaged file is replaced, and said.
@@ -19,12 +19,12 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core.incoming.fetch import Order, from_hub
 from core.incoming.from_folder import from_folder
-from core.incoming.hub import Hub
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import Family, family, model_name, variant
+from core.sources.base_models import Order, from_hub
+from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
 
 SUMS = "SHA256SUMS.json"

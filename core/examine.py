@@ -17,9 +17,10 @@ from config.errors import UserError
 from config.schema import DoctorOptions
 from core.job.journal import Plan, Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
+from core.library import diagnosis
 from core.library.catalog import family_of
-from core.proof import diagnosis, new_rows, restore, tensor_change, tokenizer_fit, verdict
-from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
+from core.library.diagnosis import Diagnosis, Finding, TokenizerFit
+from core.proof import new_rows, restore, tensor_change, tokenizer_fit, verdict
 from core.proof.probe_drift import measure
 from core.proof.tensor_names import Matching, match
 from core.voice_model.loading import load_base

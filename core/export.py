@@ -23,14 +23,14 @@ from core import compute
 from core.job.counting import OneCount
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage, telling
-from core.library import catalog, exports, exports_record, model_card, records
+from core.library import catalog, certificate, exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
+from core.library.certificate import Certificate, Check
 from core.library.exports_record import CERTIFICATE, RECORD, SUMS, TRAINING, ExportRecord, write_record
 from core.library.model_card import CardFacts
 from core.library.records import CheckpointRecord, hash_file
-from core.proof import certificate, certify, rests_on
-from core.proof.certificate import Certificate, Check
+from core.proof import certify, rests_on
 from core.speech import evaluate, originals
 from core.speech.judges import judge_of
 from core.speech.speak import Speaker, joined

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core.incoming.hub import Hub
-from core.incoming.transfer import Meter
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, size_text, stage
-from core.library import exports_record
+from core.library import certificate, exports_record
 from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
-from core.proof import certificate
+from core.sources.downloader import Meter
+from core.sources.hub import Hub
 from core.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from config.schema import ClipOptions, SegmentOptions
 from core.dataset import languages
-from core.incoming import sources
 from core.job.journal import Plan, Result
 from core.job.reporter import Reporter, counted, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
+from core.sources import dataset_source
 from core.workspace import Workspace
 from data import cuts, long_audio
 from data.loudness import Finish
@@ -27,7 +27,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
     there = cutter.there()
     if there is not None:
         return {**cutting.report(there), "state": "already there"}
-    with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.gathered(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
             found = cutting.recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600

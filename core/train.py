@@ -19,8 +19,8 @@ from config.schema import TrainOptions
 from core import compute
 from core.job.journal import Result, Step, Warned
 from core.job.reporter import Reporter, check_stop, stage, telling
-from core.library import records
-from core.proof import certificate, certify
+from core.library import certificate, records
+from core.proof import certify
 from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers
 from core.training.company import Company, gathering
 from core.training.fitting import Estimate

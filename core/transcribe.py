@@ -22,8 +22,8 @@ from config.errors import UserError
 from config.schema import TranscribeOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage
+from core.library.segments import Piece, Segments
 from core.segments import recogniser as recognisers
-from core.segments.folder import Piece, Segments
 from core.segments.recogniser import Heard, Recogniser
 from core.workspace import Workspace
 from data.importers import safe_id

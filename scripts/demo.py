@@ -14,7 +14,7 @@ import sys
 from config.schema import CompareOptions, ExportOptions
 from core import demo, demo_report, jobs
 from core.job.directory import Job, create
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
 from scripts.ending import end

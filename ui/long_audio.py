@@ -12,7 +12,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.job.directory import Job
-from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
+from core.library.segments import PREFIX, TABLE, Card, Piece, Segments, read_pieces
 from core.text import lab_text
 from ui import present
 from ui.form import Form, Value, build_form, command_line

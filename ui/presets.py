@@ -13,7 +13,7 @@ from typing import get_args
 import gradio as gr
 
 from config.schema import TrainOptions
-from core.library import offers, presets
+from core.library import model_info, presets
 from core.library.presets import Chosen
 from ui import present, suggest
 from ui.form import Form, Value, same
@@ -80,7 +80,7 @@ def chosen(page: Page, view: View) -> Chosen:
 def _choose(page: Page, view: View) -> Chosen:
     dataset = view.chosen["train.dataset"]
     family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
-    speech = offers.speech_of(page.workspace, dataset)
+    speech = model_info.speech_of(page.workspace, dataset)
     found = page.gpus() if view.chosen["train.device"] != "cpu" else ()
     made = presets.choose(family.name, speech, found, view.chosen["preset"], view.chosen["memory"])
     if view.chosen["train.device"] == "cpu":

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from core.job.state import JobState
-from core.proof.certificate import FILE
+from core.library.certificate import FILE
 from core.workspace import Workspace
 
 _ORIGINALS = "error_originals_"

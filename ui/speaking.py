@@ -11,9 +11,8 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import CompareOptions
 from core.job.state import JobState
-from core.library import offers
+from core.library import model_info, reference_voices
 from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
-from core.speech import references
 from core.workspace import Workspace
 from ui import listening, present
 from ui.form import Form, Value, build_form
@@ -134,7 +133,7 @@ def who(view: View, state: JobState) -> str:
 def _base_of(workspace: Workspace, voice: VoiceModel | None) -> str:
     """The reference of the base that a trained voice was made from; empty where its files do not say."""
     try:
-        return f"base:{offers.model_of_voice(workspace, voice)}" if voice else ""
+        return f"base:{model_info.model_of_voice(workspace, voice)}" if voice else ""
     except UserError:  # told by the job that would load it; the page goes on
         return ""
 
@@ -148,7 +147,7 @@ def family_of(workspace: Workspace, view: View) -> Family:
     before, after = chosen(workspace, view)
     model = after or before
     try:
-        return offers.family_of_voice(workspace, model) if model else FAMILIES[0]
+        return model_info.family_of_voice(workspace, model) if model else FAMILIES[0]
     except UserError:
         return FAMILIES[0]
 
@@ -158,7 +157,7 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     before, after = chosen(workspace, view)
     model = after or before
     try:
-        return offers.languages(workspace, model) if model else ()
+        return model_info.languages(workspace, model) if model else ()
     except UserError:
         return ()
 
@@ -176,8 +175,8 @@ def _offer_bases(workspace: Workspace, view: View) -> object:
 def _offer_voices(workspace: Workspace, view: View) -> object:
     """The voices that come with the base, then the recordings that were uploaded."""
     before, _ = chosen(workspace, view)
-    names = offers.voices(workspace, before.name) if before else ()
-    recordings = references.kept(workspace)
+    names = model_info.voices(workspace, before.name) if before else ()
+    recordings = reference_voices.kept(workspace)
     offered = [*((name, name) for name in names), *((f"{path.stem} (recording)", str(path)) for path in recordings)]
     values = [value for _, value in offered]
     current = view.chosen["voice"]
@@ -196,7 +195,7 @@ def keep(page: Page, path: str | None) -> Sequence[object]:
     """Keep an uploaded recording, and choose it."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
-    kept, reference = references.keep(page.workspace, Path(path), Path(path).name)
+    kept, reference = reference_voices.keep(page.workspace, Path(path), Path(path).name)
     notes = [present.notice(note, "wait") for note in reference.notes]
     said = present.notice(f"Kept as {kept.stem}; it speaks from now on.", "good")
     return [join((said, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
@@ -211,7 +210,8 @@ def readiness(workspace: Workspace, view: View) -> Html:
         return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
     code = view.chosen["language"]
     try:
-        lacks = offers.unready(offers.family_of_voice(workspace, model), code, code in offers.taught(workspace, model))
+        lacks = model_info.unready(model_info.family_of_voice(workspace, model), code,
+                                   code in model_info.taught(workspace, model))
     except UserError as error:
         return present.fault(error.message, error.hint)
     return present.notice(lacks, "wait") if lacks else NOTHING

@@ -13,7 +13,7 @@ from config.schema import AS_IS, CompareOptions, Options, TokenizerOptions, Trai
 from core import demo
 from core.job.gpus import Gpu
 from core.job.state import JobState
-from core.library import offers, presets
+from core.library import model_info, presets
 from core.library.catalog import FAMILIES, Family, family, family_of
 from core.text import text_rules
 from core.workspace import Workspace
@@ -95,7 +95,7 @@ def family_of_model(workspace: Workspace, name: str) -> Family:
 
 def language_choices(workspace: Workspace, view: View) -> object:
     """Amharic, for which recordings ship, and each language that recordings were prepared for."""
-    spoken = [set(offers.known(workspace, model)) for model in workspace.list_models()]
+    spoken = [set(model_info.known(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # recordings in these are there to be rehearsed
     codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
     return _offered([(present.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
@@ -136,7 +136,7 @@ def last_proof(workspace: Workspace, view: View) -> Past | None:
 
 def _model_of(workspace: Workspace, training: JobState) -> str:
     try:
-        return offers.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
+        return model_info.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
     except UserError:  # it was deleted since
         return ""
 
@@ -161,13 +161,13 @@ def _length(workspace: Workspace, one: Family, dataset: str, length: str, gpus: 
 
 def chosen_preset(workspace: Workspace, one: Family, dataset: str, gpus: Sequence[Gpu]) -> presets.Chosen:
     """The preset for what the dataset has and the GPUs hold, as the Train tab chooses it."""
-    speech = presets.Speech() if dataset in ("", DEMO) else offers.speech_of(workspace, dataset)
+    speech = presets.Speech() if dataset in ("", DEMO) else model_info.speech_of(workspace, dataset)
     return presets.choose(one.name, speech, gpus)
 
 
 def _quick(one: Family) -> TrainOptions:
     """The quick try of a family."""
-    return offers.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
+    return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -182,7 +182,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     made = demo.ChainOptions(
         model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
         rules=language if text_rules.ships(language) else "",
-        merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+        merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(made, named=_free_name(workspace, made, states))
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core.dataset.merging import Joined, join
-from core.incoming import sources
 from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
 from core.library.aside import written_aside
+from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
@@ -59,7 +59,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     joined = _joined(options, reading, workspace)
     if (there := _as_it_stands(options, workspace)) is not None:
         return there
-    with sources.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
+    with dataset_source.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
         target = resolve_inside(workspace.datasets, options.dataset)
         checked = _check(gathered, options, reading, joined, manifest.load(target) if target.exists() else None,
                          reporter)
@@ -113,11 +113,11 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
     return Joined(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
+def _check(gathered: dataset_source.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
            there: Dataset | None, reporter: Reporter) -> _Checked:
-    imported = sources.read(gathered, options.language, reporter)
+    imported = dataset_source.read(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
-    total = sources.count(imported)
+    total = dataset_source.count(imported)
 
     def progress(done: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")

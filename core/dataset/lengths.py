@@ -6,7 +6,7 @@ from math import floor
 
 from core.job.journal import Warned
 from core.job.reporter import Reporter
-from core.segments.folder import PREFIX
+from core.library.segments import PREFIX
 from data.features import FeatureCache
 from data.manifest import Clip, Dataset
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming.fetch import Order, check_disk, check_is, partial_folder, result, total_bytes
-from core.incoming.transfer import Meter
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, size_text, stage
 from core.library.aside import written_aside
 from core.library.model_record import BLOCK, Expected, ModelRecord, find_faults, hash_file, read_record, write_record
+from core.sources.base_models import Order, check_disk, check_is, partial_folder, result, total_bytes
+from core.sources.downloader import Meter
 from core.workspace import Workspace, resolve_inside
 
 _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")

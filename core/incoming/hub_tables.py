@@ -18,12 +18,12 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from config.errors import UserError
-from core.incoming.fetch import SPARE_BYTES, check_disk
-from core.incoming.hub import Hub, Listing, RemoteFile
-from core.incoming.ranged import NoRanges, Ranged
-from core.incoming.transfer import Fetcher, Meter, Patience
 from core.job.reporter import Reporter, check_stop
 from core.library.model_record import Hasher, hash_file
+from core.sources.base_models import SPARE_BYTES, check_disk
+from core.sources.downloader import Fetcher, Meter, Patience
+from core.sources.http_range_file import NoRanges, Ranged
+from core.sources.hub import Hub, Listing, RemoteFile
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
 from data.kept import Kept
 

@@ -28,15 +28,14 @@ from config.schema import (
 )
 from core import review
 from core.dataset import languages
-from core.incoming import recognisers
-from core.incoming.recognisers import BUILT_IN
 from core.job import speakable
 from core.job.reader import JobBoard
 from core.job.state import JobState
-from core.library import catalog, offers, records
+from core.library import catalog, model_info, records, segments
 from core.library.records import ExtensionRecord
-from core.segments import folder
-from core.segments.folder import PREFIX
+from core.library.segments import PREFIX
+from core.sources import recognisers
+from core.sources.recognisers import BUILT_IN
 from core.training import divisible
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -81,7 +80,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_languages(workspace, options)
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
-                            offers.known(workspace, options.model))
+                            model_info.known(workspace, options.model))
     _check_new_export(workspace, options)
     speakable.check(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
@@ -131,7 +130,7 @@ def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
     try:
         record = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
-        base = offers.known(workspace, record.origin.model)
+        base = model_info.known(workspace, record.origin.model)
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):
@@ -185,7 +184,7 @@ def _to_make_data(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", options.dataset, workspace.dataset)
             if options.source.startswith(PREFIX):
                 name = options.source.removeprefix(PREFIX)
-                yield _Need("transcribe", name, lambda name: folder.find(workspace, name))
+                yield _Need("transcribe", name, lambda name: segments.find(workspace, name))
         case TranscribeOptions():
             yield _Need("segment", options.segments, workspace.segment_folder)
             if options.recogniser == BUILT_IN:

@@ -21,9 +21,9 @@ from core.job.counting import OneCount
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import records
+from core.library.certificate import Certificate, Check, LanguageError, Result
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import rests_on
-from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
 from core.speech.evaluate import HeldOutSentence, Studio
 from core.speech.judges import judge_of, unmeasured

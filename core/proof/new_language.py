@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.proof.diagnosis import NEW_ROWS, OLD_ROWS, Finding, Level
+from core.library.diagnosis import NEW_ROWS, OLD_ROWS, Finding, Level
 
 
 def new_rows_fault(findings: Sequence[Finding], embedding: str = "") -> tuple[Level, str]:

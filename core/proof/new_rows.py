@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import torch
 
-from core.proof.diagnosis import NEW_ROWS, Finding
+from core.library.diagnosis import NEW_ROWS, Finding
 from core.proof.tensor_change import named
 
 _NEAR = 1e-3  # of the old rows' length: rows that are nearer are alike. The mean resizing leaves 5e-5

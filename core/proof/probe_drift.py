@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
-from core.proof.diagnosis import Heard
+from core.library.diagnosis import Heard
 from core.proof.tensor_names import Matching
 from core.training import replay
 from core.voice_model.loading import VoiceModel, load_base

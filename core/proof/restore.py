@@ -18,12 +18,11 @@ import torch
 
 from config.errors import UserError
 from core.job.journal import Result
-from core.library import exports, records
+from core.library import certificate, exports, records
 from core.library.aside import written_aside
+from core.library.certificate import Certificate, Check
 from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
 from core.library.records import Origin
-from core.proof import certificate
-from core.proof.certificate import Certificate, Check
 from core.proof.tensor_names import Matching
 from core.proof.tokenizer_fit import read as read_pieces
 from core.speech import originals

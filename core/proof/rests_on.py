@@ -14,12 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming import recognisers
-from core.library import records
+from core.library import certificate, records
+from core.library.certificate import Certificate
 from core.library.model_record import RECORD
 from core.library.records import CheckpointRecord, ExtensionRecord
-from core.proof import certificate
-from core.proof.certificate import Certificate
+from core.sources import recognisers
 from core.workspace import Workspace
 from data import manifest
 

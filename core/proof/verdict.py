@@ -9,17 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from core.proof.diagnosis import (
-    NEW_ROWS,
-    OLD_ROWS,
-    UNUSED,
-    Finding,
-    Heard,
-    Languages,
-    Level,
-    TokenizerFit,
-    Verdict,
-)
+from core.library.diagnosis import NEW_ROWS, OLD_ROWS, UNUSED, Finding, Heard, Languages, Level, TokenizerFit, Verdict
 from core.proof.new_language import advice_on_new_rows, alike, counts_of_new, listed, new_rows_fault, unlearned
 
 _LOST = ("broken", "misshapen", "missing", "transposed")

@@ -18,12 +18,12 @@ import soundfile
 
 from config.errors import UserError
 from config.schema import ClipOptions
-from core.incoming.fetch import partial_folder
-from core.incoming.sources import Gathered
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted
 from core.library.aside import flush
-from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
+from core.library.segments import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
+from core.sources.base_models import partial_folder
+from core.sources.dataset_source import Gathered
 from core.workspace import Workspace, resolve_inside
 from data import film, long_audio
 from data.cuts import Limits

@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError
 
 from config.errors import UserError
-from core.incoming.recognisers import AS_RECOGNISER, Asked, remedy
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard, Speller, best_path
+from core.sources.recognisers import AS_RECOGNISER, Asked, remedy
 
 _MOST_TOKENS = 440  # that Whisper's decoder has room for beside its prompt
 

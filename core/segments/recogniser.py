@@ -13,10 +13,10 @@ import torch
 
 from config.errors import UserError
 from core import compute
-from core.incoming import recognisers
-from core.incoming.recognisers import BUILT_IN
 from core.job.reporter import Reporter, stage
 from core.segments.language_codes import names_of
+from core.sources import recognisers
+from core.sources.recognisers import BUILT_IN
 from core.workspace import Workspace
 from data import long_audio
 from data.romanise import romanise

@@ -19,8 +19,6 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
-from core.incoming import recognisers
-from core.incoming.recognisers import AS_JUDGE, BUILT_IN
 from core.job.reporter import Reporter, stage
 from core.library import exports, exports_record, records
 from core.library.catalog import resolve
@@ -28,6 +26,8 @@ from core.library.exports_record import ExportRecord
 from core.library.records import CheckpointRecord
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Recogniser
+from core.sources import recognisers
+from core.sources.recognisers import AS_JUDGE, BUILT_IN
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import audio

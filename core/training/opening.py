@@ -10,11 +10,11 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.incoming.recognisers import BUILT_IN
 from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
 from core.library import records
 from core.library.records import CheckpointRecord
+from core.sources.recognisers import BUILT_IN
 from core.speech import judges
 from core.speech.evaluate import Studio
 from core.speech.judges import Hearing

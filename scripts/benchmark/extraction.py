@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from core.incoming.sources import demo
 from core.job.journal import Event
 from core.prepare import extract_features
+from core.sources.dataset_source import demo
 from core.workspace import Workspace
 from data import audio
 from data.importers import import_source

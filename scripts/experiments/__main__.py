@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core import demo, jobs
 from core.job.state import JobState
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE

@@ -17,11 +17,11 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
-from core.library import exports, records
+from core.library import certificate, exports, records
 from core.library.aside import written_aside
 from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
 from core.library.records import CheckpointRecord, ExtensionRecord
-from core.proof import certificate, certify
+from core.proof import certify
 from core.speech import originals
 from core.training import training_data
 from core.training.training_data import TrainingData

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from core.job.state import JobState
-from core.proof import certificate
-from core.proof.certificate import Certificate
+from core.library import certificate
+from core.library.certificate import Certificate
 from scripts.experiments.process import Used
 
 RESULT = "experiment.json"

@@ -27,9 +27,10 @@ from core.job.journal import (
     Started,
     Step,
 )
-from core.proof import certificate, diagnosis, verdict
-from core.proof.certificate import Certificate, Check, LanguageError
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.library import certificate, diagnosis
+from core.library.certificate import Certificate, Check, LanguageError
+from core.library.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.proof import verdict
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"

@@ -15,7 +15,7 @@ from core.export import same_logits
 from core.job import directory
 from core.job.journal import Event, Journal
 from core.job.reporter import StopRequested
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import VoiceModel, load, load_checkpoint
 from core.workspace import Workspace

@@ -22,8 +22,8 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
-from core.library import exports
-from core.proof import certificate, certify, rests_on
+from core.library import certificate, exports
+from core.proof import certify, rests_on
 from core.speech.speak import Speaker, joined
 from core.training import replay
 from core.voice_model.loading import VoiceModel, load

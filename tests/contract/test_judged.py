@@ -12,9 +12,8 @@ from config.schema import CompareOptions
 from core import compare, train
 from core.job import directory as job
 from core.job.journal import Journal
-from core.library import records
+from core.library import certificate, records
 from core.library.records import CheckpointRecord
-from core.proof import certificate
 from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.contract.families import FAMILIES

@@ -16,9 +16,8 @@ from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
 from core.job.journal import Result
-from core.library import exports_record, records
+from core.library import certificate, exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
-from core.proof import certificate
 from core.speech import judges
 from core.training import checkpoint, opening
 from core.voice_model.loading import load

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.command import main
 from tests.serving import ROOT

@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from core.incoming.fetch import Order, from_hub
-from core.incoming.hub import Hub
-from core.incoming.transfer import Patience
 from core.job.journal import Event, Progress, Result, Warned
 from core.library.catalog import Family, Variant, family, model_name, variant
+from core.sources.base_models import Order, from_hub
+from core.sources.downloader import Patience
+from core.sources.hub import Hub
 from core.workspace import Workspace
 from tests.hub import LoopbackHub
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.library import exports
+from core.library import certificate, exports
+from core.library.certificate import Certificate
 from core.library.exports_record import CERTIFICATE
-from core.proof import certificate
-from core.proof.certificate import Certificate
 from core.workspace import Workspace
 from scripts.experiments import broken
 from scripts.experiments.broken import _CPU

@@ -14,11 +14,11 @@ from config.errors import UserError
 from core import train
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.library import records
+from core.library import certificate, records
+from core.library.certificate import Certificate, Check
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
-from core.proof import certificate, certify, rests_on
-from core.proof.certificate import Certificate, Check
+from core.proof import certify, rests_on
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
@@ -119,7 +119,7 @@ def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_reading_a_certificate_needs_no_torch() -> None:
-    code = "import sys, core.proof.certificate, core.library.records; sys.exit('torch' in sys.modules)"
+    code = "import sys, core.library.certificate, core.library.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

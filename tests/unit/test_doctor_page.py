@@ -10,8 +10,8 @@ import pytest
 from config.errors import UserError
 from core.job.directory import NO_DEVICE, Job
 from core.job.state import JobState
-from core.proof import diagnosis
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.library import diagnosis
+from core.library.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
 from core.proof.verdict import base_languages, can_restore, judge, worst_first
 from ui import doctor
 

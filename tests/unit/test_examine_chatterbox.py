@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from config.schema import DoctorOptions
 from core import examine
-from core.proof import certificate, diagnosis
+from core.library import certificate, diagnosis
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests import damaged

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.incoming import fetch
 from core.job.journal import Plan
 from core.library import catalog
 from core.library.model_record import read_record
+from core.sources import base_models
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
@@ -247,7 +247,7 @@ def test_names_that_lead_outside_are_never_written(served, workspace, tmp_path):
 
 
 def test_two_jobs_do_not_write_the_same_model(served, workspace, recorder):
-    with (fetch.partial_folder(workspace.models / "chatterbox"),
+    with (base_models.partial_folder(workspace.models / "chatterbox"),
           pytest.raises(UserError, match="chatterbox is being downloaded by another job")):
         get(served, workspace, recorder)
     assert not partial(workspace).exists()

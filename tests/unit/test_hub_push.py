@@ -10,15 +10,14 @@ import pytest
 from config.errors import UserError
 from config.schema import PushOptions
 from core import jobs, push
-from core.incoming.hub import Hub
 from core.job.directory import create
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.library import records
+from core.library import certificate, records
+from core.library.certificate import Certificate, Check
 from core.library.exports_record import ExportRecord, write_record
 from core.library.records import Origin
-from core.proof import certificate
-from core.proof.certificate import Certificate, Check
+from core.sources.hub import Hub
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import TOKEN, Recorder, made_up

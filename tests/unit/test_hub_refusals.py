@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.incoming import fetch
-from core.incoming.hub import Hub
 from core.job.reporter import StopRequested
 from core.library.model_record import Expected, read_record
+from core.sources import base_models
+from core.sources.hub import Hub
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
@@ -113,7 +113,7 @@ def test_the_environment_names_hub_and_token(served, monkeypatch):
 
 def test_a_full_disk_is_told_with_the_numbers_before_anything_comes(served, workspace, recorder, monkeypatch):
     usage = type("usage", (), {"free": 103_000_000})
-    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(base_models.shutil, "disk_usage", lambda folder: usage)
     error = failing(served, workspace, recorder)
     assert "needs 4.6 MB more, and 103.0 MB are free" in error.message
     assert "Free 1.6 MB" in error.hint

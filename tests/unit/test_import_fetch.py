@@ -18,11 +18,11 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
-from core.incoming import sources
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import CONVERTED, Address, brought
-from core.incoming.transfer import Patience
-from core.incoming.web import fetch
+from core.sources import dataset_source
+from core.sources.downloader import Patience
+from core.sources.hub import Hub
+from core.sources.hub_dataset import CONVERTED, Address, brought
+from core.sources.web_file import fetch
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving
@@ -93,7 +93,7 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
         kept = next((workspace.cache / "downloads").rglob("readings.zip")).stat().st_size
         assert kept >= 60_000
         server.cut, server.ranges = None, []
-        with sources.gathered(server.url, "am", workspace, Recorder(), patience=QUICK) as gathered:
+        with dataset_source.gathered(server.url, "am", workspace, Recorder(), patience=QUICK) as gathered:
             assert gathered.foreign
             assert len(import_source(gathered.path, foreign=True).rows) == len(AMHARIC)
         assert server.ranges == [None, f"bytes={kept}-"]

@@ -15,14 +15,14 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip
 
 from config.errors import UserError
-from core.incoming import sources
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import Address, Brought, brought
-from core.incoming.ranged import BLOCK
-from core.incoming.transfer import Patience
-from core.incoming.unfinished import unfinished
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
+from core.sources import dataset_source
+from core.sources.downloader import Patience
+from core.sources.http_range_file import BLOCK
+from core.sources.hub import Hub
+from core.sources.hub_dataset import Address, Brought, brought
+from core.sources.partial_downloads import unfinished
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
@@ -238,7 +238,7 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
         workspace: Workspace, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     downloads = workspace.cache / "downloads"
-    with pytest.raises(StopRequested), sources.gathered(
+    with pytest.raises(StopRequested), dataset_source.gathered(
             "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), patience=QUICK):
         raise AssertionError
     (home,) = downloads.iterdir()
@@ -246,7 +246,7 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
     assert list((workspace.cache / "imports").iterdir()) == []
     hub.sent.clear()
     told = Recorder()
-    with sources.gathered("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
+    with dataset_source.gathered("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
         assert texts(gathered.path) == all_texts(43)
     assert TABLES[0] not in hub.sent
     assert list(downloads.iterdir()) == []

@@ -17,12 +17,12 @@ from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.incoming import recognisers
 from core.library.exports_record import ExportRecord
 from core.library.model_record import ModelRecord, write_record
 from core.library.records import Origin
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard
+from core.sources import recognisers
 from core.speech import judges
 from core.speech.judges import RecogniserJudge
 from core.workspace import Workspace

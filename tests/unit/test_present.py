@@ -13,7 +13,7 @@ import pytest
 from core.job.directory import Job
 from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.job.state import JobState
-from core.proof.certificate import Certificate, Check, LanguageError
+from core.library.certificate import Certificate, Check, LanguageError
 from core.workspace import Workspace
 from ui import (
     certificate,

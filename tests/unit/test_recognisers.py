@@ -17,14 +17,14 @@ from tiny_recognisers import ETHIOPIC, LETTERS, write_ctc, write_whisper
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
-from core.incoming import recognisers
-from core.incoming.fetch import partial_folder
-from core.incoming.hub import Hub
-from core.incoming.recognisers import AS_JUDGE, AS_RECOGNISER, Asked
 from core.library.model_record import Expected, ModelRecord, read_record, write_record
 from core.segments.hub_recogniser import HubListener, HubRecogniser
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Speller, best_path, frames_of
+from core.sources import recognisers
+from core.sources.base_models import partial_folder
+from core.sources.hub import Hub
+from core.sources.recognisers import AS_JUDGE, AS_RECOGNISER, Asked
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import QUICK

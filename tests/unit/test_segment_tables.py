@@ -9,7 +9,7 @@ import soundfile
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from core.segments.folder import TABLE, Piece, read_pieces, write_pieces
+from core.library.segments import TABLE, Piece, read_pieces, write_pieces
 from core.transcribe import Heard, Transcripts
 from data.importers import import_source
 

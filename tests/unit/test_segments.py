@@ -17,8 +17,8 @@ from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
 from core.job.reporter import StopRequested
+from core.library.segments import TABLE, Piece, Segments
 from core.segments import cutting, matching
-from core.segments.folder import TABLE, Piece, Segments
 from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
 from data import audio, manifest

@@ -12,7 +12,7 @@ from config.errors import UserError
 from core import train
 from core.job import kept
 from core.job.reporter import describe, size_text
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
 from core.voice_model.loading import load, load_checkpoint, load_extension

@@ -11,7 +11,7 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import load_checkpoint
 from core.workspace import Workspace

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.incoming import unpack as unpacking
-from core.incoming.unpack import is_archive, unpack
+from core.sources import archives as unpacking
+from core.sources.archives import is_archive, unpack
 
 FREE = 10**10
 

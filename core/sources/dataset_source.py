@@ -16,17 +16,17 @@ from pathlib import Path
 
 import data
 from config.errors import UserError
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import PREFIX, Address, brought
-from core.incoming.looking import UPLOADS
 from core.incoming.scratch import scratch
-from core.incoming.transfer import Patience
-from core.incoming.unpack import is_archive, unpack
-from core.incoming.web import fetch
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
-from core.segments.folder import PREFIX as PREFIX_SEGMENTS
-from core.segments.folder import find
+from core.library.segments import PREFIX as PREFIX_SEGMENTS
+from core.library.segments import find
+from core.sources.archives import is_archive, unpack
+from core.sources.downloader import Patience
+from core.sources.hub import Hub
+from core.sources.hub_dataset import PREFIX, Address, brought
+from core.sources.source_preview import UPLOADS
+from core.sources.web_file import fetch
 from core.workspace import Workspace
 from data import film
 from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id

@@ -1,6 +1,6 @@
 """A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
 
-The files come by `core.incoming.fetch`, resumed, checked and stoppable, so that no library asks the network by itself.
+The files come by `core.sources.base_models`, resumed, checked and stoppable, so that no library asks the network by itself.
 Of the weights safetensors are taken; PyTorch's own only where there are no others. Never loads torch.
 """
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming.fetch import Order, check_disk, from_hub, partial_folder
-from core.incoming.hub import Hub, Listing, RemoteFile
-from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.reporter import Reporter, stage
 from core.library.catalog import Family, Part, Variant
 from core.library.model_record import RECORD, hash_file, read_record
+from core.sources.base_models import Order, check_disk, from_hub, partial_folder
+from core.sources.downloader import Fetcher, Meter, Patience, ask
+from core.sources.hub import Hub, Listing, RemoteFile
 from core.workspace import Workspace
 
 BUILT_IN = "built-in"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.incoming.hub import Body, Hub, Interrupted, RemoteFile
-from core.incoming.transfer import Fetcher, Meter, Patience
 from core.library.model_record import Expected
+from core.sources.downloader import Fetcher, Meter, Patience
+from core.sources.hub import Body, Hub, Interrupted, RemoteFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -1,6 +1,6 @@
 """A file of any web server into a folder: resumed where the server can, bounded by the disk, ready to stop.
 
-The bytes come by `core.incoming.transfer`, as the hub's do. Only `http` and `https` are asked. No message holds the
+The bytes come by `core.sources.downloader`, as the hub's do. Only `http` and `https` are asked. No message holds the
 part of an address that could be a password or a signature. Never loads torch.
 """
 
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError
-from core.incoming.fetch import SPARE_BYTES, check_disk
-from core.incoming.hub import Body, Interrupted, RemoteFile, is_passing, part_of
-from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.locks import FileLock
 from core.job.reporter import Reporter
 from core.library.model_record import Expected, Hasher, hash_file
+from core.sources.base_models import SPARE_BYTES, check_disk
+from core.sources.downloader import Fetcher, Meter, Patience, ask
+from core.sources.hub import Body, Interrupted, RemoteFile, is_passing, part_of
 from data.importers import safe_id
 
 if TYPE_CHECKING:

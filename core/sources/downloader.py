@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from config.errors import UserError
-from core.incoming.hub import Body, Interrupted, RemoteFile, unreachable
 from core.job.journal import Progress, Warned
 from core.job.reporter import Reporter, check_stop, size_text
 from core.library.model_record import Hasher
+from core.sources.hub import Body, Interrupted, RemoteFile, unreachable
 
 Answer = TypeVar("Answer")
 _POLL_S = 0.1
@@ -33,7 +33,7 @@ _STOPPED = "Stopped. What has come is kept: continue it, or start it again."
 
 
 class Server(Protocol):
-    """Who gives files: `core.incoming.hub.Hub`, or another."""
+    """Who gives files: `core.sources.hub.Hub`, or another."""
 
     @property
     def host(self) -> str: ...

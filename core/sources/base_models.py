@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming.hub import Hub, Listing, NoRevision, RemoteFile
-from core.incoming.transfer import Fetcher, Meter, Patience, ask
 from core.job.journal import Plan, Result, Warned
 from core.job.locks import FileLock
 from core.job.reporter import Reporter, size_text, stage
@@ -33,6 +31,8 @@ from core.library.model_record import (
     read_record,
     write_record,
 )
+from core.sources.downloader import Fetcher, Meter, Patience, ask
+from core.sources.hub import Hub, Listing, NoRevision, RemoteFile
 from core.workspace import Workspace, resolve_inside
 
 PLAN, LOCK = "plan.json", "lock"

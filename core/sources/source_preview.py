@@ -12,8 +12,8 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import AS_IS
-from core.incoming.unpack import is_archive
-from core.segments.folder import PREFIX
+from core.library.segments import PREFIX
+from core.sources.archives import is_archive
 from core.workspace import Workspace
 from data.importers import KNOWN_FORMS, Skipped, import_source
 

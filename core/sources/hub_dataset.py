@@ -1,7 +1,7 @@
 """A dataset of the hub, by its id, on this machine for as long as it is imported.
 
 Parquet tables are taken where there are some, in the repository or where the hub keeps its own conversion; otherwise
-the repository's recordings, texts, tables and archives. The bytes come by `core.incoming.transfer`: resumed, checked,
+the repository's recordings, texts, tables and archives. The bytes come by `core.sources.downloader`: resumed, checked,
 stoppable. Where few clips are wanted, little more than these is fetched. Never loads torch.
 """
 
@@ -18,13 +18,13 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError, listed
-from core.incoming.hub import Hub, Listing, NoRevision
 from core.incoming.hub_tables import STOPPED, Give, write_tables
-from core.incoming.transfer import Meter, Patience, ask
-from core.incoming.unfinished import begun, give_up, unfinished
-from core.incoming.unpack import SUFFIXES, unpack
 from core.job.journal import Warned
 from core.job.reporter import Reporter, size_text
+from core.sources.archives import SUFFIXES, unpack
+from core.sources.downloader import Meter, Patience, ask
+from core.sources.hub import Hub, Listing, NoRevision
+from core.sources.partial_downloads import begun, give_up, unfinished
 from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
 
