@@ -18,7 +18,6 @@ from config.schema import AlignOptions
 from core.dataset import languages
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
-from core.library.records import hash_file
 from core.library.segments import Segments
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
@@ -33,6 +32,7 @@ from core.workspace import Workspace
 from data import long_audio
 from data.ctc_alignment import Alignment
 from data.cuts import Limits
+from data.durable_files import hash_file
 from data.importers import companions, is_audio
 
 _COUNTS = "work/sentences"  # of each recording, how many its text has and how many were not heard
@@ -58,7 +58,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     there = cutter.there()
     if there is not None:
         return {**_report(there), "state": "already there"}
-    with dataset_source.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _texts(options, found, root)

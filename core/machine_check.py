@@ -24,8 +24,9 @@ import soundfile
 from config.errors import UserError
 from core import download
 from core.job.locks import FileLock, is_held
-from core.library.model_record import find_faults, read_record
+from core.library.records import read_model_record
 from core.workspace import Workspace
+from data.durable_files import ExpectedFile, find_faults, read_sums
 
 Verdict = Literal["ok", "warn", "fail"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,14 +194,14 @@ def check_models(path: Path) -> Iterator[Check]:
     for name in workspace.list_models():
         title, folder = f"Model {name}", workspace.models / name
         try:
-            record = read_record(folder)
+            record = read_model_record(folder)
         except UserError as error:
             yield Check(title, "fail", error.message, error.hint)
             continue
         if record is None:
             yield _check_folder(title, folder, f"Get it again: python -m scripts.download --model {name}")
             continue
-        if faults := find_faults(folder, record.files):
+        if faults := dict(find_faults(folder, record.files)):
             command = f"--model {record.family} --variant {record.variant} --save-as {name}"
             yield Check(title, "fail", " ".join(faults.values()), f"Get it again: python -m scripts.download {command}")
         else:
@@ -209,11 +210,11 @@ def check_models(path: Path) -> Iterator[Check]:
 
 def _check_folder(title: str, folder: Path, hint: str) -> Check:
     try:
-        sums = download.read_sums(folder)
+        sums = read_sums(folder / download.SUMS, hint)
     except UserError as error:
         return Check(title, "fail", error.message, hint)
-    faults = [fault for name, digest in sums.items() if (fault := download.find_fault(folder, name, digest, folder))]
-    if faults:
+    files = {name: ExpectedFile(sha256=digest) for name, digest in sums.items()}
+    if faults := [fault for _, fault in find_faults(folder, files)]:
         return Check(title, "fail", " ".join(faults), hint)
     return Check(title, "ok", f"{len(sums)} files match their hashes")
 

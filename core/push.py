@@ -22,9 +22,10 @@ from config.errors import UserError
 from config.schema import PushOptions
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, size_text, stage
-from core.library import certificate, exports_record
-from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
-from core.sources.downloader import Meter
+from core.library import certificate, records
+from core.library.certificate import CERTIFICATE
+from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS
+from core.sources.downloader import DownloadProgress
 from core.sources.hub import Hub
 from core.workspace import Workspace
 
@@ -52,8 +53,8 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
         check_certificate(folder)
-        names = [*exports_record.read_sums(folder), SUMS]
-        exports_record.check(folder)
+        names = [*records.read_export_sums(folder), EXPORT_SUMS]
+        records.check_export_files(folder)
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
@@ -61,7 +62,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     with ExitStack() as stack, stage(reporter, "upload"):
         files = {name: stack.enter_context(_Counted(folder / name)) for name in names}
         upload = _Upload(hub, options, files)
-        _watch(upload, Meter(reporter, total, stopped=_STOPPED))
+        _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
         reporter.emit(Warned(warning))
     return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
@@ -71,17 +72,17 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
 def check_certificate(folder: Path) -> None:
     """Raise `UserError` when the export's certificate failed something, proves nothing, or is another's."""
     proof = certificate.read(folder / CERTIFICATE)
-    record = exports_record.read_record(folder)
+    record = records.read_export_record(folder)
     if failed := proof.failed():
         raise UserError(
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
         )
     if not any(check.verdict == "passed" for check in proof.checks):
-        raise UserError(f"The certificate of {folder.name} has no check that passed.", AGAIN)
+        raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
     if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:
-        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / RECORD}.", AGAIN)
+        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / EXPORT_RECORD}.", EXPORT_AGAIN_HINT)
 
 
 class _Counted(io.BufferedReader):
@@ -154,7 +155,7 @@ class _Upload:
         self.public = not private
 
 
-def _watch(upload: _Upload, meter: Meter) -> None:
+def _watch(upload: _Upload, meter: DownloadProgress) -> None:
     """Follow the upload; a stop is heard at once, and the commit is then not made."""
     upload.thread.start()
     last, moved = -1, time.monotonic()

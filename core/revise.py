@@ -22,7 +22,6 @@ from core.dataset.recordings import write_audio
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Result
 from core.job.reporter import Reporter, stage
-from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.prepare import extract_features
 from core.review import Decision
@@ -30,6 +29,7 @@ from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
 from data.clip_findings import Spoken
+from data.durable_files import atomic_directory
 from data.kept import in_parts
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
 from data.normalise import Reading
@@ -109,7 +109,7 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     reading = _reading(workspace, dataset)
     clips, left_out, version = _apply(dataset, out, made, reading, target)
     _check(version, clips, name)
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         clips, mended = write_audio(dataset, clips, left_out, made, folder, workspace, reporter)
         version = replace(version, mended=mended)
         _check(version, clips, name)

@@ -27,7 +27,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
     there = cutter.there()
     if there is not None:
         return {**cutting.report(there), "state": "already there"}
-    with dataset_source.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
             found = cutting.recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600

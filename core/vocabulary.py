@@ -15,13 +15,13 @@ from config.schema import TokenizerOptions
 from config.text_rules import TextRules
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.text import own_pieces, text_rules
 from core.text.pieces import Pieces, learn
 from core.text.tokenizer_report import Learned, TokenizerReport, characters_of, measure
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalise
+from data.durable_files import atomic_directory
 from data.entries import name_characters
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, Dataset, read_json_lines
@@ -170,7 +170,7 @@ def _save(extended: FrontEnd, report: TokenizerReport, target: Path) -> str:
             f"the new one has {extended.size}.",
             "Choose another tokenizer name.",
         )
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         extended.save(folder)
         report.save(folder)
     return "written"

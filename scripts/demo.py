@@ -39,7 +39,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
             return code
     states = [jobs.state(job) for job in made]
     training = next(job for job in made if job.verb == "train")
-    outcome = demo_report.report(states, certificate.read(training.directory / certificate.FILE))
+    outcome = demo_report.report(states, certificate.read(training.directory / certificate.CERTIFICATE))
     path = demo_report.write(workspace, outcome)
     sys.stdout.write(f"\n{demo_report.table(outcome)}\n\nThe report is {path}.\n")
     if as_json:

@@ -11,7 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core.job.state import JobState
-from core.library.diagnosis import FILE, Diagnosis, Finding, read
+from core.library.diagnosis import DIAGNOSIS, Diagnosis, Finding, read
 from ui import present, steps
 from ui.curves import Series, chart
 from ui.form import Value, build_form, command_line, parse
@@ -114,7 +114,7 @@ def _newest(view: View) -> JobState | None:
 
 def diagnosis_of(state: JobState | None) -> Diagnosis | None:
     """What a job of the doctor found; None before it did."""
-    if state is None or not (state.job.directory / FILE).is_file():
+    if state is None or not (state.job.directory / DIAGNOSIS).is_file():
         return None
     return read(state.job.directory)
 

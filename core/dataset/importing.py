@@ -21,11 +21,11 @@ from config.schema import AS_IS, PrepareOptions
 from core.dataset.merging import Joined, join
 from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
-from core.library.aside import written_aside
 from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
+from data.durable_files import atomic_directory
 from data.importers import Entry, Row
 from data.kept import Kept
 from data.manifest import TRAIN, Clip, Dataset
@@ -59,7 +59,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     joined = _joined(options, reading, workspace)
     if (there := _as_it_stands(options, workspace)) is not None:
         return there
-    with dataset_source.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter,
+                                    options.max_clips) as gathered:
         target = resolve_inside(workspace.datasets, options.dataset)
         checked = _check(gathered, options, reading, joined, manifest.load(target) if target.exists() else None,
                          reporter)
@@ -113,11 +114,11 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
     return Joined(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def _check(gathered: dataset_source.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
+def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: Reading, joined: Joined | None,
            there: Dataset | None, reporter: Reporter) -> _Checked:
-    imported = dataset_source.read(gathered, options.language, reporter)
+    imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
-    total = dataset_source.count(imported)
+    total = dataset_source.count_rows(imported)
 
     def progress(done: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")
@@ -228,7 +229,7 @@ def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> 
         return _licensed(there, licence), "already there"
     if checked.joined and not checked.clips:
         raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         (folder / "audio").mkdir()
         if checked.joined:
             _link_audio(checked.joined.dataset, folder)

@@ -71,7 +71,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
                         "Give the path of a tokenizer's file, or nothing.")
     for chosen in _recognisers(options):
         if Path(chosen).is_absolute():
-            recognisers.on_this_machine(Path(chosen))
+            recognisers.local_recogniser(Path(chosen))
     if isinstance(options, ReviseOptions):
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
@@ -129,7 +129,7 @@ def _check_tracker(name: str) -> None:
 def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
     try:
-        record = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+        record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.known(workspace, record.origin.model)
     except UserError:
         return

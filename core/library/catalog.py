@@ -11,7 +11,7 @@ from core.job.directory import load
 from core.job.kept import names
 from core.job.reader import JobReader
 from core.job.state import JobState
-from core.library.model_record import read_record
+from core.library.records import read_model_record
 from core.workspace import Workspace
 
 
@@ -157,7 +157,7 @@ def family_of(workspace: Workspace, name: str) -> str:
 
     The built-in model has none, and is called what its family is called.
     """
-    record = read_record(workspace.model(name))
+    record = read_model_record(workspace.model(name))
     return record.family if record else name
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from config.errors import UserError
 
-FILE = "certificate.json"
+CERTIFICATE = "certificate.json"
 Result = Literal["passed", "failed", "measured", "skipped"]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from config.errors import UserError
 
-FILE = "diagnosis.json"
+DIAGNOSIS = "diagnosis.json"
 OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"  # parts of a table with one row a text id, or of none
 State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
                 "misshapen", "missing", "extra", "untrained", "new"]
@@ -122,12 +122,12 @@ class Diagnosis:
 def write(folder: Path, diagnosis: Diagnosis) -> None:
     """Write `diagnosis.json` into `folder`."""
     text = json.dumps(dataclasses.asdict(diagnosis), ensure_ascii=False, indent=1) + "\n"
-    (folder / FILE).write_text(text, encoding="utf-8")
+    (folder / DIAGNOSIS).write_text(text, encoding="utf-8")
 
 
 def read(folder: Path) -> Diagnosis:
     """What `write` wrote; `UserError` when there is none, or it is damaged."""
-    path = folder / FILE
+    path = folder / DIAGNOSIS
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])

@@ -17,11 +17,10 @@ import yaml
 from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import Options
-from core.library import catalog, exports_record, records
+from core.library import catalog, records
 from core.library.catalog import Family, VoiceModel
-from core.library.model_record import read_record
 from core.library.presets import Speech
-from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.records import CheckpointRecord, ExtensionRecord, read_model_record
 from core.workspace import Workspace
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
@@ -64,7 +63,7 @@ def speech_of(workspace: Workspace, dataset: str) -> Speech:
 
 
 def _extension(workspace: Workspace, name: str) -> ExtensionRecord:
-    return records.read(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+    return records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
 
 
 def model_of_voice(workspace: Workspace, voice: VoiceModel) -> str:
@@ -72,8 +71,8 @@ def model_of_voice(workspace: Workspace, voice: VoiceModel) -> str:
     if voice.kind == "base":
         return voice.name
     if voice.kind == "export":
-        return exports_record.read_record(voice.folder).origin.model
-    return records.read(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.model
+        return records.read_export_record(voice.folder).origin.model
+    return records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.model
 
 
 def family_of_voice(workspace: Workspace, voice: VoiceModel) -> Family:
@@ -81,8 +80,8 @@ def family_of_voice(workspace: Workspace, voice: VoiceModel) -> Family:
     if voice.kind == "base":
         return catalog.family(catalog.family_of(workspace, voice.name))
     if voice.kind == "export":
-        return catalog.family(exports_record.read_record(voice.folder).origin.family)
-    return catalog.family(records.read(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.family)
+        return catalog.family(records.read_export_record(voice.folder).origin.family)
+    return catalog.family(records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.family)
 
 
 def languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
@@ -133,7 +132,7 @@ def unready(family: Family, language: str, taught: bool) -> str:
 
 
 def _published_languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
-    record = read_record(voice.folder) if voice.kind == "base" else None
+    record = read_model_record(voice.folder) if voice.kind == "base" else None
     family = family_of_voice(workspace, voice)
     if record is None or not family.variants:
         return ()

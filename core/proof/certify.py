@@ -93,7 +93,7 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
     `warn` hears why the recogniser of the training does not judge, where it cannot be had. Such a certificate rests on
     nothing that would be found again: it is made anew when the recogniser is there.
     """
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
     content = content or rests_on.content(workspace, folder, device.type, sentences)
@@ -260,7 +260,7 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
     if not case.finetuned.front_end.is_new(language):
         return case.base, _some(evaluate.held_out(case.base, language))
     dataset = manifest.load(workspace.dataset(case.record.dataset))
-    extension = records.read(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_record(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != case.record.rows_hash:
         raise UserError("the extension was made anew since")
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]

@@ -19,10 +19,8 @@ import torch
 from config.errors import UserError
 from core.job.journal import Result
 from core.library import certificate, exports, records
-from core.library.aside import written_aside
-from core.library.certificate import Certificate, Check
-from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
-from core.library.records import Origin
+from core.library.certificate import CERTIFICATE, Certificate, Check
+from core.library.records import ExportRecord, Origin, write_export_record
 from core.proof.tensor_names import Matching
 from core.proof.tokenizer_fit import read as read_pieces
 from core.speech import originals
@@ -32,6 +30,7 @@ from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data import normalise
 from data.bpe import vocabulary
+from data.durable_files import atomic_directory
 from data.entries import BASE_FILE, Language, NewToken
 from data.front_end import FrontEnd
 from models.base import WeightsFile
@@ -61,11 +60,11 @@ def restore(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching
                     front_end.fingerprint)
     record = ExportRecord(asked.name, asked.job, 0, "rows", "", (asked.language,), origin,
                           originals.longest_texts(workspace, base), {})
-    with written_aside(target) as aside:
+    with atomic_directory(target) as aside:
         files = base.family.export(base.base_folder, aside, tensors, None)
         front_end.save(aside / records.FRONT_END)
         shutil.copy2(asked.tokenizer, aside / _TOKENIZER)
-        write_record(aside, record)
+        write_export_record(aside, record)
         certificate.write(aside / CERTIFICATE, prove(base, exports.assemble(aside, torch.device("cpu")), rows, record))
         (aside / "README.md").write_text(_card(record, [(file.path, file.purpose) for file in files]), "utf-8")
         exports.write_sums(aside)

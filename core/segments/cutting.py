@@ -20,13 +20,13 @@ from config.errors import UserError
 from config.schema import ClipOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted
-from core.library.aside import flush
 from core.library.segments import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
 from core.sources.base_models import partial_folder
-from core.sources.dataset_source import Gathered
+from core.sources.dataset_source import OpenSource
 from core.workspace import Workspace, resolve_inside
 from data import film, long_audio
 from data.cuts import Limits
+from data.durable_files import fsync_path
 from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
 from data.loudness import Finish, finished
 
@@ -73,7 +73,7 @@ def limits_of(options: ClipOptions) -> Limits:
     return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
-def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[Recording]:
+def recordings(gathered: OpenSource, options: ClipOptions, reporter: Reporter) -> list[Recording]:
     """Every recording of the source, with the sound of films taken out; `UserError` where there is none."""
     root = gathered.path if gathered.path.is_dir() else gathered.path.parent
     if gathered.path.is_file():
@@ -219,7 +219,7 @@ class Cutter:
         shutil.rmtree(aside / "done")
         for path in aside.rglob("*"):
             if path.is_file():
-                flush(path)
+                fsync_path(path)
         aside.rename(self.target)
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)

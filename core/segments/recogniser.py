@@ -156,7 +156,7 @@ def load_listener(name: str, revision: str, language: str, called: str, sample: 
 
 def _brought(name: str, revision: str, language: str, called: str, workspace: Workspace, reporter: Reporter) -> Path:
     with stage(reporter, "recogniser"):
-        return recognisers.bring(name, revision, names_of(language, called), workspace, reporter)
+        return recognisers.ensure_recogniser(name, revision, names_of(language, called), workspace, reporter)
 
 
 def _built_in(language: str, workspace: Workspace) -> BuiltIn:

@@ -26,7 +26,7 @@ from core.job.reporter import size_text
 from data.importers.lookup import AUDIO_SUFFIXES
 from data.importers.rows import Skipped, visible
 
-Tell = Callable[[int, str], None]
+UnpackCallback = Callable[[int, str], None]
 """Told of each block: its bytes, and the member it is from."""
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".psv", ".list", ".json", ".jsonl", ".ndjson",
@@ -52,7 +52,8 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: None) -> list[Skipped]:
+def unpack_archive(path: Path, folder: Path, free: int, tell: UnpackCallback = lambda size,
+                   name: None) -> list[Skipped]:
     """Write the members of the archive at `path` into `folder`, which is empty; what was not taken.
 
     `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
@@ -78,7 +79,7 @@ class _Unpacking:
     archive: Path
     folder: Path
     room: int
-    tell: Tell
+    tell: UnpackCallback
     skipped: list[Skipped] = field(default_factory=list)
     written: int = 0
     members: int = 0

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import data
 from config.errors import UserError
-from core.incoming.scratch import scratch
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
 from core.library.segments import PREFIX as PREFIX_SEGMENTS
 from core.library.segments import find
-from core.sources.archives import is_archive, unpack
-from core.sources.downloader import Patience
+from core.sources.archives import is_archive, unpack_archive
+from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
-from core.sources.hub_dataset import PREFIX, Address, brought
+from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
+from core.sources.partial_downloads import temporary_folder
 from core.sources.source_preview import UPLOADS
-from core.sources.web_file import fetch
+from core.sources.web_file import download_url
 from core.workspace import Workspace
 from data import film
 from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id
@@ -35,7 +35,7 @@ _STOPPED = "Stopped before the dataset was written."
 
 
 @dataclass(frozen=True)
-class Gathered:
+class OpenSource:
     """What an import reads. `made` is where what it needs on the way may be put."""
 
     path: Path
@@ -46,29 +46,29 @@ class Gathered:
 
 
 @contextmanager
-def gathered(source: str, language: str, workspace: Workspace, reporter: Reporter, most: int = 0,
-             patience: Patience = Patience()) -> Iterator[Gathered]:  # noqa: B008  a frozen value
+def open_source(source: str, language: str, workspace: Workspace, reporter: Reporter, most: int = 0,
+             patience: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
     """What `source` names, here as long as the block lasts. Of a hub's dataset, `most` clips are fetched (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
-        yield Gathered(find(workspace, source), workspace.cache)
+        yield OpenSource(find(workspace, source), workspace.cache)
         return
     downloads = workspace.cache / "downloads"
-    with scratch(workspace) as folder:
+    with temporary_folder(workspace) as folder:
         made = folder / "made"
         made.mkdir()
         if address := _on_the_hub(source):
             hub = Hub.from_environment("dataset")
-            with brought(address, downloads, language, most, hub, reporter, patience) as there:
-                yield Gathered(there.folder, made, True, there.notes, there.skipped)
+            with ensure_downloaded(address, downloads, language, most, hub, reporter, patience) as there:
+                yield OpenSource(there.folder, made, True, there.notes, there.skipped)
             return
         if _is_url(source):
-            path = fetch(_as_file(source), downloads, reporter, patience)
+            path = download_url(_as_file(source), downloads, reporter, patience)
         else:
-            path = demo(language) if source == "demo" else Path(source).expanduser()
+            path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
         if path.is_file() and is_archive(path):
             yield _unpacked(path, folder / "unpacked", made, workspace, reporter)
         else:
-            yield Gathered(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
+            yield OpenSource(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
         if path.is_relative_to(downloads):  # its clips are in the dataset now
             shutil.rmtree(path.parent, ignore_errors=True)
 
@@ -77,8 +77,8 @@ def _is_url(source: str) -> bool:
     return source.lower().startswith(("http://", "https://"))
 
 
-def _on_the_hub(source: str) -> Address | None:
-    return Address.parse(source) if _is_url(source) or source.startswith(PREFIX) else None
+def _on_the_hub(source: str) -> DatasetAddress | None:
+    return DatasetAddress.parse(source) if _is_url(source) or source.startswith(PREFIX) else None
 
 
 def _as_file(url: str) -> str:
@@ -86,7 +86,7 @@ def _as_file(url: str) -> str:
     return url.replace("/blob/", "/resolve/") if url.startswith("https://huggingface.co/") else url
 
 
-def read(source: Gathered, language: str, reporter: Reporter) -> Imported:
+def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported:
     """The rows of what was gathered; the sound of films is taken out as they are reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
     listed = _Chain(source.skipped, imported.entries)
@@ -94,13 +94,13 @@ def read(source: Gathered, language: str, reporter: Reporter) -> Imported:
     return replace(imported, entries=heard, notes=(*source.notes, *imported.notes))
 
 
-def count(imported: Imported) -> int:
+def count_rows(imported: Imported) -> int:
     """How many entries there are, without opening a film."""
     entries = imported.entries
     return sum(1 for _ in (entries.entries if isinstance(entries, _Heard) else entries))
 
 
-def demo(language: str) -> Path:
+def demo_dataset(language: str) -> Path:
     """The dataset of `language` that ships with the app."""
     demos = Path(str(data.__file__)).parent / "demo"
     folder = demos / language
@@ -113,7 +113,7 @@ def demo(language: str) -> Path:
     return folder
 
 
-def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, reporter: Reporter) -> Gathered:
+def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, reporter: Reporter) -> OpenSource:
     folder.mkdir()
     done = 0
 
@@ -123,8 +123,8 @@ def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, report
         check_stop(reporter, _STOPPED)
         reporter.emit(Progress(done, None, "bytes", Path(name).name[:60]))
 
-    skipped = unpack(path, folder, workspace.free_bytes(), tell)
-    return Gathered(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
+    skipped = unpack_archive(path, folder, workspace.free_bytes(), tell)
+    return OpenSource(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
 
 
 @dataclass(frozen=True)

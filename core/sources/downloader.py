@@ -21,8 +21,8 @@ from typing import Protocol, TypeVar
 from config.errors import UserError
 from core.job.journal import Progress, Warned
 from core.job.reporter import Reporter, check_stop, size_text
-from core.library.model_record import Hasher
-from core.sources.hub import Body, Interrupted, RemoteFile, unreachable
+from core.sources.hub import ByteStream, Interrupted, RemoteFile, unreachable
+from data.durable_files import FileHasher
 
 Answer = TypeVar("Answer")
 _POLL_S = 0.1
@@ -32,17 +32,17 @@ _USEFUL = 1 << 20  # bytes; a connection that brought so many was no failure
 _STOPPED = "Stopped. What has come is kept: continue it, or start it again."
 
 
-class Server(Protocol):
+class ByteServer(Protocol):
     """Who gives files: `core.sources.hub.Hub`, or another."""
 
     @property
     def host(self) -> str: ...
 
-    def open(self, file: RemoteFile, start: int, patience_s: float) -> AbstractContextManager[Body]: ...
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> AbstractContextManager[ByteStream]: ...
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to wait for a hub. Waits between tries double from `first_wait_s` up to `longest_wait_s`."""
 
     stall_s: float = 30.0  # without a byte, until the connection is given up
@@ -56,7 +56,7 @@ class Patience:
         return max(asked, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (failures - 1)))
 
 
-class Meter:
+class DownloadProgress:
     """Counts the bytes of a whole set, and tells them with rate and time left about twice a second."""
 
     def __init__(self, reporter: Reporter, total: int | None, done: int = 0, stopped: str = _STOPPED) -> None:
@@ -97,7 +97,7 @@ class Meter:
             time.sleep(min(left, _POLL_S))
 
 
-def ask(work: Callable[[], Answer], reporter: Reporter, patience: Patience, what: str) -> Answer:
+def call_with_retries(work: Callable[[], Answer], reporter: Reporter, patience: RetryPolicy, what: str) -> Answer:
     """What `work` gives, tried again when it is interrupted; a stop is heard while it hangs."""
     for failures in range(1, patience.listing_tries + 1):
         try:
@@ -143,13 +143,13 @@ class _WrongBytes(Exception):
 class _Pump:
     """Reads an answer in a thread. `get` gives its blocks, None at the end."""
 
-    def __init__(self, answer: AbstractContextManager[Body]) -> None:
+    def __init__(self, answer: AbstractContextManager[ByteStream]) -> None:
         self._answer = answer
-        self._items: queue.Queue[Body | bytes | BaseException | None] = queue.Queue(maxsize=16)
+        self._items: queue.Queue[ByteStream | bytes | BaseException | None] = queue.Queue(maxsize=16)
         self._left = threading.Event()
         threading.Thread(target=self._run, name="read from the hub", daemon=True).start()
 
-    def get(self) -> Body | bytes | None:
+    def get(self) -> ByteStream | bytes | None:
         """The head of the answer first, then blocks. Raises `queue.Empty` when nothing came for a moment."""
         item = self._items.get(timeout=_POLL_S)
         if isinstance(item, BaseException):
@@ -171,7 +171,7 @@ class _Pump:
         except BaseException as error:  # noqa: BLE001  handed over to the thread that waits
             self._put(error)
 
-    def _put(self, item: Body | bytes | BaseException | None) -> bool:
+    def _put(self, item: ByteStream | bytes | BaseException | None) -> bool:
         """Hand `item` over; False when nobody wants it any more."""
         while not self._left.is_set():
             with suppress(queue.Full):
@@ -180,19 +180,19 @@ class _Pump:
         return False
 
 
-class Fetcher:
+class Downloader:
     """Brings files of the hub to the disk, one at a time."""
 
-    def __init__(self, hub: Server, meter: Meter, patience: Patience) -> None:
+    def __init__(self, hub: ByteServer, meter: DownloadProgress, patience: RetryPolicy) -> None:
         self.hub, self.meter, self.patience = hub, meter, patience
 
-    def fetch(self, file: RemoteFile, path: Path, begun: Hasher | None = None) -> str:
+    def fetch(self, file: RemoteFile, path: Path, begun: FileHasher | None = None) -> str:
         """Complete `path`, of whose bytes `begun` has seen all that are there; the file's SHA-256.
 
         The file keeps what came when this raises: `UserError` after too many failures in a
         row, or when the hub gave wrong bytes twice; `StopRequested` on a stop.
         """
-        hasher = begun or Hasher(file.expected)
+        hasher = begun or FileHasher(file.expected)
         for attempt in (1, 2):
             try:
                 self._complete(file, path, hasher)
@@ -202,7 +202,7 @@ class Fetcher:
             except _WrongBytes as fault:
                 path.unlink(missing_ok=True)
                 self.meter.done -= hasher.size
-                hasher = Hasher(file.expected)
+                hasher = FileHasher(file.expected)
                 if attempt == 2:
                     raise UserError(
                         f"{self.hub.host} sends other bytes for {file.name} than its own list says: {fault}.",
@@ -233,7 +233,7 @@ class Fetcher:
         finally:
             pump.leave()
 
-    def _complete(self, file: RemoteFile, path: Path, hasher: Hasher) -> None:
+    def _complete(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
         """Append to `path` until it has its size, over as many connections as it takes."""
         failures, mark = 0, hasher.size
         while hasher.size < file.expected.size:
@@ -250,13 +250,13 @@ class Fetcher:
         if not path.exists():  # a file without a byte
             path.touch()
 
-    def _receive(self, file: RemoteFile, path: Path, hasher: Hasher) -> None:
+    def _receive(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
         """One connection: append what it gives until the file has its size."""
         pump = _Pump(self.hub.open(file, hasher.size, self.patience.stall_s + _POLL_S * 10))  # we notice a stall first
         try:
             items = self._watched(pump, file)
             body = next(items)
-            assert isinstance(body, Body)
+            assert isinstance(body, ByteStream)
             skip = self._checked_start(body, file, hasher.size)
             with open(path, "ab") as writing:
                 for block in items:
@@ -273,7 +273,7 @@ class Fetcher:
             pump.leave()
         raise Interrupted("the connection ended early")
 
-    def _checked_start(self, body: Body, file: RemoteFile, have: int) -> int:
+    def _checked_start(self, body: ByteStream, file: RemoteFile, have: int) -> int:
         """How many bytes of the answer are here already, because the hub gave an earlier part than was asked for."""
         if body.total is not None and body.total != file.expected.size:
             raise _WrongBytes(f"it has {body.total} bytes, the whole file {file.expected.size}")
@@ -281,7 +281,7 @@ class Fetcher:
             raise Interrupted("the hub sent another part than was asked for")
         return have - body.start
 
-    def _watched(self, pump: _Pump, file: RemoteFile) -> Iterator[Body | bytes]:
+    def _watched(self, pump: _Pump, file: RemoteFile) -> Iterator[ByteStream | bytes]:
         """What the pump gives, as long as it gives something within the patience for a stall."""
         last = time.monotonic()
         while True:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.library.model_record import Expected
-from core.sources.downloader import Fetcher, Meter, Patience
-from core.sources.hub import Body, Hub, Interrupted, RemoteFile
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy
+from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile
+from data.durable_files import ExpectedFile
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -25,7 +25,7 @@ BLOCK = 1 << 18  # bytes
 _LONGEST_RUN = 64  # blocks that come at once, after shorter runs before them
 
 
-class NoRanges(Exception):
+class RangesUnsupported(Exception):
     """The hub gives the file from its beginning only."""
 
 
@@ -42,20 +42,21 @@ class _Window:
         return self.hub.host
 
     @contextmanager
-    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[Body]:
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[ByteStream]:
         begin, size = self.first + start, self.whole.expected.size
         with self.hub.open(self.whole, begin, patience_s, self.first + file.expected.size) as body:
             if body.start != begin:
-                raise NoRanges
+                raise RangesUnsupported
             if body.total not in (None, size):
                 raise Interrupted(f"the hub says that the file has {body.total} bytes, and its list {size}")
-            yield Body(start, None, body.blocks)
+            yield ByteStream(start, None, body.blocks)
 
 
-class Ranged(io.RawIOBase):
-    """`file` for reading, with its blocks in `folder`. Reading raises what a `Fetcher` raises, and `NoRanges`."""
+class HttpRangeFile(io.RawIOBase):
+    """`file` for reading, with its blocks in `folder`. Reading raises what a `Downloader` raises, and `RangesUnsupported`."""
 
-    def __init__(self, file: RemoteFile, folder: Path, hub: Hub, meter: Meter, patience: Patience) -> None:
+    def __init__(self, file: RemoteFile, folder: Path, hub: Hub, meter: DownloadProgress,
+                 patience: RetryPolicy) -> None:
         self._file, self._folder, self._hub, self._meter, self._patience = file, folder, hub, meter, patience
         self._at = 0
         self._runs: dict[int, tuple[int, int]] = {}  # by block: the first of its run, and how many there are
@@ -109,8 +110,8 @@ class Ranged(io.RawIOBase):
             count = next((ahead for ahead in range(1, most) if number + ahead == last or number + ahead in self._runs),
                          most)
             name, size = f"{number}-{count}", self._span(number, count)
-            part = RemoteFile(self._file.repository, self._file.commit, self._file.name, Expected(size))
+            part = RemoteFile(self._file.repository, self._file.commit, self._file.name, ExpectedFile(size))
             window = _Window(self._hub, self._file, number * BLOCK)
-            Fetcher(window, self._meter, self._patience).fetch(part, self._folder / name)
+            Downloader(window, self._meter, self._patience).fetch(part, self._folder / name)
             self._note(number, count)
         return self._runs[number]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from config.errors import UserError
-from core.library.model_record import Expected
+from data.durable_files import ExpectedFile
 
 if TYPE_CHECKING:
     from httpx2 import Response
@@ -53,20 +53,20 @@ class RemoteFile:
     repository: str
     commit: str
     name: str
-    expected: Expected
+    expected: ExpectedFile
 
 
 @dataclass(frozen=True)
-class Listing:
+class RepositoryFiles:
     """What a repository has at a commit, by name."""
 
     repository: str
     commit: str
-    files: Mapping[str, Expected]
+    files: Mapping[str, ExpectedFile]
 
 
 @dataclass(frozen=True)
-class Body:
+class ByteStream:
     """The bytes of an answer. `start` is the position of the first; `total` is the whole file's size where told."""
 
     start: int
@@ -107,7 +107,7 @@ class Hub:
         own = {"model": "--folder PATH; on the page: Model", "dataset": "--source PATH; on the page: Source"}
         return f"a folder with the files ({self.otherwise or own[self.kind]})"
 
-    def list(self, repository: str, revision: str, patience_s: float) -> Listing:
+    def list(self, repository: str, revision: str, patience_s: float) -> RepositoryFiles:
         """Names, sizes and hashes at `revision`. Raises `Interrupted`, or `UserError` for what waiting cannot mend."""
         from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
@@ -126,13 +126,13 @@ class Hub:
             size = item.lfs.size if item.lfs else item.size
             if size is not None:
                 blob = "" if item.lfs else item.blob_id or ""
-                files[item.rfilename] = Expected(size, item.lfs.sha256 if item.lfs else "", blob)
+                files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
         if not info.sha:
             raise UserError(f"{self.host} does not tell the commit of {repository}.", "Use another HF_ENDPOINT.")
-        return Listing(repository, info.sha, files)
+        return RepositoryFiles(repository, info.sha, files)
 
     @contextmanager
-    def open(self, file: RemoteFile, start: int, patience_s: float, until: int | None = None) -> Iterator[Body]:
+    def open(self, file: RemoteFile, start: int, patience_s: float, until: int | None = None) -> Iterator[ByteStream]:
         """The bytes of `file` from `start` up to `until` (None: its end); a hub that cannot do that gives all of them.
 
         Raises `Interrupted` also while the blocks are read. `patience_s` is for each wait for the network.
@@ -148,13 +148,13 @@ class Hub:
         with (self._explained(file.repository, file.commit, file.name),
               get_session().stream("GET", url, headers=headers, timeout=patience_s) as response):
             if start and response.status_code == 416:  # there is nothing behind `start`
-                yield Body(start, _total_of(response), iter(()))
+                yield ByteStream(start, _total_of(response), iter(()))
                 return
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
             first, total = part_of(response)
-            yield Body(first, total, response.iter_bytes())
+            yield ByteStream(first, total, response.iter_bytes())
 
     @contextmanager
     def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:

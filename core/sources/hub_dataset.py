@@ -7,26 +7,33 @@ stoppable. Where few clips are wanted, little more than these is fetched. Never 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from io import RawIOBase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError, listed
-from core.incoming.hub_tables import STOPPED, Give, write_tables
 from core.job.journal import Warned
-from core.job.reporter import Reporter, size_text
-from core.sources.archives import SUFFIXES, unpack
-from core.sources.downloader import Meter, Patience, ask
-from core.sources.hub import Hub, Listing, NoRevision
-from core.sources.partial_downloads import begun, give_up, unfinished
+from core.job.reporter import Reporter, check_stop, size_text
+from core.sources.archives import SUFFIXES, unpack_archive
+from core.sources.base_models import SPARE_BYTES, check_disk
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.http_range_file import HttpRangeFile, RangesUnsupported
+from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
+from core.sources.partial_downloads import discard, find_started, partial_download
+from data.durable_files import FileHasher, hash_with_progress
 from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
+from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
+from data.kept import Kept
 
 PREFIX = "hub:"
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
@@ -36,7 +43,7 @@ _SPLIT = re.compile(r"(train|test|validation|valid|dev|eval)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Address:
+class DatasetAddress:
     """`hub:OWNER/NAME[@REVISION][/CONFIG]`, or the page of a dataset."""
 
     repository: str
@@ -44,7 +51,7 @@ class Address:
     revision: str = ""
 
     @classmethod
-    def parse(cls, source: str, endpoint: str = "https://huggingface.co") -> Address | None:
+    def parse(cls, source: str, endpoint: str = "https://huggingface.co") -> DatasetAddress | None:
         """None for what is no dataset of the hub, such as the address of a file there."""
         rest = source
         if source.startswith(PREFIX):
@@ -65,7 +72,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Brought:
+class FetchedDataset:
     """A dataset of the hub on this machine, in a form that the importers know."""
 
     folder: Path
@@ -75,13 +82,13 @@ class Brought:
 
 @dataclass(frozen=True)
 class _Order:
-    address: Address
+    address: DatasetAddress
     language: str
     most: int
     hub: Hub
     downloads: Path
     reporter: Reporter
-    patience: Patience
+    patience: RetryPolicy
 
     @property
     def wanted(self) -> dict[str, str]:
@@ -90,17 +97,18 @@ class _Order:
         return {"hub": self.hub.host, "repository": address.repository, "revision": address.revision,
                 "configuration": address.config, "language": self.language}
 
-    def listing(self, revision: str) -> Listing:
-        return ask(lambda: self.hub.list(self.address.repository, revision, self.patience.stall_s), self.reporter,
+    def listing(self, revision: str) -> RepositoryFiles:
+        return call_with_retries(lambda: self.hub.list(self.address.repository, revision, self.patience.stall_s),
+                                 self.reporter,
                    self.patience, self.address.repository)
 
-    def give(self, listing: Listing) -> Give:
-        return Give(self.hub, listing, self.reporter, self.patience)
+    def give(self, listing: RepositoryFiles) -> FileFetcher:
+        return FileFetcher(self.hub, listing, self.reporter, self.patience)
 
 
 @contextmanager
-def brought(address: Address, downloads: Path, language: str, most: int, hub: Hub, reporter: Reporter,
-            patience: Patience = Patience()) -> Iterator[Brought]:  # noqa: B008  a frozen value
+def ensure_downloaded(address: DatasetAddress, downloads: Path, language: str, most: int, hub: Hub, reporter: Reporter,
+            patience: RetryPolicy = RetryPolicy()) -> Iterator[FetchedDataset]:  # noqa: B008  a frozen value
     """The dataset as long as the block lasts; about `most` clips of it, all for 0.
 
     It lies in a folder of its own within `downloads`. What has come stays there when the block, or the fetching, does
@@ -111,18 +119,18 @@ def brought(address: Address, downloads: Path, language: str, most: int, hub: Hu
     tables = _tables(listing)
     config = _chosen(order, list(tables)) if tables else address.config
     name = "-".join(filter(None, (address.repository.replace("/", "--"), listing.commit[:12], config)))
-    with unfinished(downloads / safe_id(name), order.wanted, listing.commit, address.repository) as home:
+    with partial_download(downloads / safe_id(name), order.wanted, listing.commit, address.repository) as home:
         yield _by_tables(order, listing, tables, config, home) if tables else _by_files(order, listing, home)
 
 
-def _listing(order: _Order) -> Listing:
+def _listing(order: _Order) -> RepositoryFiles:
     """The files at the commit at which an earlier job began; else of the repository, or of the hub's conversion."""
-    if before := begun(order.downloads, order.wanted):
+    if before := find_started(order.downloads, order.wanted):
         commit, there = before
         try:
             return order.listing(commit)
         except NoRevision:
-            again = "" if give_up(there) else ", beside another job that is at work on what it has of it"
+            again = "" if discard(there) else ", beside another job that is at work on what it has of it"
             order.reporter.emit(Warned(f"{order.address.repository} has no {commit[:12]} any more, with which this "
                                        f"import began; it begins again{again}."))
     listing = order.listing(order.address.revision or "main")
@@ -135,7 +143,7 @@ def _listing(order: _Order) -> Listing:
     return listing
 
 
-def _tables(listing: Listing) -> dict[str, list[str]]:
+def _tables(listing: RepositoryFiles) -> dict[str, list[str]]:
     """Parquet files by the name of their configuration."""
     found: dict[str, list[str]] = {}
     for name in sorted(_safe(listing)):
@@ -146,11 +154,12 @@ def _tables(listing: Listing) -> dict[str, list[str]]:
     return found
 
 
-def _safe(listing: Listing) -> list[str]:
+def _safe(listing: RepositoryFiles) -> list[str]:
     return [name for name in listing.files if ".." not in PurePosixPath(name).parts and not name.startswith("/")]
 
 
-def _by_tables(order: _Order, listing: Listing, tables: dict[str, list[str]], config: str, home: Path) -> Brought:
+def _by_tables(order: _Order, listing: RepositoryFiles, tables: dict[str, list[str]], config: str,
+               home: Path) -> FetchedDataset:
     splits = {name: _split_of(name, config) for name in tables[config]}
     several = len(set(splits.values())) > 1  # a single one is no split at all
     ordered = sorted(tables[config], key=lambda name: (splits[name] != "train", name))
@@ -158,7 +167,7 @@ def _by_tables(order: _Order, listing: Listing, tables: dict[str, list[str]], co
                                 order.most)
     which = f", configuration {config}" if len(tables) > 1 else ""
     there = f", {before} of which were here already" if before else ""
-    return Brought(home / "content", (
+    return FetchedDataset(home / "content", (
         f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}{which}: {rows} clips of {len(ordered)} "
         f"Parquet tables{there}.",))
 
@@ -183,7 +192,7 @@ def _split_of(name: str, config: str) -> str:
     return SPLIT_NAMES.get(found[1].lower(), "") if found else ""
 
 
-def _by_files(order: _Order, listing: Listing, home: Path) -> Brought:
+def _by_files(order: _Order, listing: RepositoryFiles, home: Path) -> FetchedDataset:
     config, give = order.address.config, order.give(listing)
     names = [name for name in _safe(listing) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
              and (not config or name.startswith(f"{config}/")) and not name.startswith(".")]
@@ -196,7 +205,7 @@ def _by_files(order: _Order, listing: Listing, home: Path) -> Brought:
     content.mkdir(exist_ok=True)
     plain = [name for name in names if name not in packed]
     some = bool(order.most) and not packed
-    meter = Meter(order.reporter, None if some else sum(map(give.size, names)), 0, STOPPED)
+    meter = DownloadProgress(order.reporter, None if some else sum(map(give.size, names)), 0, STOPPED)
     if some:
         give.fetch([name for name in plain if name not in heard], content, meter)
         plain = _first(content, heard, order)
@@ -206,10 +215,10 @@ def _by_files(order: _Order, listing: Listing, home: Path) -> Brought:
         inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
         shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
         inside.mkdir(parents=True)
-        skipped += unpack(path, inside, shutil.disk_usage(inside).free, lambda size, name: meter.beat(name))
+        skipped += unpack_archive(path, inside, shutil.disk_usage(inside).free, lambda size, name: meter.beat(name))
     fetched = plain if some else names
     origin = f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}"
-    return Brought(content, (f"{origin}: {len(fetched)} files, {size_text(sum(map(give.size, fetched)))}.",),
+    return FetchedDataset(content, (f"{origin}: {len(fetched)} files, {size_text(sum(map(give.size, fetched)))}.",),
                    tuple(skipped))
 
 
@@ -225,3 +234,146 @@ def _first(content: Path, heard: list[str], order: _Order) -> list[str]:
     rows = (entry for entry in import_source(content, order.language, foreign=True) if isinstance(entry, Row))
     wanted = {os.path.realpath(row.audio) for row in islice(rows, order.most)}
     return [name for name in heard if os.path.realpath(content / name) in wanted]
+
+
+STOPPED = "Stopped before the dataset was written. What has come is kept: continue it, or start it again."
+_STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
+
+
+@dataclass(frozen=True)
+class FileFetcher:
+    """Where files come from, and how they are told of."""
+
+    hub: Hub
+    listing: RepositoryFiles
+    reporter: Reporter
+    patience: RetryPolicy
+
+    def file(self, name: str) -> RemoteFile:
+        return RemoteFile(self.listing.repository, self.listing.commit, name, self.listing.files[name])
+
+    def size(self, name: str) -> int:
+        return self.listing.files[name].size
+
+    def fetch(self, names: list[str], folder: Path, meter: DownloadProgress) -> list[Path]:
+        """Files of the repository under their names in `folder`; what has come of them before is gone on with."""
+        folder.mkdir(exist_ok=True)
+        begun = {name: there for name in names if (there := self._begun(name, folder, meter)) is not None}
+        check_disk(folder, sum(map(self.size, names)) - sum(there.size for there in begun.values()),
+                   f"What is wanted of {self.listing.repository}")
+        fetcher, paths = Downloader(self.hub, meter, self.patience), []
+        for name in names:
+            paths.append(_path(folder, name))
+            paths[-1].parent.mkdir(parents=True, exist_ok=True)
+            fetcher.fetch(self.file(name), paths[-1], begun.get(name))
+        return paths
+
+    def _begun(self, name: str, folder: Path, meter: DownloadProgress) -> FileHasher | None:
+        """What is there of a file, read again so that it is checked as a whole."""
+        path = _path(folder, name)
+        if not path.is_file():
+            return None
+        there = hash_with_progress(path, self.listing.files[name], lambda size, of: meter.beat(of))
+        meter.done += there.size
+        return there
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder.joinpath(*PurePosixPath(name).parts)
+
+
+@dataclass
+class _State:
+    """What is written out: tables by name, and how many rows and bytes of the manifest that came to."""
+
+    tables: list[str] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def read(cls, home: Path) -> _State:
+        """What an earlier job did; nothing where its recordings are not all there, whole."""
+        content = home / "content"
+        try:
+            state = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
+            os.truncate(content / MANIFEST, state.bytes)  # what it was at when it ended is written anew
+            if sum(_is_whole(content, line) for line in _lines(content)) == state.rows:
+                return state
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        shutil.rmtree(content, ignore_errors=True)
+        content.mkdir()
+        return cls()
+
+    def write(self, home: Path) -> None:
+        aside = home / f".{_STATE}"
+        aside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        os.replace(aside, home / _STATE)
+
+
+def _lines(content: Path) -> Iterator[dict[str, object]]:
+    if (content / MANIFEST).is_file():
+        with open(content / MANIFEST, encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def _is_whole(content: Path, line: dict[str, object]) -> bool:
+    return not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
+
+
+def write_tables(give: FileFetcher, home: Path, tables: Mapping[str, str], most: int) -> tuple[int, int]:
+    """Write the tables, each with its split, into `home`/content: how many rows there are, and tables from before.
+
+    `most` rows, or more that were there before; all for 0.
+    """
+    state = _State.read(home)
+    before, left = len(state.tables), [name for name in tables if name not in state.tables]
+    done = sum(map(give.size, state.tables))
+    if not most:
+        here = sum(path.stat().st_size for path in (home / _TABLES).rglob("*") if path.is_file())
+        check_disk(home, sum(map(give.size, left)) - here, f"What is wanted of {give.listing.repository}")
+    meter = DownloadProgress(give.reporter, None if most else done + sum(map(give.size, left)), done, STOPPED)
+    with Kept() as ids:
+        for line in _lines(home / "content"):
+            ids.replace(Path(str(line["audio"])).stem.casefold(), "")
+        for name in left:
+            wanted = most - state.rows
+            if most and wanted <= 0:
+                break
+            with (_table(give, home, name, wanted if most else 0, meter) as table,
+                  closing(_rows(give, table, home, tables[name], ids, name)) as written):
+                rows = sum(1 for _ in islice(written, wanted if most else None))
+            if most and rows == wanted:  # nobody looked whether that was all of it
+                return most, before
+            state = _State([*state.tables, name], state.rows + rows,
+                           (home / "content" / MANIFEST).stat().st_size)
+            state.write(home)
+            shutil.rmtree(home / _TABLES, ignore_errors=True)
+    return state.rows, before
+
+
+def _rows(give: FileFetcher, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
+          name: str) -> Generator[int, None, None]:
+    content = home / "content"
+    for size in write_out(table, PurePosixPath(name).name, content, split, ids):
+        check_stop(give.reporter, STOPPED)
+        if shutil.disk_usage(content).free < size + SPARE_BYTES:
+            there = sum(1 for _ in (content / FOLDER).iterdir())
+            raise UserError(f"The disk of {content} is full after {there} clips of {give.listing.repository}.",
+                            "Free space, then continue; or take fewer clips: --max-clips.")
+        yield size
+
+
+@contextmanager
+def _table(give: FileFetcher, home: Path, name: str, most: int, meter: DownloadProgress) -> Iterator[Path | RawIOBase]:
+    """The table: whole, or to be read by parts where it has more rows than are wanted and the hub can do that."""
+    if most:
+        parts = home / _PARTS / sha256(name.encode()).hexdigest()[:16]
+        try:
+            with HttpRangeFile(give.file(name), parts, give.hub, meter, give.patience) as table:
+                if count_rows(table, PurePosixPath(name).name) > most:
+                    yield table
+                    return
+        except RangesUnsupported:
+            pass
+    yield give.fetch([name], home / _TABLES, meter)[0]

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.job.locks import FileLock
+from core.workspace import Workspace
 
 _PLAN, _LOCK, _GONE = "plan.json", "lock", ".gone-"
 _TRIES = 5  # to hold a folder that others take away in the same moment
 
 
 @contextmanager
-def unfinished(home: Path, wanted: Mapping[str, str], commit: str, what: str) -> Iterator[Path]:
+def partial_download(home: Path, wanted: Mapping[str, str], commit: str, what: str) -> Iterator[Path]:
     """The folder `home`, held against other jobs; it is deleted when the block ends well.
 
     `wanted` is what was asked for, and `commit` what it was at that time, for `begun`.
@@ -42,7 +43,7 @@ def unfinished(home: Path, wanted: Mapping[str, str], commit: str, what: str) ->
         lock.close()
 
 
-def give_up(home: Path) -> bool:
+def discard(home: Path) -> bool:
     """Delete what an earlier job fetched; False where a job is at work on it, and nothing is touched."""
     lock = _held(home, make=False)
     if lock is None:
@@ -80,7 +81,7 @@ def _delete(home: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def begun(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | None:
+def find_started(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | None:
     """The commit at which an earlier job began to fetch what is wanted, and where that lies; None where none did."""
     for path in sorted(homes.glob(f"*/{_PLAN}")):
         try:
@@ -90,3 +91,28 @@ def begun(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | None:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
+
+
+_TEMP_LOCK = "lock"
+
+
+@contextmanager
+def temporary_folder(workspace: Workspace) -> Iterator[Path]:
+    """An empty folder on the workspace's disk for as long as the block lasts."""
+    home = workspace.cache / "imports"
+    home.mkdir(parents=True, exist_ok=True)
+    for left in home.iterdir():
+        lock = FileLock.take(left / _TEMP_LOCK, 0.0) if left.is_dir() and (left / _TEMP_LOCK).exists() else None
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            lock.close()
+    folder = home / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    held = FileLock.take(folder / _TEMP_LOCK)
+    assert held is not None
+    try:
+        (folder / "content").mkdir()
+        yield folder / "content"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        held.close()

@@ -17,11 +17,12 @@ from pathlib import Path
 from config.errors import UserError
 from core.job.reporter import Reporter, stage
 from core.library.catalog import Family, Part, Variant
-from core.library.model_record import RECORD, hash_file, read_record
-from core.sources.base_models import Order, check_disk, from_hub, partial_folder
-from core.sources.downloader import Fetcher, Meter, Patience, ask
-from core.sources.hub import Hub, Listing, RemoteFile
+from core.library.records import MODEL_RECORD, read_model_record
+from core.sources.base_models import ModelRequest, check_disk, download_model, partial_folder
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.hub import Hub, RemoteFile, RepositoryFiles
 from core.workspace import Workspace
+from data.durable_files import hash_with_progress
 
 BUILT_IN = "built-in"
 _SETTINGS = (".json", ".txt", ".model", ".jinja")
@@ -33,7 +34,7 @@ _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or f
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecogniserOption:
     """By which option a verb takes a recogniser, and what the page calls that."""
 
     option: str
@@ -53,29 +54,30 @@ class Asked:
         return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
 
 
-AS_RECOGNISER, AS_JUDGE = Asked("--recogniser", "Recogniser"), Asked("--judge", "Judge")
+AS_RECOGNISER, AS_JUDGE = RecogniserOption("--recogniser", "Recogniser"), RecogniserOption("--judge", "Judge")
 
 
-def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
-          hub: Hub | None = None, patience: Patience = Patience(),  # noqa: B008  a frozen value
-          asked: Asked = AS_RECOGNISER) -> Path:
+def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
+          hub: Hub | None = None, patience: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
+          asked: RecogniserOption = AS_RECOGNISER) -> Path:
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
-        return on_this_machine(Path(name))
+        return local_recogniser(Path(name))
     target = folder_of(workspace, name, revision)
     check(target, asked)
     if _has_all(target, adapters):
         return target
     hub = replace(hub or Hub.from_environment(), otherwise=asked.by_hand)
     workspace.recognisers.mkdir(exist_ok=True)
-    record = read_record(target) if target.is_dir() else None
+    record = read_model_record(target) if target.is_dir() else None
     pinned = record.revision if record and record.revision else revision  # a language must fit what is there
-    listing = ask(lambda: hub.list(name, pinned, patience.stall_s), reporter, patience, name)
+    listing = call_with_retries(lambda: hub.list(name, pinned, patience.stall_s), reporter, patience, name)
     if not target.is_dir():
-        names = list(chosen(listing))
+        names = list(select_files(listing))
         variant = Variant(name, name, "", (Part(name, tuple((one,) for one in names)),), ())
         family = Family("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
-        from_hub(Order(family, variant, target.name, revision, workspace.recognisers), hub, workspace, reporter,
+        download_model(ModelRequest(family, variant, target.name, revision, workspace.recognisers), hub, workspace,
+                       reporter,
                  patience)
     for code in adapters:
         if (file := _ADAPTER.format(code)) in listing.files:
@@ -90,7 +92,7 @@ def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspac
 def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
     """Where a revision of OWNER/NAME lies, or would lie: each in a folder of its own, the first plainly named."""
     plain = workspace.recognisers / folder_name(name)
-    record = read_record(plain) if plain.is_dir() else None
+    record = read_model_record(plain) if plain.is_dir() else None
     if revision in ((record.asked, record.revision) if record else (_NEWEST,)):
         return plain
     digest = hashlib.sha256(revision.encode()).hexdigest()[:8]
@@ -103,7 +105,7 @@ def folder_name(name: str) -> str:
     return plain if len(plain) <= 64 else f"{plain[:55]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def chosen(listing: Listing) -> Iterator[str]:
+def select_files(listing: RepositoryFiles) -> Iterator[str]:
     """The files of a repository that loading it needs: settings, and the weights in one form."""
     names = [name for name in listing.files if "/" not in name and not name.startswith(".")]
     weights = _weights(names)
@@ -133,42 +135,42 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
     try:
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{target / 'config.json'} could not be read: {error}.", remedy(target)) from error
+        raise UserError(f"{target / 'config.json'} could not be read: {error}.", repair_hint(target)) from error
     by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None
     return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
 
 
-def check(folder: Path, asked: Asked = AS_RECOGNISER) -> None:
+def check(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> None:
     """Raise `UserError` where a file of a recogniser that was fetched is gone, or has not the size it came with."""
-    record = read_record(folder) if folder.is_dir() else None
+    record = read_model_record(folder) if folder.is_dir() else None
     for name, expected in record.files.items() if record else ():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"The recogniser in {folder} lacks {name}.", remedy(folder, asked))
+            raise UserError(f"The recogniser in {folder} lacks {name}.", repair_hint(folder, asked))
         if (size := path.stat().st_size) != expected.size:
             raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
-                            f"{expected.size}.", remedy(folder, asked))
+                            f"{expected.size}.", repair_hint(folder, asked))
 
 
-def remedy(folder: Path, asked: Asked = AS_RECOGNISER) -> str:
+def repair_hint(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> str:
     """What to do about a recogniser that cannot be loaded; what a person put there is theirs to mend."""
-    if (folder / RECORD).is_file():
+    if (folder / MODEL_RECORD).is_file():
         return f"Delete {folder}, and it is fetched anew; or choose another recogniser ({asked.option})."
     return f"Put whole files into {folder}, or choose another recogniser ({asked.option})."
 
 
-def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, patience: Patience) -> None:
+def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, patience: RetryPolicy) -> None:
     """The weights of one language, beside the others; what came of them before is gone on with."""
     aside = target / f".{file.name}"
     check_disk(target, file.expected.size, file.name)
-    begun = hash_file(aside, file.expected) if aside.is_file() else None
+    begun = hash_with_progress(aside, file.expected) if aside.is_file() else None
     with stage(reporter, "download the language"):
-        meter = Meter(reporter, file.expected.size, begun.size if begun else 0)
-        Fetcher(hub, meter, patience).fetch(file, aside, begun)
+        meter = DownloadProgress(reporter, file.expected.size, begun.size if begun else 0)
+        Downloader(hub, meter, patience).fetch(file, aside, begun)
     os.replace(aside, target / file.name)
 
 
-def on_this_machine(folder: Path) -> Path:
+def local_recogniser(folder: Path) -> Path:
     """The folder of a person's own, when a recogniser is in it; else `UserError`."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if "config.json" not in names or not _weights(names):

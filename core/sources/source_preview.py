@@ -23,7 +23,7 @@ _FIRST = 2000  # entries that are looked at
 _NAMED = 3
 
 
-def keep(workspace: Workspace, paths: Sequence[Path]) -> Path:
+def store_upload(workspace: Workspace, paths: Sequence[Path]) -> Path:
     """Take uploaded files into the workspace: the file, or a folder of several; those of a week ago go."""
     if not paths:
         raise UserError("Nothing was uploaded.", "Choose a file, or several that belong together.")
@@ -45,7 +45,7 @@ def keep(workspace: Workspace, paths: Sequence[Path]) -> Path:
     return folder / name if len(paths) == 1 else folder
 
 
-def look(source: str, language: str) -> tuple[str, ...]:
+def preview(source: str, language: str) -> tuple[str, ...]:
     """What `source` was recognised as and what its first entries come to, a line each; `UserError` for no dataset."""
     try:
         return tuple(_without_place(line, source) for line in _look(source, language))

@@ -19,10 +19,10 @@ from urllib.parse import unquote, urlsplit
 from config.errors import UserError
 from core.job.locks import FileLock
 from core.job.reporter import Reporter
-from core.library.model_record import Expected, Hasher, hash_file
 from core.sources.base_models import SPARE_BYTES, check_disk
-from core.sources.downloader import Fetcher, Meter, Patience, ask
-from core.sources.hub import Body, Interrupted, RemoteFile, is_passing, part_of
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.hub import ByteStream, Interrupted, RemoteFile, is_passing, part_of
+from data.durable_files import ExpectedFile, FileHasher, hash_with_progress
 from data.importers import safe_id
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Found:
+class WebFile:
     """What a server says of a file; `size` is None where it does not tell, `version` changes with the content."""
 
     name: str
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Web:
+class WebAddress:
     """One address."""
 
     url: str
@@ -55,7 +55,7 @@ class Web:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{self.host}{parts.path}"[:200]
 
-    def look(self, patience_s: float) -> Found:
+    def look(self, patience_s: float) -> WebFile:
         """What is there, by asking for it and reading nothing."""
         with self._answer({}, patience_s) as response:
             if response.headers.get("Content-Type", "").startswith("text/html"):
@@ -64,17 +64,17 @@ class Web:
             length = response.headers.get("Content-Length", "")
             plain = not response.headers.get("Content-Encoding") and length.isdigit()
             version = response.headers.get("ETag", "") or response.headers.get("Last-Modified", "")
-            return Found(_name_of(response), int(length) if plain else None, version)
+            return WebFile(_name_of(response), int(length) if plain else None, version)
 
     @contextmanager
-    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[Body]:
+    def open(self, file: RemoteFile, start: int, patience_s: float) -> Iterator[ByteStream]:
         """The bytes from `start` on; from 0 on where the server cannot do that."""
         with self._answer({"Range": f"bytes={start}-"} if start else {}, patience_s) as response:
             if start and response.status_code == 416:
-                yield Body(start, None, iter(()))
+                yield ByteStream(start, None, iter(()))
                 return
             first, total = part_of(response)
-            yield Body(first, total, response.iter_bytes())
+            yield ByteStream(first, total, response.iter_bytes())
 
     @contextmanager
     def _answer(self, headers: dict[str, str], patience_s: float) -> Iterator[Response]:
@@ -101,16 +101,16 @@ class Web:
                          "Check the address in a browser; a file that asks for a login must be downloaded there first.")
 
 
-def fetch(url: str, folder: Path, reporter: Reporter, patience: Patience = Patience()) -> Path:  # noqa: B008  frozen
+def download_url(url: str, folder: Path, reporter: Reporter, patience: RetryPolicy = RetryPolicy()) -> Path:  # noqa: B008  frozen
     """The file at `url` in a folder of its own within `folder`; what came before is gone on with."""
-    web = Web(url)
+    web = WebAddress(url)
     home = folder / sha256(url.encode()).hexdigest()[:16]
     home.mkdir(parents=True, exist_ok=True)
     lock = FileLock.take(home / "lock")
     if lock is None:
         raise UserError(f"{web.shown} is being downloaded by another job.", "Watch that one, or stop it first.")
     try:
-        found = ask(lambda: web.look(patience.stall_s), reporter, patience, web.shown)
+        found = call_with_retries(lambda: web.look(patience.stall_s), reporter, patience, web.shown)
         path = home / found.name
         if found.size is None:
             _stream(web, path, reporter, patience)
@@ -121,29 +121,30 @@ def fetch(url: str, folder: Path, reporter: Reporter, patience: Patience = Patie
         lock.close()
 
 
-def _complete(web: Web, path: Path, found: Found, reporter: Reporter, patience: Patience) -> None:
+def _complete(web: WebAddress, path: Path, found: WebFile, reporter: Reporter, patience: RetryPolicy) -> None:
     assert found.size is not None
-    expected = Expected(found.size)
+    expected = ExpectedFile(found.size)
     mark = path.with_name("version")
     version = f"{found.size} {found.version}"
     begun = None
     if path.is_file():
         same = mark.is_file() and mark.read_text("utf-8") == version and path.stat().st_size <= found.size
         if same:
-            begun = hash_file(path, expected, lambda size, name: None)
+            begun = hash_with_progress(path, expected, lambda size, name: None)
         else:
             path.unlink()
     mark.write_text(version, "utf-8")
     check_disk(path.parent, found.size - (begun.size if begun else 0), f"The file {found.name}")
-    meter = Meter(reporter, found.size, begun.size if begun else 0)
-    Fetcher(web, meter, patience).fetch(RemoteFile(web.host, "", found.name, expected), path, begun or Hasher(expected))
+    meter = DownloadProgress(reporter, found.size, begun.size if begun else 0)
+    Downloader(web, meter, patience).fetch(RemoteFile(web.host, "", found.name, expected), path,
+                                        begun or FileHasher(expected))
 
 
-def _stream(web: Web, path: Path, reporter: Reporter, patience: Patience) -> None:
+def _stream(web: WebAddress, path: Path, reporter: Reporter, patience: RetryPolicy) -> None:
     """A file whose size nobody tells: in one go, as far as the disk allows."""
     room = shutil.disk_usage(path.parent).free - SPARE_BYTES
-    file = RemoteFile(web.host, "", path.name, Expected(0))
-    Fetcher(web, Meter(reporter, None), patience).fetch_once(file, path, room)
+    file = RemoteFile(web.host, "", path.name, ExpectedFile(0))
+    Downloader(web, DownloadProgress(reporter, None), patience).fetch_once(file, path, room)
 
 
 def _name_of(response: Response) -> str:

@@ -142,7 +142,7 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
 def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: VoiceModel) -> CheckpointRecord:
     folder = workspace.extensions / options.extension
     there = folder / records.EXTENSION
-    rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
+    rows_hash = records.read_record(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
                             options.adapter_rank if voice.adapters else None, options.judge,
                             options.recogniser_language)

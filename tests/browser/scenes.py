@@ -157,7 +157,7 @@ def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
 def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
     """A certificate beside the run; with `failed`, the old rows have moved."""
     one, other = "4f9a" * 16, "77b0" * 16
-    certificate.write(workspace.runs / run / certificate.FILE, Certificate(
+    certificate.write(workspace.runs / run / certificate.CERTIFICATE, Certificate(
         f"run:{run}@700", run, 700, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
         (Check("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
                "The 2454 old rows of text_emb and text_head are those of the base file."),

@@ -27,8 +27,7 @@ from core.job import asked
 from core.job.directory import create
 from core.job.journal import Failed, Journal, Queued
 from core.job.locks import FileLock
-from core.library.exports_record import ExportRecord, write_record
-from core.library.records import FRONT_END, Origin
+from core.library.records import FRONT_END, ExportRecord, Origin, write_export_record
 from core.workspace import Workspace
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
@@ -130,7 +129,7 @@ def speaking(workspace: Workspace) -> Workspace:
     (base / "voices").mkdir()
     (base / "voices" / "anna.ogg").touch()
     origin = Origin("tiny", "tiny", "", 10, 10, "")
-    write_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
+    write_export_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
     return workspace
 
 

@@ -7,7 +7,7 @@ from core.demo import ChainOptions, chain
 from core.job.directory import create
 from core.job.journal import CheckpointSaved, Journal
 from core.library import catalog
-from core.library.model_record import ModelRecord, write_record
+from core.library.records import ModelRecord, write_model_record
 from core.workspace import Workspace
 
 
@@ -114,7 +114,7 @@ def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: s
 def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
     for name in ("tiny", "mine"):
         (workspace.models / name).mkdir()
-    write_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
+    write_model_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
     assert catalog.family_of(workspace, "mine") == "chatterbox"
     assert catalog.family_of(workspace, "tiny") == "tiny"
     with pytest.raises(UserError, match="no base model named 'other'"):

@@ -37,7 +37,7 @@ def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: Heard |
 
 
 def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
-    (tmp_path / diagnosis.FILE).write_text('{"findings": 3}', encoding="utf-8")
+    (tmp_path / diagnosis.DIAGNOSIS).write_text('{"findings": 3}', encoding="utf-8")
     with pytest.raises(UserError, match="could not be read"):
         diagnosis.read(tmp_path)
 

@@ -453,7 +453,7 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
         assert torch.equal(written[table][old:].float(), held[table][old:])
     rows = new_rows(restored.model.module, restored.model.text_tables)
     assert torch.equal(rows["text_emb"], held[TABLES[0]][-len(damaged.NEW):])
-    proof = certificate.read(world.exports / name / certificate.FILE)
+    proof = certificate.read(world.exports / name / certificate.CERTIFICATE)
     assert {check.verdict for check in proof.checks} == {"passed"}
     same_speech(base, restored)
     ids = restored.front_end.encode("ሀለ", "am")

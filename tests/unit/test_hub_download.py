@@ -11,7 +11,7 @@ import pytest
 from config.errors import UserError
 from core.job.journal import Plan
 from core.library import catalog
-from core.library.model_record import read_record
+from core.library.records import read_model_record
 from core.sources import base_models
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
@@ -59,7 +59,7 @@ def test_the_wanted_files_come_whole_from_one_commit_that_is_recorded(served, wo
     result = get(served, workspace, recorder)
     model = workspace.model("chatterbox")
     assert contents(model) == FILES
-    record = read_record(model)
+    record = read_model_record(model)
     assert (record.family, record.variant, record.repository, record.revision) == (
         "chatterbox", "multilingual-v3", MAIN, commit)
     assert {name: (file.size, file.sha256) for name, file in record.files.items()} == {
@@ -90,7 +90,7 @@ def test_a_pack_takes_what_it_lacks_from_the_main_repository(served, workspace):
     model = workspace.model("chatterbox-hi")
     shared = {name: FILES[name] for name in ("ve.safetensors", "conds.pt", "Cangjie5_TC.json")}
     assert contents(model) == {**pack, **shared}
-    record = read_record(model)
+    record = read_model_record(model)
     assert (record.repository, record.revision) == (PACK, own)
     assert record.companions == {MAIN: served.repositories[MAIN].main}
 
@@ -210,7 +210,7 @@ def test_parts_of_another_content_are_not_taken_up(served, workspace, recorder):
     pinned = served.repositories[MAIN].main
     served.add(MAIN, newer)
     get(served, workspace)
-    assert read_record(workspace.model("chatterbox")).revision == pinned  # it goes on with what it began
+    assert read_model_record(workspace.model("chatterbox")).revision == pinned  # it goes on with what it began
     get(served, workspace, wanted=order(save_as="second"))
     assert contents(workspace.model("second")) == newer
 

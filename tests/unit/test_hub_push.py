@@ -13,12 +13,12 @@ from core import jobs, push
 from core.job.directory import create
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.library import certificate, records
+from core.library import certificate
 from core.library.certificate import Certificate, Check
-from core.library.exports_record import ExportRecord, write_record
-from core.library.records import Origin
+from core.library.records import ExportRecord, Origin, write_export_record
 from core.sources.hub import Hub
 from core.workspace import Workspace
+from data.durable_files import hash_tree
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import TOKEN, Recorder, made_up
 from tests.unit.live_jobs import until
@@ -50,7 +50,7 @@ def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passe
     (folder / "samples" / "am.ogg").write_bytes(made_up("am", 2000))
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# A voice\n")
     origin = Origin("tiny", "tiny", "b" * 64, 10, 12, "f" * 64)
-    write_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
+    write_export_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
     write_certificate(folder, verdict)
     seal(folder)
     return folder
@@ -63,7 +63,7 @@ def write_certificate(folder: Path, verdict: str = "passed", **changes: object) 
 
 
 def seal(folder: Path) -> None:
-    (folder / "SHA256SUMS.json").write_text(json.dumps(records.hash_files(folder, ("SHA256SUMS.json",))))
+    (folder / "SHA256SUMS.json").write_text(json.dumps(hash_tree(folder, ("SHA256SUMS.json",))))
 
 
 def run(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, **options: object) -> dict:

@@ -10,10 +10,11 @@ import pytest
 
 from config.errors import UserError
 from core.job.reporter import StopRequested
-from core.library.model_record import Expected, read_record
+from core.library.records import read_model_record
 from core.sources import base_models
 from core.sources.hub import Hub
 from core.workspace import Workspace
+from data.durable_files import ExpectedFile
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
     FILES,
@@ -189,9 +190,9 @@ def test_a_hub_without_hashes_is_told(served, workspace, recorder, monkeypatch):
 
     def bare(self, *rest):
         listing = real(self, *rest)
-        return replace(listing, files={name: Expected(file.size) for name, file in listing.files.items()})
+        return replace(listing, files={name: ExpectedFile(file.size) for name, file in listing.files.items()})
 
     monkeypatch.setattr(Hub, "list", bare)
     get(served, workspace, recorder)
     assert sum("tells no hash" in warning for warning in recorder.warnings) == len(FILES)
-    assert read_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()
+    assert read_model_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()

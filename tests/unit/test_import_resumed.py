@@ -18,17 +18,17 @@ from config.errors import UserError
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.sources import dataset_source
-from core.sources.downloader import Patience
+from core.sources.downloader import RetryPolicy
 from core.sources.http_range_file import BLOCK
 from core.sources.hub import Hub
-from core.sources.hub_dataset import Address, Brought, brought
-from core.sources.partial_downloads import unfinished
+from core.sources.hub_dataset import DatasetAddress, FetchedDataset, ensure_downloaded
+from core.sources.partial_downloads import partial_download
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
 
-QUICK = Patience(max_attempts=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
-SOURCE = Address("me/speech")
+QUICK = RetryPolicy(max_attempts=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+SOURCE = DatasetAddress("me/speech")
 TABLES = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
 
 
@@ -67,8 +67,9 @@ def hub(sound: bytes) -> Iterator[LoopbackHub]:
 
 @contextmanager
 def fetched(hub: LoopbackHub, folder: Path, most: int = 0, reporter: Recorder | None = None,
-            address: Address = SOURCE) -> Iterator[Brought]:
-    with brought(address, folder, "am", most, Hub(hub.url, None, "dataset"), reporter or Recorder(), QUICK) as there:
+            address: DatasetAddress = SOURCE) -> Iterator[FetchedDataset]:
+    with ensure_downloaded(address, folder, "am", most, Hub(hub.url, None, "dataset"), reporter or Recorder(),
+                           QUICK) as there:
         yield there
 
 
@@ -156,7 +157,7 @@ def test_many_that_fetch_the_same_at_once_have_it_whole_or_are_refused(tmp_path:
     """None may find the folder of another, which is just being deleted, as its own."""
     def fetch(number: int) -> str:
         try:
-            with unfinished(tmp_path / "home", {"it": "same"}, "c", "it") as home:
+            with partial_download(tmp_path / "home", {"it": "same"}, "c", "it") as home:
                 (home / "content").mkdir()
                 for name in range(20):
                     (home / "content" / f"{name}").write_text(str(number))
@@ -224,12 +225,12 @@ def test_few_clips_of_a_repository_of_files_are_all_that_is_fetched(
     files = {f"data/clips/{number}.wav": sound + bytes(number) for number in range(len(AMHARIC))}
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     hub.add("me/files", {"data/metadata.jsonl": lines, **files}, kind="dataset")
-    with suppress(RuntimeError), fetched(hub, tmp_path, 2, address=Address("me/files")) as there:
+    with suppress(RuntimeError), fetched(hub, tmp_path, 2, address=DatasetAddress("me/files")) as there:
         first = import_source(there.folder, foreign=True).rows[:2]
         assert [row.audio.read_bytes() for row in first] == [sound, sound + bytes(1)]
         raise RuntimeError
     assert set(hub.sent) == {"data/metadata.jsonl", "data/clips/0.wav", "data/clips/1.wav"}
-    with fetched(hub, tmp_path, address=Address("me/files")) as there:
+    with fetched(hub, tmp_path, address=DatasetAddress("me/files")) as there:
         assert sizes(there.folder) == [len(sound) + number for number in range(len(AMHARIC))]
     assert hub.sent["data/clips/0.wav"] == len(sound)
 
@@ -238,7 +239,7 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
         workspace: Workspace, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     downloads = workspace.cache / "downloads"
-    with pytest.raises(StopRequested), dataset_source.gathered(
+    with pytest.raises(StopRequested), dataset_source.open_source(
             "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), patience=QUICK):
         raise AssertionError
     (home,) = downloads.iterdir()
@@ -246,7 +247,7 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
     assert list((workspace.cache / "imports").iterdir()) == []
     hub.sent.clear()
     told = Recorder()
-    with dataset_source.gathered("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
+    with dataset_source.open_source("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
         assert texts(gathered.path) == all_texts(43)
     assert TABLES[0] not in hub.sent
     assert list(downloads.iterdir()) == []

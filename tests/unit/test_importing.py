@@ -217,6 +217,6 @@ def test_what_a_killed_import_left_is_cleared_away(tmp_path: Path, ready: Worksp
     left.mkdir(parents=True)
     (left / "lock").touch()
     (left / "large").write_bytes(b"x")
-    with dataset_source.gathered(str(write_dataset(tmp_path / "in")), "am", ready, Recorder()) as gathered:
+    with dataset_source.open_source(str(write_dataset(tmp_path / "in")), "am", ready, Recorder()) as gathered:
         assert not left.exists()
         assert gathered.made.is_dir()

@@ -24,7 +24,7 @@ WEB_SAFE = (
     "core.sources.hub", "core.sources.source_preview", "core.job.asked", "core.job.directory", "core.job.events",
     "core.job.free_gpu", "core.job.gpus", "core.job.journal", "core.job.kept",
     "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
-    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
+    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.records",
     "core.library.model_info", "core.library.presets", "core.library.certificate", "core.library.diagnosis", "core.push",
     "core.review",
     "core.library.segments", "core.library.reference_voices", "core.speech.resident", "core.text.lab_report",

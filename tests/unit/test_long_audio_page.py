@@ -103,7 +103,7 @@ def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         import_source(tmp_path)
     assert "Long recordings on the Data tab" in refused.value.hint
-    assert "it can be prepared once it has texts" in source_preview.look("segments:talks", "am")[0]
+    assert "it can be prepared once it has texts" in source_preview.preview("segments:talks", "am")[0]
 
 
 def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(workspace: Workspace, tmp_path: Path) -> None:

@@ -248,4 +248,4 @@ def test_lost_recording_of_a_prepared_dataset_is_named(
 
 def test_demo_of_an_unknown_language_names_those_there() -> None:
     with pytest.raises(UserError, match="no demo dataset for the language 'tlh'"):
-        dataset_source.demo("tlh")
+        dataset_source.demo_dataset("tlh")

@@ -140,7 +140,7 @@ def world(folder: Path) -> Workspace:
     (workspace.datasets / "mine" / "dataset.yaml").write_text(about, encoding="utf-8")
     (workspace.extensions / "tiny-am").mkdir()
     origin = records.Origin("tiny", "tiny", "", 1, 2, "")
-    records.write(workspace.extensions / "tiny-am" / records.EXTENSION,
+    records.write_record(workspace.extensions / "tiny-am" / records.EXTENSION,
                   records.ExtensionRecord("tiny-am", "tiny-am", ("am",), "romanised", 0, "", origin))
     return workspace
 
