@@ -16,7 +16,7 @@ from config.errors import UserError
 from config.schema import DownloadOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library.catalog import Family, family, model_name, variant
+from core.library.catalog import ModelFamily, family, model_name, variant
 from core.sources.base_models import ModelRequest, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
@@ -56,7 +56,7 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
     return _copy_pack(wanted, workspace, reporter)
 
 
-def _copy_pack(wanted: Family, workspace: Workspace, reporter: Reporter) -> Result:
+def _copy_pack(wanted: ModelFamily, workspace: Workspace, reporter: Reporter) -> Result:
     """Copy the pack to `models/NAME`, or replace what is damaged there."""
     pack, target = pack_folder(wanted.name), resolve_inside(workspace.models, wanted.name)
     sums = read_sums(pack / SUMS, RESTORE_HINT)

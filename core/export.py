@@ -25,7 +25,7 @@ from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage, telling
 from core.library import catalog, certificate, exports, model_card, records
 from core.library.catalog import resolve
-from core.library.certificate import CERTIFICATE, Certificate, Check
+from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.model_card import CardFacts
 from core.library.records import (
     EXPORT_RECORD,
@@ -138,7 +138,7 @@ def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
 
 def _checked(options: ExportOptions, workspace: Workspace) -> str:
     """The reference of the checkpoint, with its step; refuses what cannot be exported before any work."""
-    wanted = catalog.run_to_export(options.run)
+    wanted = catalog.require_run(options.run)
     workspace.new_export(options.export)
     found = resolve(workspace, wanted)
     return f"run:{found.name}@{found.step}"
@@ -210,7 +210,8 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
         raise UserError(f"The export does not reload as it was: {seen}.",
                         "The disk may be failing; continue to try again.")
     wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
-    check = Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
+    check = CertificateCheck("export_reloads", "passed", wanted, seen,
+                             "The exported files, loaded again, are the checkpoint.")
     return replace(proof, checks=(*proof.checks, check))
 
 

@@ -22,7 +22,7 @@ from config.errors import UserError
 from config.schema import TranscribeOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage
-from core.library.segments import Piece, Segments
+from core.library.segments import SegmentClip, Segments
 from core.segments import recogniser as recognisers
 from core.segments.recogniser import Heard, Recogniser
 from core.workspace import Workspace
@@ -104,7 +104,8 @@ def _place(segments: Segments, options: TranscribeOptions) -> Path:
     return segments.folder / "work" / "transcripts" / name
 
 
-def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, listener: Recogniser, kept: Transcripts,
+def _transcribed(segments: Segments, waiting: Sequence[SegmentClip], total: int, listener: Recogniser,
+                 kept: Transcripts,
                  reporter: Reporter) -> dict[str, Heard]:
     found: dict[str, Heard] = {}
     done = total - len(waiting)
@@ -119,9 +120,9 @@ def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, liste
     return found
 
 
-def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:
     """Clips as they follow each other in their files, no more at once than memory has room for."""
-    batch: list[Piece] = []
+    batch: list[SegmentClip] = []
     for piece in pieces:
         if batch and (len(batch) == _BATCH_CLIPS or sum(one.duration_s for one in batch) + piece.duration_s > _BATCH_S):
             yield batch
@@ -131,7 +132,7 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
+def _sound(path: Path, piece: SegmentClip, rate: int) -> np.ndarray:
     try:
         with soundfile.SoundFile(str(path)) as file:
             own = file.samplerate
@@ -142,7 +143,7 @@ def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
     return samples if own == rate else soxr.resample(samples, own, rate, quality="HQ").astype(np.float32)
 
 
-def _with_text(piece: Piece, heard: Heard, options: TranscribeOptions) -> Piece:
+def _with_text(piece: SegmentClip, heard: Heard, options: TranscribeOptions) -> SegmentClip:
     """The clip with its text, and why to doubt it."""
     left_out = heard.score < options.drop_below
     return replace(piece, text="" if left_out else heard.text, score=round(heard.score, 4),
@@ -160,7 +161,7 @@ def _doubt(heard: Heard, seconds: float, least: float) -> str:
     return f"the recogniser is {heard.score:.0%} sure" if heard.score < least else ""
 
 
-def _tell(pieces: Sequence[Piece], reporter: Reporter) -> None:
+def _tell(pieces: Sequence[SegmentClip], reporter: Reporter) -> None:
     doubtful = [piece for piece in pieces if piece.doubt]
     for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_NAMED]:
         reporter.emit(Warned(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))

@@ -45,7 +45,7 @@ def machine(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
     given = parser.parse_args(arguments)
     checks = []
-    for check in machine_check.examine(Path(given.workspace)):
+    for check in machine_check.check_machine(Path(given.workspace)):
         checks.append(check)
         print(f"{check.verdict:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:

@@ -31,7 +31,8 @@ def values(arguments: argparse.Namespace, above: Mapping[str, object], workspace
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
     found = gpus.look() if above.get("device") != "cpu" else ()
-    chosen = presets.choose(family, model_info.speech_of(workspace, dataset), found, arguments.preset or "auto",
+    chosen = presets.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
+                                arguments.preset or "auto",
                             arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:

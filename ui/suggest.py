@@ -14,7 +14,7 @@ from config.errors import UserError
 from config.schema import VERBS
 from core.dataset import languages
 from core.library import model_info
-from core.library.catalog import FAMILIES, Family
+from core.library.catalog import FAMILIES, ModelFamily
 from core.workspace import Workspace
 from ui import records
 from ui.form import Value, same
@@ -82,7 +82,7 @@ def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> li
 def _known(workspace: Workspace, extension: str) -> tuple[str, ...]:
     """The languages of the base of `extension`."""
     try:
-        return model_info.known(workspace, model_info.model_of_extension(workspace, extension))
+        return model_info.base_languages(workspace, model_info.model_of_extension(workspace, extension))
     except UserError:
         return ()
 
@@ -101,7 +101,7 @@ def made_up_names(workspace: Workspace) -> set[str]:
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 
 
-def family_of_extension(workspace: Workspace, extension: str) -> Family:
+def family_of_extension(workspace: Workspace, extension: str) -> ModelFamily:
     """The family that an extension belongs to; the built-in one while there is none."""
     try:
         return model_info.family_of_extension(workspace, extension)

@@ -80,7 +80,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_languages(workspace, options)
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
-                            model_info.known(workspace, options.model))
+                            model_info.base_languages(workspace, options.model))
     _check_new_export(workspace, options)
     speakable.check(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
@@ -106,7 +106,7 @@ def _check_new_export(workspace: Workspace, options: Options) -> None:
     """The name of what will be exported must be free, and no living job about to take it."""
     match options:
         case ExportOptions():
-            catalog.run_to_export(options.run)
+            catalog.require_run(options.run)
             name = options.export
         case DoctorOptions() if options.restore:
             name = options.restore
@@ -130,7 +130,7 @@ def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
-        base = model_info.known(workspace, record.origin.model)
+        base = model_info.base_languages(workspace, record.origin.model)
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):
@@ -184,7 +184,7 @@ def _to_make_data(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", options.dataset, workspace.dataset)
             if options.source.startswith(PREFIX):
                 name = options.source.removeprefix(PREFIX)
-                yield _Need("transcribe", name, lambda name: segments.find(workspace, name))
+                yield _Need("transcribe", name, lambda name: segments.find_segments(workspace, name))
         case TranscribeOptions():
             yield _Need("segment", options.segments, workspace.segment_folder)
             if options.recogniser == BUILT_IN:

@@ -16,7 +16,7 @@ from core.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Part:
+class RepositoryPart:
     """Files from one repository of the hub. Each is a choice of names, of which the first that is there is taken."""
 
     repository: str
@@ -24,13 +24,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Variant:
+class ModelVariant:
     """One of a family's checkpoints; the first of its parts is the repository it is named after."""
 
     name: str
     title: str
     languages: str
-    parts: tuple[Part, ...]
+    parts: tuple[RepositoryPart, ...]
     codes: tuple[str, ...]  # of the languages
 
     @property
@@ -39,7 +39,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """One base model as the Model tab shows it. `available`: this version can get it."""
 
     name: str
@@ -50,7 +50,7 @@ class Family:
     size: str
     available: bool
     note: str
-    variants: tuple[Variant, ...] = ()  # what the hub has of it, the default first; none: it ships with the app
+    variants: tuple[ModelVariant, ...] = ()  # what the hub has of it, the default first; none: it ships with the app
     sampling: Mapping[str, float] = field(default_factory=dict)  # the model's own values, as its family's code has them
     sound_controls: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that reach something
     preset: str = "demo"  # the file in `config/presets` that suits it
@@ -65,21 +65,22 @@ _MANY = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja",
 _GRAPHEMES, _CANGJIE = ("grapheme_mtl_merged_expanded_v1.json",), ("Cangjie5_TC.json",)
 
 
-def _chatterbox(name: str, title: str, codes: tuple[str, ...], *own: tuple[str, ...]) -> Variant:
+def _chatterbox(name: str, title: str, codes: tuple[str, ...], *own: tuple[str, ...]) -> ModelVariant:
     """A checkpoint of the main repository: its own files, and those that all of them share.
 
     The published loader pairs v3 with `s3gen`, not with the `s3gen_v3` that lies beside it
     (resemble-ai/chatterbox, `mtl_tts.py`, commit 5de7a54).
     """
     languages = f"{len(codes)} languages" if len(codes) > 1 else "English"
-    return Variant(name, title, languages, (Part(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes)
+    return ModelVariant(name, title, languages, (RepositoryPart(_CHATTERBOX, (*own, _S3GEN, *_SPEAKER)),), codes)
 
 
-def _pack(name: str, title: str) -> Variant:
+def _pack(name: str, title: str) -> ModelVariant:
     """A single-language pack: T3, tokenizer and its own S3Gen from its repository, the rest from the main one."""
-    own = Part(f"ResembleAI/Chatterbox-Multilingual-{name}", (
+    own = RepositoryPart(f"ResembleAI/Chatterbox-Multilingual-{name}", (
         (f"t3_{name.replace('-', '_')}.safetensors",), _GRAPHEMES, ("s3gen_v3.safetensors", "s3gen_v3.pt")))
-    return Variant(name, f"{title} pack", title, (own, Part(_CHATTERBOX, (*_SPEAKER, _CANGJIE))), (name[:2],))
+    return ModelVariant(name, f"{title} pack", title, (own, RepositoryPart(_CHATTERBOX, (*_SPEAKER, _CANGJIE))),
+                        (name[:2],))
 
 
 _CHATTERBOX_VARIANTS = (
@@ -98,15 +99,15 @@ _CHATTERBOX_VARIANTS = (
     _pack("hi", "Hindi"),
 )
 
-FAMILIES: tuple[Family, ...] = (
-    Family(
+FAMILIES: tuple[ModelFamily, ...] = (
+    ModelFamily(
         "tiny", "Built-in tiny model",
         "A small model that ships with Lisan and does the whole job on a CPU in minutes; made from synthetic speech, "
         "so it sounds like a machine.",
         "English, French", "Apache-2.0", "24 MB", True, "Ships with the app; needs no network.",
         sampling={"temperature": 0.2, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 1.0, "guidance": 0.5},
     ),
-    Family(
+    ModelFamily(
         "chatterbox", "Chatterbox Multilingual",
         "Resemble AI's multilingual speech model with voice cloning: a Llama of 30 layers over 25 codes a second.",
         "23 languages", "MIT", "about 3.2 GB", True,
@@ -116,7 +117,7 @@ FAMILIES: tuple[Family, ...] = (
         sound_controls=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
     ),
-    Family(
+    ModelFamily(
         "indextts2", "IndexTTS2",
         "Bilibili's speech model with control of emotion: 24 layers, 866 M parameters, over 50 codes a second.",
         "Chinese, English", "bilibili model licence (weights and finetunes; not an open-source licence)",
@@ -125,7 +126,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def family(name: str) -> Family:
+def family(name: str) -> ModelFamily:
     """The family `name`; `UserError` when there is none."""
     for candidate in FAMILIES:
         if candidate.name == name:
@@ -136,7 +137,7 @@ def family(name: str) -> Family:
     )
 
 
-def variant(of: Family, name: str) -> Variant:
+def variant(of: ModelFamily, name: str) -> ModelVariant:
     """The variant `name` of a family that has some, the default for an empty name; `UserError` when there is none."""
     for candidate in of.variants:
         if name in ("", candidate.name):
@@ -147,7 +148,7 @@ def variant(of: Family, name: str) -> Variant:
     )
 
 
-def model_name(of: Family, chosen: Variant) -> str:
+def model_name(of: ModelFamily, chosen: ModelVariant) -> str:
     """The name that a variant gets in the workspace when none is asked for."""
     return of.name if chosen == of.variants[0] else f"{of.name}-{chosen.name}"
 
@@ -162,7 +163,7 @@ def family_of(workspace: Workspace, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class VoiceModel:
+class ModelReference:
     """A model that can speak: `reference` as given, and the folder that holds it."""
 
     reference: str
@@ -179,14 +180,14 @@ class VoiceModel:
         return f"{self.name} ({self.kind})"
 
 
-def resolve(workspace: Workspace, reference: str) -> VoiceModel:
+def resolve(workspace: Workspace, reference: str) -> ModelReference:
     """The model behind `base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` (or `@NAME`) or `export:NAME`."""
     kind, _, name = reference.partition(":")
     match kind:
         case "base":
-            return VoiceModel(reference, kind, name, workspace.model(name))
+            return ModelReference(reference, kind, name, workspace.model(name))
         case "export":
-            return VoiceModel(reference, kind, name, workspace.export(name))
+            return ModelReference(reference, kind, name, workspace.export(name))
         case "run":
             return _checkpoint(workspace, reference, name)
     raise UserError(
@@ -195,24 +196,24 @@ def resolve(workspace: Workspace, reference: str) -> VoiceModel:
     )
 
 
-def run_to_export(reference: str) -> str:
+def require_run(reference: str) -> str:
     """`reference` where it is one to a run; bases and exports are not exported."""
     if not reference.startswith("run:"):
         raise UserError(f"{reference!r} is not a run to export.", "Give run:ID (its best checkpoint) or run:ID@STEP.")
     return reference
 
 
-def voice_models(workspace: Workspace, runs: Sequence[JobState]) -> list[VoiceModel]:
+def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[ModelReference]:
     """Everything that can speak now: bases, exports, and the best checkpoint of each of `runs` that has one."""
     found = [resolve(workspace, f"base:{name}") for name in workspace.list_models()]
     found += [resolve(workspace, f"export:{name}") for name in workspace.list_exports()]
     for state in runs:
         if state.verb == "train" and (best := _best(_kept(state))) is not None:
-            found.append(VoiceModel(f"run:{state.id}", "run", state.id, *best))
+            found.append(ModelReference(f"run:{state.id}", "run", state.id, *best))
     return found
 
 
-def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
+def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
     run, _, wanted = name.partition("@")
     state = JobReader(load(workspace, run)).state()
     kept = _kept(state)
@@ -224,11 +225,11 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
     if not wanted:
         best = _best(kept)
         assert best is not None
-        return VoiceModel(reference, "run", run, *best)
+        return ModelReference(reference, "run", run, *best)
     named = names(state.job.directory)
     for folder, step in kept:
         if step == named.get(wanted) or str(step) == wanted:
-            return VoiceModel(reference, "run", run, folder, step)
+            return ModelReference(reference, "run", run, folder, step)
     raise UserError(
         f"The run {run!r} has no checkpoint of step {wanted!r}, nor one of that name.",
         f"There are checkpoints of steps {', '.join(str(step) for _, step in kept)}"

@@ -20,7 +20,7 @@ Result = Literal["passed", "failed", "measured", "skipped"]
 
 
 @dataclass(frozen=True)
-class Check:
+class CertificateCheck:
     """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
 
     name: str
@@ -56,7 +56,7 @@ class Certificate:
     base_hash: str
     fingerprint: str
     created: float  # seconds since 1970
-    checks: tuple[Check, ...]
+    checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageError, ...]
     content: str = ""  # a hash of all it rests on, see `core.proof.rests_on`
 
@@ -68,7 +68,7 @@ class Certificate:
         """Names of failed checks that no override names."""
         return tuple(name for name in self.failed() if name not in override)
 
-    def check(self, name: str) -> Check:
+    def check(self, name: str) -> CertificateCheck:
         """The check called `name`."""
         return next(check for check in self.checks if check.name == name)
 
@@ -84,7 +84,7 @@ def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` when there is none or it is damaged."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        checks = tuple(Check(**check) for check in values.pop("checks"))
+        checks = tuple(CertificateCheck(**check) for check in values.pop("checks"))
         errors = tuple(LanguageError(**error) for error in values.pop("errors"))
         return Certificate(**values, checks=checks, errors=errors)
     except FileNotFoundError as error:

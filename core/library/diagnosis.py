@@ -21,7 +21,7 @@ Languages = Literal["kept", "rounded", "changed", "lost"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class TensorFinding:
     """One tensor. `change` is the length of the difference over that of the base tensor; so are moves of rows."""
 
     name: str
@@ -82,7 +82,7 @@ class TokenizerFit:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ProbeComparison:
     """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
 
     samples: int
@@ -93,7 +93,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Conclusion:
     """The judgement in words."""
 
     level: Level
@@ -113,10 +113,10 @@ class Diagnosis:
     family: str
     prefix: str  # before every name in the checkpoint
     dtypes: tuple[str, ...]
-    findings: tuple[Finding, ...]  # the worst first
+    findings: tuple[TensorFinding, ...]  # the worst first
     tokenizer: TokenizerFit | None
-    heard: Heard | None
-    verdict: Verdict
+    heard: ProbeComparison | None
+    verdict: Conclusion
 
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
@@ -130,8 +130,8 @@ def read(folder: Path) -> Diagnosis:
     path = folder / DIAGNOSIS
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("heard", Heard), ("verdict", Verdict)):
+        values["findings"] = tuple(TensorFinding(**_tuples(one)) for one in values["findings"])
+        for name, kind in (("tokenizer", TokenizerFit), ("heard", ProbeComparison), ("verdict", Conclusion)):
             values[name] = kind(**_tuples(values[name])) if values[name] else None
         return Diagnosis(**_tuples(values))
     except (OSError, ValueError, KeyError, TypeError) as error:

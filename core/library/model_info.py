@@ -18,8 +18,8 @@ from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import Options
 from core.library import catalog, records
-from core.library.catalog import Family, VoiceModel
-from core.library.presets import Speech
+from core.library.catalog import ModelFamily, ModelReference
+from core.library.presets import SpeechAmount
 from core.library.records import CheckpointRecord, ExtensionRecord, read_model_record
 from core.workspace import Workspace
 
@@ -29,11 +29,11 @@ PACKAGES: Mapping[str, str] = {
 """The package that Chatterbox's own text of a language needs."""
 
 _SOUNDS = (".ogg", ".wav", ".flac")
-Chosen = TypeVar("Chosen", bound=Options)
+OptionsT = TypeVar("Chosen", bound=Options)
 
 
 @cache
-def preset(family: str, verb: str, kind: type[Chosen]) -> Chosen:
+def preset(family: str, verb: str, kind: type[OptionsT]) -> OptionsT:
     """Options of one verb as they suit a family."""
     return parse_options(kind, read_preset(PRESETS / f"{catalog.family(family).preset}.yaml", verb))
 
@@ -48,25 +48,25 @@ def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
     return _extension(workspace, name).languages
 
 
-def family_of_extension(workspace: Workspace, name: str) -> Family:
+def family_of_extension(workspace: Workspace, name: str) -> ModelFamily:
     """The family that an extension belongs to."""
     return catalog.family(catalog.family_of(workspace, model_of_extension(workspace, name)))
 
 
-def speech_of(workspace: Workspace, dataset: str) -> Speech:
+def speech_amount_of(workspace: Workspace, dataset: str) -> SpeechAmount:
     """How much speech a prepared dataset has; nothing is known of one that is not there, or not readable."""
     try:
         about = yaml.safe_load((workspace.dataset(dataset) / "dataset.yaml").read_text(encoding="utf-8"))
-        return Speech(int(about["clips"]), float(about["duration_s"]))
+        return SpeechAmount(int(about["clips"]), float(about["duration_s"]))
     except (UserError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        return Speech()
+        return SpeechAmount()
 
 
 def _extension(workspace: Workspace, name: str) -> ExtensionRecord:
     return records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
 
 
-def model_of_voice(workspace: Workspace, voice: VoiceModel) -> str:
+def base_model_of(workspace: Workspace, voice: ModelReference) -> str:
     """The base model that a model that can speak was made from."""
     if voice.kind == "base":
         return voice.name
@@ -75,7 +75,7 @@ def model_of_voice(workspace: Workspace, voice: VoiceModel) -> str:
     return records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.model
 
 
-def family_of_voice(workspace: Workspace, voice: VoiceModel) -> Family:
+def family_of_reference(workspace: Workspace, voice: ModelReference) -> ModelFamily:
     """The family of a model that can speak."""
     if voice.kind == "base":
         return catalog.family(catalog.family_of(workspace, voice.name))
@@ -84,7 +84,7 @@ def family_of_voice(workspace: Workspace, voice: VoiceModel) -> Family:
     return catalog.family(records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.family)
 
 
-def languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
+def languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
     """Codes of the languages that a model speaks, those it was taught here first."""
     folder = voice.folder if voice.kind == "base" else voice.folder / records.FRONT_END
     try:
@@ -94,24 +94,25 @@ def languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
         return _published_languages(workspace, voice)
 
 
-def known(workspace: Workspace, model: str) -> tuple[str, ...]:
+def base_languages(workspace: Workspace, model: str) -> tuple[str, ...]:
     """Codes of the languages that a base model of the workspace came with; none where its record cannot be read."""
     try:
-        return languages(workspace, VoiceModel("", "base", model, workspace.model(model)))
+        return languages(workspace, ModelReference("", "base", model, workspace.model(model)))
     except UserError:
         return ()
 
 
-def taught(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
+def added_languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
     """Codes of the languages that a model was taught here."""
     if voice.kind == "base":
         return ()
-    base = VoiceModel("", "base", model_of_voice(workspace, voice), workspace.models / model_of_voice(workspace, voice))
-    known = languages(workspace, base) if base.folder.is_dir() else ()
-    return tuple(code for code in languages(workspace, voice) if code not in known)
+    base = ModelReference("", "base", base_model_of(workspace, voice),
+                          workspace.models / base_model_of(workspace, voice))
+    base_languages = languages(workspace, base) if base.folder.is_dir() else ()
+    return tuple(code for code in languages(workspace, voice) if code not in base_languages)
 
 
-def voices(workspace: Workspace, model: str) -> tuple[str, ...]:
+def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     """Names of the voices that come with a base model."""
     folder = workspace.models / model
     found = {path.stem for path in (folder / "voices").glob("*") if path.suffix in _SOUNDS}
@@ -122,7 +123,7 @@ def voices(workspace: Workspace, model: str) -> tuple[str, ...]:
     return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
 
 
-def unready(family: Family, language: str, taught: bool) -> str:
+def missing_package(family: ModelFamily, language: str, taught: bool) -> str:
     """Which package text of a language still needs, as a sentence; empty when none does, as for one `taught` here."""
     package = PACKAGES.get(language)
     if taught or package is None or family.name != "chatterbox" or find_spec(package) is not None:
@@ -131,9 +132,9 @@ def unready(family: Family, language: str, taught: bool) -> str:
             "(it is in requirements-languages.txt).")
 
 
-def _published_languages(workspace: Workspace, voice: VoiceModel) -> tuple[str, ...]:
+def _published_languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
     record = read_model_record(voice.folder) if voice.kind == "base" else None
-    family = family_of_voice(workspace, voice)
+    family = family_of_reference(workspace, voice)
     if record is None or not family.variants:
         return ()
     return catalog.variant(family, record.variant).codes

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "config" / "presets"
 Name = Literal["demo", "small-data", "standard", "large"]
 Memory = Literal["auto", "16", "24", "80"]
 NAMES: tuple[str, ...] = get_args(Name)
-CLASSES = (16, 24, 80)
+MEMORY_CLASSES_GB = (16, 24, 80)
 TITLES: Mapping[str, str] = {"demo": "Demo (up to 1 h)", "small-data": "Small data (1 to 5 h)",
                              "standard": "Standard (5 to 50 h)", "large": "Large (50 h and more)"}
 NOT_MEASURED = "Not yet measured: its values are a first guess from known practice, with the sources in its file."
@@ -37,7 +37,7 @@ _MOST_CLIPS = 512  # in one batch, by the schema
 
 
 @dataclass(frozen=True)
-class Speech:
+class SpeechAmount:
     """How much a dataset has; None where that is not known."""
 
     clips: int | None = None
@@ -49,7 +49,7 @@ class Speech:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class FittedPreset:
     """A preset fitted to a family, a dataset and a memory class: what it sets, and why it was taken."""
 
     name: str
@@ -69,7 +69,7 @@ class Chosen:
         return self.about if self.measured else f"{self.about} {NOT_MEASURED}"
 
 
-def by_speech(speech: Speech) -> tuple[str, str]:
+def preset_for_speech(speech: SpeechAmount) -> tuple[str, str]:
     """The preset for so much speech, and why."""
     if speech.seconds is None:
         return "demo", "No dataset says how much speech there is, so it is the smallest preset."
@@ -78,7 +78,7 @@ def by_speech(speech: Speech) -> tuple[str, str]:
     return name, f"Chosen by the dataset's {_hours(hours)} of speech."
 
 
-def by_memory(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
+def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
     """The memory class of the smallest of the GPUs, None for no GPU; and why."""
     if not gpus:
         return None, ("No GPU was found on this machine: batches are those for 16 GB, and a processor takes far "
@@ -86,21 +86,23 @@ def by_memory(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
     smallest = min(gpus, key=lambda gpu: gpu.total_mib)
     seen = f"{len(gpus)} times " if len(gpus) > 1 else ""
     seen += f"{smallest.name} with {smallest.total_gib:.0f} GiB"
-    fitting = [one for one in CLASSES if smallest.total_gib >= _SHARE * one]
+    fitting = [one for one in MEMORY_CLASSES_GB if smallest.total_gib >= _SHARE * one]
     if not fitting:
-        return CLASSES[0], f"Found: {seen}. That is less than the smallest class, 16 GB: check first whether it fits."
+        return MEMORY_CLASSES_GB[0], (f"Found: {seen}. That is less than the smallest class, 16 GB: check first "
+                                      "whether it fits.")
     return fitting[-1], f"Found: {seen}, so it is the class of {fitting[-1]} GB."
 
 
-def choose(family: str, speech: Speech, gpus: Sequence[Gpu], name: str = "auto", memory: str = "auto") -> Chosen:
+def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str = "auto",
+           memory: str = "auto") -> FittedPreset:
     """The preset `name` for a memory class in GB; `auto` chooses by the speech there is and the GPUs found."""
     reasons = []
     if name in ("", "auto"):
-        name, why = by_speech(speech)
+        name, why = preset_for_speech(speech)
         reasons.append(why)
     elif name not in NAMES:
         raise UserError(f"There is no preset named {name!r}.", f"There are auto, {', '.join(NAMES)}.")
-    size, why = by_memory(gpus)
+    size, why = memory_class_for(gpus)
     if memory not in ("", "auto"):
         if memory not in get_args(Memory):
             raise UserError(f"There is no memory class {memory!r}.", "There are auto, 16, 24 and 80 (GB).")
@@ -110,24 +112,24 @@ def choose(family: str, speech: Speech, gpus: Sequence[Gpu], name: str = "auto",
     processes = max(1, len(gpus)) if about.get("every_gpu") else 1
     if about.get("every_gpu") and processes == 1:
         reasons.append("It is made for several GPUs; here it is one process, with batches added up to the same step.")
-    own = {**dict(about["memory"][size or CLASSES[0]]), **about.get("families", {}).get(family, {})}
+    own = {**dict(about["memory"][size or MEMORY_CLASSES_GB[0]]), **about.get("families", {}).get(family, {})}
     if size is None:
         own.pop("activation_checkpointing", None)  # a processor's memory is measured before the start
     values = {**_training(_file(name, family)), **_batches(own, about, speech, processes)}
     kept = {field: value for field, value in values.items() if field not in _NAMES_OF_THINGS}
-    return Chosen(name, TITLES[name], about["about"], bool(about.get("measured")), kept, tuple(reasons))
+    return FittedPreset(name, TITLES[name], about["about"], bool(about.get("measured")), kept, tuple(reasons))
 
 
-def settled_fields() -> tuple[str, ...]:
+def preset_fields() -> tuple[str, ...]:
     """Options of a training that some preset sets, in the schema's order."""
     found: set[str] = {"processes"}
     for family in catalog.FAMILIES:
         for name in NAMES if family.available else ():
-            found |= set(choose(family.name, Speech(), (), name, "16").values)
+            found |= set(fit_preset(family.name, SpeechAmount(), (), name, "16").values)
     return tuple(name for name in TrainOptions.model_fields if name in found)
 
 
-def _batches(own: dict[str, Any], about: Mapping[str, Any], speech: Speech, processes: int) -> dict[str, Any]:
+def _batches(own: dict[str, Any], about: Mapping[str, Any], speech: SpeechAmount, processes: int) -> dict[str, Any]:
     """Clips in a batch, batches in a step, and processes, for the tokens that they should hold."""
     tokens = own.pop("batch_tokens", None)
     if tokens is None:

@@ -20,7 +20,7 @@ _ASK = "Give a few seconds of clear speech by one person."
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRecording:
     """The part of a recording that is used: waveform (S,) float32, and what a person should know of the rest."""
 
     waveform: np.ndarray
@@ -28,7 +28,7 @@ class Reference:
     notes: tuple[str, ...]
 
 
-def read(path: Path, called: str = "") -> Reference:
+def read_recording(path: Path, called: str = "") -> ReferenceRecording:
     """The first 30 s of the recording at `path` as one channel; `UserError` when there is no voice in it.
 
     Faults name it as it is `called`, else by its path.
@@ -45,7 +45,7 @@ def read(path: Path, called: str = "") -> Reference:
         ) from error
     waveform = samples.mean(axis=1)
     _check(name, waveform, rate)
-    return Reference(waveform, rate, tuple(_notes(rate, channels, whole_s)))
+    return ReferenceRecording(waveform, rate, tuple(_notes(rate, channels, whole_s)))
 
 
 def _check(name: str, waveform: np.ndarray, rate: int) -> None:
@@ -74,9 +74,9 @@ def _notes(rate: int, channels: int, whole_s: float) -> list[str]:
     return found
 
 
-def keep(workspace: Workspace, path: Path, title: str) -> tuple[Path, Reference]:
+def save_recording(workspace: Workspace, path: Path, title: str) -> tuple[Path, ReferenceRecording]:
     """Keep what is used of a recording in the workspace's `voices`, under a name made of `title`."""
-    reference = read(path, title)
+    reference = read_recording(path, title)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(title).stem).strip("-._")[:40] or "recording"
     number, target = 1, workspace.voices / f"{stem}.wav"
     while target.exists():
@@ -92,7 +92,7 @@ def keep(workspace: Workspace, path: Path, title: str) -> tuple[Path, Reference]
     return target, reference
 
 
-def kept(workspace: Workspace) -> list[Path]:
+def list_recordings(workspace: Workspace) -> list[Path]:
     """The recordings in the workspace, the newest first."""
     found = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
     return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -26,7 +26,7 @@ _AGAIN = "Cut or align the recordings again under another name."
 
 
 @dataclass(frozen=True)
-class Piece:
+class SegmentClip:
     """A clip. Its text is empty until somebody found one; `doubt` says in words why to listen to it."""
 
     id: str
@@ -48,7 +48,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Card:
+class SegmentsCard:
     """What the segments are, for people and for the check that the same was asked for."""
 
     name: str
@@ -70,32 +70,32 @@ class Segments:
     """A folder of segments with its card."""
 
     folder: Path
-    card: Card
+    card: SegmentsCard
 
     @classmethod
     def load(cls, folder: Path) -> Segments:
         path = folder / CARD
         try:
-            return cls(folder, Card(**yaml.safe_load(path.read_text(encoding="utf-8"))))
+            return cls(folder, SegmentsCard(**yaml.safe_load(path.read_text(encoding="utf-8"))))
         except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
             raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[SegmentClip, ...]:
         """Every clip, with its text where it has one."""
-        found = read_pieces(self.folder / PIECES)
-        return with_texts(found, read_pieces(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
+        found = read_clips(self.folder / PIECES)
+        return with_texts(found, read_clips(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
 
-    def save_texts(self, pieces: Iterable[Piece], recogniser: str) -> Segments:
+    def save_texts(self, pieces: Iterable[SegmentClip], recogniser: str) -> Segments:
         """Write the table of those pieces that have a text, whole or not at all, and tell it on the card."""
         told = [piece for piece in pieces if piece.text]
-        write_pieces(self.folder / TABLE, told)
+        write_clips(self.folder / TABLE, told)
         card = replace(self.card, texts=len(told), doubtful=sum(bool(piece.doubt) for piece in told),
                        recogniser=recogniser)
         write_card(self.folder, card)
         return replace(self, card=card)
 
 
-def find(workspace: Workspace, source: str) -> Path:
+def find_segments(workspace: Workspace, source: str) -> Path:
     """The folder that the source `segments:NAME` means, with texts in it."""
     folder = workspace.segment_folder(source.removeprefix(PREFIX))
     if not (folder / TABLE).is_file():
@@ -104,23 +104,23 @@ def find(workspace: Workspace, source: str) -> Path:
     return folder
 
 
-def with_texts(pieces: Iterable[Piece], told: Iterable[Piece]) -> tuple[Piece, ...]:
+def with_texts(pieces: Iterable[SegmentClip], told: Iterable[SegmentClip]) -> tuple[SegmentClip, ...]:
     """`pieces` with the text that those of the same id have."""
     known = {piece.id: piece for piece in told}
     return tuple(known.get(piece.id, piece) for piece in pieces)
 
 
-def read_pieces(path: Path) -> tuple[Piece, ...]:
-    """The clips of a table that `write_pieces` wrote."""
+def read_clips(path: Path) -> tuple[SegmentClip, ...]:
+    """The clips of a table that `write_clips` wrote."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold what Python takes for other line ends
-        return tuple(Piece(**{_OWN.get(name, name): value for name, value in json.loads(line).items()})
+        return tuple(SegmentClip(**{_OWN.get(name, name): value for name, value in json.loads(line).items()})
                      for line in lines if line)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
 
 
-def write_pieces(path: Path, pieces: Iterable[Piece]) -> None:
+def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
     """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
     lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
              + "\n" for piece in pieces)
@@ -132,7 +132,7 @@ def _escaped(line: str) -> str:
     return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
-def write_card(folder: Path, card: Card) -> None:
+def write_card(folder: Path, card: SegmentsCard) -> None:
     _replace(folder / CARD, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
 
 

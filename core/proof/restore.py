@@ -19,7 +19,7 @@ import torch
 from config.errors import UserError
 from core.job.journal import Result
 from core.library import certificate, exports, records
-from core.library.certificate import CERTIFICATE, Certificate, Check
+from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import ExportRecord, Origin, write_export_record
 from core.proof.tensor_names import Matching
 from core.proof.tokenizer_fit import read as read_pieces
@@ -130,7 +130,8 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
              ("new_rows", hash_tensors(dict(rows)), hash_tensors(kept), "The new rows are those of the checkpoint."),
              ("front_end", record.origin.fingerprint, restored.front_end.fingerprint,
               "The tokenizer is the one that was given.")]
-    checks = [Check(name, "passed" if one == other else "failed", one, other, what) for name, one, other, what in pairs]
+    checks = [CertificateCheck(name, "passed" if one == other else "failed", one, other, what) for name, one, other,
+              what in pairs]
     checks += _speech(base, restored)
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
                         base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
@@ -141,7 +142,7 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _speech(base: VoiceModel, restored: VoiceModel) -> list[Check]:
+def _speech(base: VoiceModel, restored: VoiceModel) -> list[CertificateCheck]:
     """Base-language samples: their ids and their logits, to the bit."""
     clips = replay.load(base, base.family.voices(base.base_folder)).probing
     samples = replay.probes(clips, base.model.prompt_length)
@@ -154,9 +155,10 @@ def _speech(base: VoiceModel, restored: VoiceModel) -> list[Check]:
                               restored.front_end.encode(item.text, item.language))
     languages = ", ".join(sorted({item.language for item in samples}))
 
-    def check(name: str, good: int, what: str) -> Check:
+    def check(name: str, good: int, what: str) -> CertificateCheck:
         verdict: certificate.Result = "skipped" if not samples else "passed" if good == len(samples) else "failed"
-        return Check(name, verdict, f"{len(samples)} samples", f"{good} of {len(samples)} samples ({languages})", what)
+        return CertificateCheck(name, verdict, f"{len(samples)} samples",
+                                f"{good} of {len(samples)} samples ({languages})", what)
 
     return [check("base_logits", equal, "Logits of base-language samples are those of the base, to the bit."),
             check("base_tokens", ids, "Sentences of the base languages are encoded as before.")]

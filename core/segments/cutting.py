@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import ClipOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted
-from core.library.segments import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
+from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, read_clips, write_card, write_clips
 from core.sources.base_models import partial_folder
 from core.sources.dataset_source import OpenSource
 from core.workspace import Workspace, resolve_inside
@@ -139,7 +139,7 @@ class Cutter:
         with partial_folder(self.target) as aside:
             self._begin(aside)
             total = round(sum(one.seconds for one in found) / 60, 1)
-            pieces: list[Piece] = []
+            pieces: list[SegmentClip] = []
             before = 0.0
             for recording in found:
                 made = self._made(recording, aside)
@@ -169,12 +169,13 @@ class Cutter:
         for name in ("audio", "work", "done"):
             (aside / name).mkdir(exist_ok=True)
 
-    def _made(self, recording: Recording, aside: Path) -> list[Piece] | None:
+    def _made(self, recording: Recording, aside: Path) -> list[SegmentClip] | None:
         """The clips that an earlier try cut from this very recording."""
         done = aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
-        return list(read_pieces(done)) if done.is_file() else None
+        return list(read_clips(done)) if done.is_file() else None
 
-    def _cut(self, recording: Recording, aside: Path, choose: Choose, tell: Callable[[float], None]) -> list[Piece]:
+    def _cut(self, recording: Recording, aside: Path, choose: Choose,
+             tell: Callable[[float], None]) -> list[SegmentClip]:
         try:
             chosen = choose(recording, aside, tell)
             for reason in chosen.left_out:
@@ -184,10 +185,10 @@ class Cutter:
             self.reporter.emit(Warned(f"{recording.name} is left out: {error.message} {error.hint}"))
             return []
         if pieces:  # where nothing was found, another try listens again: its text may have been mended
-            write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
+            write_clips(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)
         return pieces
 
-    def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[Piece]:
+    def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[SegmentClip]:
         name = f"audio/{recording.key}.flac"
         own_rate = long_audio.length(recording.path)[1]
         rate = self.finish.sample_rate or own_rate
@@ -202,15 +203,15 @@ class Cutter:
                 at += len(sound)
         return pieces
 
-    def _finished(self, aside: Path, found: Sequence[Recording], pieces: Sequence[Piece]) -> Segments:
+    def _finished(self, aside: Path, found: Sequence[Recording], pieces: Sequence[SegmentClip]) -> Segments:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
                                 "Check that text and recording belong together, and the recogniser's language.")
             raise UserError(f"No voice was heard in {self.source}.",
                             "Listen to the recordings; a lower threshold hears fainter voices.")
-        write_pieces(aside / PIECES, pieces)
-        card = Card(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
+        write_clips(aside / PIECES, pieces)
+        card = SegmentsCard(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
                     round(sum(piece.duration_s for piece in pieces), 3), round(sum(one.seconds for one in found), 3))
         write_card(aside, card)
         segments = Segments(aside, card)
@@ -226,9 +227,9 @@ class Cutter:
         return replace(segments, folder=self.target)
 
 
-def _piece(recording: Recording, audio: str, span: Span, begin_s: float, end_s: float) -> Piece:
+def _piece(recording: Recording, audio: str, span: Span, begin_s: float, end_s: float) -> SegmentClip:
     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
-    return Piece(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
+    return SegmentClip(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
                  round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
                  None if span.score is None else round(span.score, 4), span.doubt)
 

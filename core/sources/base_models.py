@@ -22,7 +22,7 @@ from config.errors import UserError
 from core.job.journal import Plan, Result, Warned
 from core.job.locks import FileLock
 from core.job.reporter import Reporter, size_text, stage
-from core.library.catalog import Family, Part, Variant
+from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_model_record
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
 from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
@@ -37,8 +37,8 @@ SPARE_BYTES = 100_000_000  # left for journals and the system
 class ModelRequest:
     """What is wanted: a variant at a revision of its own repository, as `models/NAME`."""
 
-    family: Family
-    variant: Variant
+    family: ModelFamily
+    variant: ModelVariant
     name: str
     asked: str = "main"
     home: Path | None = None  # where it is to lie; None is `models`
@@ -185,7 +185,7 @@ def _list(repository: str, revision: str, newest: str, hub: Hub, reporter: Repor
         return call_with_retries(lambda: hub.list(repository, newest, patience.stall_s), reporter, patience, repository)
 
 
-def _chosen(part: Part, listing: RepositoryFiles) -> Iterator[RemoteFile]:
+def _chosen(part: RepositoryPart, listing: RepositoryFiles) -> Iterator[RemoteFile]:
     """The files of `part`: of each choice the first that the repository has."""
     for names in part.files:
         name = next((name for name in names if name in listing.files), None)

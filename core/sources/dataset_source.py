@@ -19,7 +19,7 @@ from config.errors import UserError
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
 from core.library.segments import PREFIX as PREFIX_SEGMENTS
-from core.library.segments import find
+from core.library.segments import find_segments
 from core.sources.archives import is_archive, unpack_archive
 from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
@@ -50,7 +50,7 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
              patience: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
     """What `source` names, here as long as the block lasts. Of a hub's dataset, `most` clips are fetched (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
-        yield OpenSource(find(workspace, source), workspace.cache)
+        yield OpenSource(find_segments(workspace, source), workspace.cache)
         return
     downloads = workspace.cache / "downloads"
     with temporary_folder(workspace) as folder:

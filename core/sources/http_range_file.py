@@ -53,7 +53,10 @@ class _Window:
 
 
 class HttpRangeFile(io.RawIOBase):
-    """`file` for reading, with its blocks in `folder`. Reading raises what a `Downloader` raises, and `RangesUnsupported`."""
+    """`file`, opened for reading, with its blocks stored in `folder`.
+
+    Reading raises what a `Downloader` raises, and `RangesUnsupported`.
+    """
 
     def __init__(self, file: RemoteFile, folder: Path, hub: Hub, meter: DownloadProgress,
                  patience: RetryPolicy) -> None:

@@ -1,7 +1,7 @@
 """A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
 
-The files come by `core.sources.base_models`, resumed, checked and stoppable, so that no library asks the network by itself.
-Of the weights safetensors are taken; PyTorch's own only where there are no others. Never loads torch.
+The files come by `core.sources.base_models`: resumed, checked, stoppable. No other library connects to the network.
+Safetensors weights are preferred; PyTorch's own format is taken where there are no others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.job.reporter import Reporter, stage
-from core.library.catalog import Family, Part, Variant
+from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import ModelRequest, check_disk, download_model, partial_folder
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
@@ -74,8 +74,8 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     listing = call_with_retries(lambda: hub.list(name, pinned, patience.stall_s), reporter, patience, name)
     if not target.is_dir():
         names = list(select_files(listing))
-        variant = Variant(name, name, "", (Part(name, tuple((one,) for one in names)),), ())
-        family = Family("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
+        variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
+        family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
         download_model(ModelRequest(family, variant, target.name, revision, workspace.recognisers), hub, workspace,
                        reporter,
                  patience)

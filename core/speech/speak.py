@@ -233,6 +233,6 @@ def find_voice(model: VoiceModel, name: str) -> Voice:
             f"{name!r} is neither a voice of the model nor a recording.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
-    reference = reference_voices.read(path)
+    reference = reference_voices.read_recording(path)
     waveform = torch.from_numpy(reference.waveform)
     return model.family.voice(model.base_folder, model.device, waveform, reference.sample_rate)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.job.journal import Event, Progress, Result, Warned
-from core.library.catalog import Family, Variant, family, model_name, variant
+from core.library.catalog import ModelFamily, ModelVariant, family, model_name, variant
 from core.sources.base_models import ModelRequest, download_model
 from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
@@ -19,7 +19,7 @@ GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
 QUICK = RetryPolicy(max_attempts=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
 STALLED = replace(QUICK, stall_s=0.5)  # for a hub that is made to fall silent; a busy machine is silent for as long
 TOKEN = "hf_" + "Zt7" * 11
-CHATTERBOX: Family = family("chatterbox")
+CHATTERBOX: ModelFamily = family("chatterbox")
 
 
 def made_up(name: str, size: int) -> bytes:
@@ -66,7 +66,7 @@ class Recorder:
 
 def order(name: str = "", **changes: str) -> ModelRequest:
     """The order of a variant, the recommended one for no name."""
-    chosen: Variant = variant(CHATTERBOX, name)
+    chosen: ModelVariant = variant(CHATTERBOX, name)
     return ModelRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
 
 

@@ -59,7 +59,7 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
     trained(workspace, "r", (100, True))
     trained(workspace, "none")
     create(workspace, "export", ExportOptions(run="run:r"))
-    found = catalog.voice_models(workspace, jobs.JobBoard(workspace).states())
+    found = catalog.list_references(workspace, jobs.JobBoard(workspace).states())
     assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
 
 

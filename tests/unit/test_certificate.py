@@ -15,7 +15,7 @@ from core import train
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.library import certificate, records
-from core.library.certificate import Certificate, Check
+from core.library.certificate import Certificate, CertificateCheck
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
 from core.proof import certify, rests_on
@@ -106,7 +106,7 @@ def test_a_deleted_dataset_is_said_and_not_made_up(world: Workspace) -> None:
 
 
 def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
-    check = Check("base_logits", "failed", "equal", "not", "Logits.")
+    check = CertificateCheck("base_logits", "failed", "equal", "not", "Logits.")
     made = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                        (certificate.LanguageError("am", True, 4, 0.7, None, 0.1),))
     certificate.write(tmp_path / certificate.CERTIFICATE, made)

@@ -14,7 +14,7 @@ from config.errors import UserError
 from config.schema import DoctorOptions
 from core import examine
 from core.library import certificate, diagnosis
-from core.library.diagnosis import Diagnosis, Finding
+from core.library.diagnosis import Diagnosis, TensorFinding
 from core.voice_model.loading import load, load_base
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
@@ -57,7 +57,7 @@ def doctor(world: Workspace, tmp_path: Path) -> Doctor:
     return examined
 
 
-def finding(found: Diagnosis, name: str, part: str = "") -> Finding:
+def finding(found: Diagnosis, name: str, part: str = "") -> TensorFinding:
     [one] = [one for one in found.findings if one.name == name and part in ("", one.part)]
     return one
 

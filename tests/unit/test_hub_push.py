@@ -14,7 +14,7 @@ from core.job.directory import create
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
 from core.library import certificate
-from core.library.certificate import Certificate, Check
+from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import ExportRecord, Origin, write_export_record
 from core.sources.hub import Hub
 from core.workspace import Workspace
@@ -58,7 +58,7 @@ def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passe
 
 def write_certificate(folder: Path, verdict: str = "passed", **changes: object) -> None:
     proof = Certificate("run:run-1@8", "run-1", 8, "gated", "tiny", "tiny-am", "b" * 64, "f" * 64, 0.0,
-                        (Check("prefix_rows", verdict, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
+                        (CertificateCheck("prefix_rows", verdict, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
     certificate.write(folder / "certificate.json", Certificate(**{**asdict(proof), "checks": proof.checks, **changes}))
 
 

@@ -69,22 +69,22 @@ def test_the_printed_hardware_is_read_back() -> None:
 
 
 def test_torchaudio_of_another_torch_fails() -> None:
-    check = machine_check.judge_hardware({**CPU, "torchaudio": "2.10.0"}, has_device_file=False)
+    check = machine_check.check_hardware({**CPU, "torchaudio": "2.10.0"}, has_device_file=False)
     assert check.verdict == "fail"
     assert "2.11.0+cpu" in check.found
     assert "2.10.0" in check.found
 
 
 def test_a_gpu_that_torch_does_not_see_is_a_warning() -> None:
-    assert machine_check.judge_hardware(CPU, has_device_file=True).verdict == "warn"
+    assert machine_check.check_hardware(CPU, has_device_file=True).verdict == "warn"
 
 
 def test_a_machine_without_gpu_is_fine() -> None:
-    assert machine_check.judge_hardware(CPU, has_device_file=False).verdict == "ok"
+    assert machine_check.check_hardware(CPU, has_device_file=False).verdict == "ok"
 
 
 def test_bfloat16_by_emulation_is_not_called_hardware() -> None:
-    check = machine_check.judge_hardware({**CPU, "accelerators": [GPU]}, has_device_file=True)
+    check = machine_check.check_hardware({**CPU, "accelerators": [GPU]}, has_device_file=True)
     assert "bfloat16 missing" in check.found
     assert "7.5" in check.found
 
@@ -104,7 +104,7 @@ def test_a_good_workspace_passes_every_check(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("free_gib", "verdict"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
 def test_little_disk_space_is_told(free_gib: float, verdict: str) -> None:
-    assert machine_check.judge_disk(free_gib).verdict == verdict
+    assert machine_check.check_disk(free_gib).verdict == verdict
 
 
 def test_a_whole_model_passes(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_audio_is_written_and_read_back() -> None:
 @pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_command_fails_only_when_a_check_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                                    capsys: pytest.CaptureFixture[str], verdict: str, code: int) -> None:
-    row = machine_check.Check("Disk", verdict, "little", "free some")  # type: ignore[arg-type]
-    monkeypatch.setattr(machine_check, "examine", lambda workspace: iter([row]))
+    row = machine_check.MachineCheck("Disk", verdict, "little", "free some")  # type: ignore[arg-type]
+    monkeypatch.setattr(machine_check, "check_machine", lambda workspace: iter([row]))
     assert command.main(["--workspace", str(tmp_path), "--json"]) == code
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["checks"] == [{"name": "Disk", "verdict": verdict, "found": "little", "hint": "free some"}]

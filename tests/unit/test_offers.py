@@ -10,7 +10,7 @@ import pytest
 from config.schema import TrainOptions
 from core.job.reader import JobBoard
 from core.library import model_info
-from core.library.catalog import FAMILIES, VoiceModel, family, resolve
+from core.library.catalog import FAMILIES, ModelReference, family, resolve
 from core.workspace import Workspace
 from data import normalise
 from models import registry
@@ -66,21 +66,21 @@ def test_a_published_model_speaks_what_its_variant_says(world: Workspace) -> Non
     (folder / "model.json").write_text('{"family": "chatterbox", "variant": "hi", "repository": "", "revision": "", '
                                        '"asked": "", "files": {}}', encoding="utf-8")
     (folder / "conds.pt").write_bytes(b"")
-    model = VoiceModel("base:mine", "base", "mine", folder)
+    model = ModelReference("base:mine", "base", "mine", folder)
     assert model_info.languages(world, model) == ("hi",)
-    assert model_info.voices(world, "mine") == ("built-in",)
-    assert model_info.family_of_voice(world, model).name == "chatterbox"
+    assert model_info.voice_names(world, "mine") == ("built-in",)
+    assert model_info.family_of_reference(world, model).name == "chatterbox"
 
 
 def test_the_voices_of_the_built_in_model_are_those_it_has(world: Workspace) -> None:
     own = registry.family("tiny").voices(world.model("tiny"))
-    assert set(model_info.voices(world, "tiny")) == set(own)
+    assert set(model_info.voice_names(world, "tiny")) == set(own)
 
 
 def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
     voice = resolve(world, f"run:{RUN}")
-    assert model_info.model_of_voice(world, voice) == "tiny"
-    assert model_info.family_of_voice(world, voice).name == "tiny"
+    assert model_info.base_model_of(world, voice) == "tiny"
+    assert model_info.family_of_reference(world, voice).name == "tiny"
     assert model_info.model_of_extension(world, "tiny-am") == "tiny"
     assert model_info.languages_of_extension(world, "tiny-am") == ("am",)
 
@@ -89,15 +89,15 @@ def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
     files = {name: (MADE_UP / name).read_bytes() for name in normalise.DATA_FILES}
     lacks = normalise.missing(normalise.for_base_language(code, True), files)
-    told = model_info.unready(family("chatterbox"), code, taught=False)
+    told = model_info.missing_package(family("chatterbox"), code, taught=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:
         assert told.split("package ")[1].split(",")[0] in lacks
 
 
 def test_a_language_that_was_taught_here_needs_no_package() -> None:
-    assert model_info.unready(family("chatterbox"), "ja", taught=True) == ""
-    assert model_info.unready(family("tiny"), "ja", taught=False) == ""
+    assert model_info.missing_package(family("chatterbox"), "ja", taught=True) == ""
+    assert model_info.missing_package(family("tiny"), "ja", taught=False) == ""
 
 
 def test_presets_are_files_of_the_repository() -> None:

@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
 from core.job.reporter import StopRequested
-from core.library.segments import TABLE, Piece, Segments
+from core.library.segments import TABLE, SegmentClip, Segments
 from core.segments import cutting, matching
 from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
@@ -81,7 +81,7 @@ def aligned(workspace: Workspace, source: Path, recorder: Recorder | None = None
     return Segments.load(workspace.segments / "talks")
 
 
-def sound_of(segments: Segments, piece: Piece) -> np.ndarray:
+def sound_of(segments: Segments, piece: SegmentClip) -> np.ndarray:
     samples, rate = soundfile.read(segments.folder / piece.audio, dtype="float32")
     return samples[round(piece.begin_s * rate):round(piece.end_s * rate)]
 
