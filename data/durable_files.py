@@ -55,6 +55,18 @@ def write_json(path: Path, value: object, *, sync: bool = True) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n", sync=sync)
 
 
+def append_text(path: Path, text: str) -> None:
+    """Append lines to `path` and wait until they are on the disk; a line that was cut off before is ended first."""
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(text.encode("utf-8", "replace"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
     """A new hidden folder beside `target`, renamed to `target` when the block ends well, else removed.
