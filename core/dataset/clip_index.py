@@ -8,7 +8,6 @@ first. Both lie in the cache: lost, they are made again. Never loads torch.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -23,6 +22,7 @@ from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, 
 from data.clip_plots import LEARNABLE as LEARNABLE
 from data.clip_plots import Histogram as Histogram
 from data.clip_survey import Survey
+from data.durable_files import atomic_path
 from data.kept import Rows, in_parts
 from data.manifest import Clip, Dataset
 from data.measures import VERSION, Measures
@@ -120,25 +120,19 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}-{os.getpid()}")
-    aside.unlink(missing_ok=True)
     rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
-    try:
-        with (closing(sqlite3.connect(aside)) as database, database,
-              Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
-            for one in spoken:
-                survey.add(one)
-                rows.add(one)
-            database.executescript(_TABLES)
-            counts, faulty = _judge_into(database, dataset, rows, survey)
-            database.executemany("INSERT INTO summary VALUES (?, ?, ?, ?)", counts)
-            speaker_table.write(database)
-            plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
-                     "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
-            database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
+          Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+        for one in spoken:
+            survey.add(one)
+            rows.add(one)
+        database.executescript(_TABLES)
+        counts, faulty = _judge_into(database, dataset, rows, survey)
+        database.executemany("INSERT INTO summary VALUES (?, ?, ?, ?)", counts)
+        speaker_table.write(database)
+        plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
+                 "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
+        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
     return faulty
 
 
