@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import UserError
+from data.durable_files import write_json
 
 FILE = "lab.json"
 ENOUGH = 10  # times that a piece must be seen for its row to be learnt
@@ -109,11 +110,9 @@ class LabReport:
         return next((one for one in self.candidates if one.name == name), None)
 
     def save(self, folder: Path) -> Path:
-        """Write `lab.json` into `folder`, aside and renamed."""
-        path, aside = folder / FILE, folder / f".{FILE}"
-        aside.write_text(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
-        return path
+        """Write `lab.json` into `folder`, whole or not at all."""
+        write_json(folder / FILE, asdict(self))
+        return folder / FILE
 
     @classmethod
     def load(cls, folder: Path) -> LabReport:

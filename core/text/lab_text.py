@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.workspace import Workspace
+from data.durable_files import write_bytes
 from data.manifest import read_text
 
 _MOST_BYTES = 20_000_000
@@ -24,9 +25,7 @@ def keep(workspace: Workspace, text: str) -> Path:
     try:
         path.parent.mkdir(exist_ok=True)
         if not path.is_file():
-            aside = path.with_name(f".{path.name}")
-            aside.write_bytes(_content(text))
-            aside.replace(path)
+            write_bytes(path, _content(text))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror or error}.", "Free some disk space.") from error
     return path

@@ -17,6 +17,7 @@ import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
+from data.durable_files import write_text
 
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing
 
@@ -32,10 +33,8 @@ class Pieces:
 
 
     def save(self, path: Path) -> None:
-        """Write them as JSON, aside and renamed."""
-        aside = path.with_name(f".{path.name}")
-        aside.write_text(json.dumps(asdict(self), ensure_ascii=False) + "\n", encoding="utf-8")
-        aside.replace(path)
+        """Write them as JSON, whole or not at all."""
+        write_text(path, json.dumps(asdict(self), ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Pieces:

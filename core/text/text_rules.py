@@ -18,6 +18,7 @@ from config.rules_file import parse
 from config.text_rules import TextRules
 from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
+from data.durable_files import write_text
 from data.languages.written_out import Writer
 from data.manifest import Dataset
 from data.normalise import Reading
@@ -161,9 +162,7 @@ def save(workspace: Workspace, name: str, text: str) -> Saved:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return Saved(name, wanted, path, "already there")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
+    write_text(path, text)
     return Saved(name, wanted, path, "written")
 
 
