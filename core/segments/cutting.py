@@ -26,7 +26,7 @@ from core.sources.dataset_source import OpenSource
 from core.workspace import Workspace, resolve_inside
 from data import film, long_audio
 from data.cuts import Limits
-from data.durable_files import fsync_path
+from data.durable_files import fsync_tree
 from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
 from data.loudness import Finish, finished
 
@@ -218,9 +218,7 @@ class Cutter:
         if any(piece.text for piece in pieces):
             segments = segments.save_texts(pieces, self.recogniser)
         shutil.rmtree(aside / "done")
-        for path in aside.rglob("*"):
-            if path.is_file():
-                fsync_path(path)
+        fsync_tree(aside)
         aside.rename(self.target)
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)
