@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from core.library.segments import SegmentClip, Segments
 from core.segments import recogniser as recognisers
 from core.segments.recogniser import Heard, Recogniser
 from core.workspace import Workspace
+from data.durable_files import append_text
 from data.importers import safe_id
 
 _BATCH_S, _BATCH_CLIPS = 120.0, 16
@@ -82,20 +82,9 @@ class Transcripts:
     def add(self, heard: Mapping[str, Heard]) -> None:
         """All of `heard` on the disk before it is counted."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        torn = self.path.is_file() and self.path.stat().st_size > 0 and _last_byte(self.path) != b"\n"
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write("\n" if torn else "")
-            for name, one in heard.items():
-                file.write(json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)},
-                                      ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _last_byte(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)
+        append_text(self.path, "".join(
+            json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)}, ensure_ascii=False) + "\n"
+            for name, one in heard.items()))
 
 
 def _place(segments: Segments, options: TranscribeOptions) -> Path:
