@@ -65,7 +65,7 @@ Tell = Callable[[Progress], None]
 
 
 def to_nobody(_progress: Progress) -> None:
-    """A `UnpackCallback` for work that nobody watches."""
+    """A `Tell` for work that nobody watches."""
 
 
 def telling(reporter: Reporter, message: str = "Stopped on request.") -> Tell:

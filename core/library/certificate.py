@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.errors import UserError
+from data.durable_files import write_json
 
 CERTIFICATE = "certificate.json"
 Result = Literal["passed", "failed", "measured", "skipped"]
@@ -27,7 +28,7 @@ class CertificateCheck:
     verdict: Result
     expected: str
     seen: str
-    what: str  # in plain words
+    what: str  # as a sentence
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,8 @@ class Certificate:
 
 
 def write(path: Path, certificate: Certificate) -> None:
-    """Write the certificate as JSON, in place of an older one at once."""
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(json.dumps(dataclasses.asdict(certificate), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    aside.replace(path)
+    """Write the certificate as JSON; an older one is replaced."""
+    write_json(path, dataclasses.asdict(certificate))
 
 
 def read(path: Path) -> Certificate:
@@ -90,4 +89,4 @@ def read(path: Path) -> Certificate:
     except FileNotFoundError as error:
         raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run: it is made anew.") from error
+        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run again.") from error

@@ -1,4 +1,4 @@
-"""What the doctor found in a model from elsewhere, as it stands in `diagnosis.json`. Never loads torch."""
+"""The model doctor's findings in a checkpoint, as `diagnosis.json` holds them. Never loads torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.errors import UserError
+from data.durable_files import write_json
 
 DIAGNOSIS = "diagnosis.json"
 OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"  # parts of a table with one row a text id, or of none
 State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
                 "misshapen", "missing", "extra", "untrained", "new"]
-"""What became of a tensor, or of the old or new rows of one; `untrained` are new rows that are alike."""
+"""How a tensor, or its old or new rows, differs from the base; `untrained` are new rows that are alike."""
 Level = Literal["good", "changed", "bad"]
 Languages = Literal["kept", "rounded", "changed", "lost"]
-"""Whether the base languages can still work: to the bit, but for rounding, nobody can say from weights, no."""
+"""Whether the base languages can still work: unchanged, changed by rounding alone, not known from weights, no."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class TensorFinding:
 
     @property
     def touched(self) -> bool:
-        """Whether values are others than in the base, by more than rounding."""
+        """Whether its values differ from the base by more than rounding."""
         return self.state not in ("equal", "rounded", "new", "untrained", "extra")
 
 
@@ -83,7 +84,7 @@ class TokenizerFit:
 
 @dataclass(frozen=True)
 class ProbeComparison:
-    """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
+    """Teacher-forced logits of base-language samples from both models, compared."""
 
     samples: int
     equal: int  # whose logits are equal to the bit
@@ -94,7 +95,7 @@ class ProbeComparison:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The judgement in words."""
+    """The conclusion in sentences."""
 
     level: Level
     headline: str
@@ -106,7 +107,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was found."""
+    """Everything that the doctor found."""
 
     base: str
     checkpoint: str
@@ -121,8 +122,7 @@ class Diagnosis:
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
     """Write `diagnosis.json` into `folder`."""
-    text = json.dumps(dataclasses.asdict(diagnosis), ensure_ascii=False, indent=1) + "\n"
-    (folder / DIAGNOSIS).write_text(text, encoding="utf-8")
+    write_json(folder / DIAGNOSIS, dataclasses.asdict(diagnosis))
 
 
 def read(folder: Path) -> Diagnosis:

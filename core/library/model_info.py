@@ -1,6 +1,7 @@
-"""What can be chosen for a model, read from files and the catalog alone. Never loads torch.
+"""Facts about a model for the forms of the page: its family, languages, voices and options. Never loads torch.
 
-The page preselects from this, so that what stands in a form is there, and suits the model.
+They are read from files and the catalog alone. The page fills its forms from them, so that each value exists and suits
+the model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from config.schema import Options
 from core.library import catalog, records
 from core.library.catalog import ModelFamily, ModelReference
 from core.library.presets import SpeechAmount
-from core.library.records import CheckpointRecord, ExtensionRecord, read_model_record
+from core.library.records import CheckpointRecord, ExtensionRecord, Origin, read_model_record
 from core.workspace import Workspace
 
 PRESETS = Path(__file__).resolve().parents[2] / "config" / "presets"
@@ -29,12 +30,12 @@ PACKAGES: Mapping[str, str] = {
 """The package that Chatterbox's own text of a language needs."""
 
 _SOUNDS = (".ogg", ".wav", ".flac")
-OptionsT = TypeVar("Chosen", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 @cache
 def preset(family: str, verb: str, kind: type[OptionsT]) -> OptionsT:
-    """Options of one verb as they suit a family."""
+    """The options of one verb that suit a family."""
     return parse_options(kind, read_preset(PRESETS / f"{catalog.family(family).preset}.yaml", verb))
 
 
@@ -44,7 +45,7 @@ def model_of_extension(workspace: Workspace, name: str) -> str:
 
 
 def languages_of_extension(workspace: Workspace, name: str) -> tuple[str, ...]:
-    """The languages that an extension brings."""
+    """The languages that an extension adds."""
     return _extension(workspace, name).languages
 
 
@@ -54,7 +55,7 @@ def family_of_extension(workspace: Workspace, name: str) -> ModelFamily:
 
 
 def speech_amount_of(workspace: Workspace, dataset: str) -> SpeechAmount:
-    """How much speech a prepared dataset has; nothing is known of one that is not there, or not readable."""
+    """How much speech a prepared dataset has; unknown for one that is missing or damaged."""
     try:
         about = yaml.safe_load((workspace.dataset(dataset) / "dataset.yaml").read_text(encoding="utf-8"))
         return SpeechAmount(int(about["clips"]), float(about["duration_s"]))
@@ -66,50 +67,47 @@ def _extension(workspace: Workspace, name: str) -> ExtensionRecord:
     return records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
 
 
-def base_model_of(workspace: Workspace, voice: ModelReference) -> str:
-    """The base model that a model that can speak was made from."""
-    if voice.kind == "base":
-        return voice.name
-    if voice.kind == "export":
-        return records.read_export_record(voice.folder).origin.model
-    return records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.model
+def base_model_of(workspace: Workspace, model: ModelReference) -> str:
+    """The base model that a model was made from."""
+    return model.name if model.kind == "base" else _origin(model).model
 
 
-def family_of_reference(workspace: Workspace, voice: ModelReference) -> ModelFamily:
-    """The family of a model that can speak."""
-    if voice.kind == "base":
-        return catalog.family(catalog.family_of(workspace, voice.name))
-    if voice.kind == "export":
-        return catalog.family(records.read_export_record(voice.folder).origin.family)
-    return catalog.family(records.read_record(voice.folder / records.CHECKPOINT, CheckpointRecord).origin.family)
+def family_of_reference(workspace: Workspace, model: ModelReference) -> ModelFamily:
+    """The family of a model."""
+    return catalog.family(catalog.family_of(workspace, model.name) if model.kind == "base" else _origin(model).family)
 
 
-def languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
-    """Codes of the languages that a model speaks, those it was taught here first."""
-    folder = voice.folder if voice.kind == "base" else voice.folder / records.FRONT_END
+def _origin(model: ModelReference) -> Origin:
+    """The origin of an export or a checkpoint."""
+    if model.kind == "export":
+        return records.read_export_record(model.folder).origin
+    return records.read_record(model.folder / records.CHECKPOINT, CheckpointRecord).origin
+
+
+def languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
+    """Codes of the languages of a model, those that were added here first."""
+    folder = model.folder if model.kind == "base" else model.folder / records.FRONT_END
     try:
         entries = json.loads((folder / "front_end.json").read_text(encoding="utf-8"))["languages"]
         return tuple(sorted(entries, key=lambda code: (entries[code]["tokenizer"] == "tokenizer.json", code)))
     except (OSError, ValueError, KeyError, TypeError):
-        return _published_languages(workspace, voice)
+        return _published_languages(workspace, model)
 
 
 def base_languages(workspace: Workspace, model: str) -> tuple[str, ...]:
-    """Codes of the languages that a base model of the workspace came with; none where its record cannot be read."""
+    """Codes of the languages of a base model; none where its record cannot be read."""
     try:
         return languages(workspace, ModelReference("", "base", model, workspace.model(model)))
     except UserError:
         return ()
 
 
-def added_languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
-    """Codes of the languages that a model was taught here."""
-    if voice.kind == "base":
+def added_languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
+    """Codes of the languages that were added to a model here."""
+    if model.kind == "base":
         return ()
-    base = ModelReference("", "base", base_model_of(workspace, voice),
-                          workspace.models / base_model_of(workspace, voice))
-    base_languages = languages(workspace, base) if base.folder.is_dir() else ()
-    return tuple(code for code in languages(workspace, voice) if code not in base_languages)
+    before = base_languages(workspace, base_model_of(workspace, model))
+    return tuple(code for code in languages(workspace, model) if code not in before)
 
 
 def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
@@ -123,18 +121,18 @@ def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
 
 
-def missing_package(family: ModelFamily, language: str, taught: bool) -> str:
-    """Which package text of a language still needs, as a sentence; empty when none does, as for one `taught` here."""
+def missing_package(family: ModelFamily, language: str, added: bool) -> str:
+    """A sentence naming the package that text of a language lacks; empty for none, as for a language `added` here."""
     package = PACKAGES.get(language)
-    if taught or package is None or family.name != "chatterbox" or find_spec(package) is not None:
+    if added or package is None or family.name != "chatterbox" or find_spec(package) is not None:
         return ""
     return (f"Text of this language needs the package {package.replace('_', '-')}, which is not installed "
             "(it is in requirements-languages.txt).")
 
 
-def _published_languages(workspace: Workspace, voice: ModelReference) -> tuple[str, ...]:
-    record = read_model_record(voice.folder) if voice.kind == "base" else None
-    family = family_of_reference(workspace, voice)
+def _published_languages(workspace: Workspace, model: ModelReference) -> tuple[str, ...]:
+    record = read_model_record(model.folder) if model.kind == "base" else None
+    family = family_of_reference(workspace, model)
     if record is None or not family.variants:
         return ()
     return catalog.variant(family, record.variant).codes

@@ -1,14 +1,13 @@
-"""`segments/NAME` on disk: clips cut from long recordings, and in the end their texts. Never loads torch.
+"""`segments/NAME` on disk: clips cut from long recordings, and their texts. Never loads torch.
 
-All clips of a recording stand one behind the other in `audio/RECORDING.flac`, as they are kept: resampled, denoised,
-at one loudness. `work/pieces.jsonl` says where each begins there and where it was in the recording; `metadata.jsonl`,
-which `prepare` reads like any table, has those that have a text. `segments.yaml` is the card.
+All clips of a recording stand one behind the other in `audio/RECORDING.flac`, resampled, denoised and at one loudness.
+`work/pieces.jsonl` says where each clip starts there and where it was in the recording; `metadata.jsonl`, which
+`prepare` reads like any table, has the clips with a text. `segments.yaml` is the card.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -18,16 +17,19 @@ import yaml
 
 from config.errors import UserError
 from core.workspace import Workspace
+from data.durable_files import write_text
 
 PREFIX = "segments:"
 CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_COLUMNS = {"begin_s": "begin", "end_s": "end"}  # field by the column that importers know
+_FIELDS = {column: name for name, column in _COLUMNS.items()}
 _AGAIN = "Cut or align the recordings again under another name."
 
 
 @dataclass(frozen=True)
 class SegmentClip:
-    """A clip. Its text is empty until somebody found one; `doubt` says in words why to listen to it."""
+    """A clip. Its text is empty until it is transcribed; `doubt` is a sentence that says why to listen to it."""
 
     id: str
     audio: str  # relative to the folder
@@ -37,9 +39,9 @@ class SegmentClip:
     from_s: float  # in the recording
     to_s: float
     speaker: str = ""
-    in_speech: bool = False  # it had to be cut where no pause is
+    in_speech: bool = False  # cut where there is no pause
     text: str = ""
-    score: float | None = None  # 0 to 1: how sure it is of its text who found it
+    score: float | None = None  # 0 to 1: confidence of the recogniser
     doubt: str = ""
 
     @property
@@ -49,7 +51,7 @@ class SegmentClip:
 
 @dataclass(frozen=True)
 class SegmentsCard:
-    """What the segments are, for people and for the check that the same was asked for."""
+    """A description of the segments, for people and for the check that the same was requested."""
 
     name: str
     language: str
@@ -62,7 +64,7 @@ class SegmentsCard:
     recorded_s: float  # of all recordings
     texts: int = 0
     doubtful: int = 0
-    recogniser: str = ""  # who found or aligned the texts
+    recogniser: str = ""  # that found or aligned the texts
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,17 @@ class Segments:
         return with_texts(found, read_clips(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
 
     def save_texts(self, pieces: Iterable[SegmentClip], recogniser: str) -> Segments:
-        """Write the table of those pieces that have a text, whole or not at all, and tell it on the card."""
-        told = [piece for piece in pieces if piece.text]
-        write_clips(self.folder / TABLE, told)
-        card = replace(self.card, texts=len(told), doubtful=sum(bool(piece.doubt) for piece in told),
+        """Write the table of the clips that have a text, and update the card."""
+        with_text = [piece for piece in pieces if piece.text]
+        write_clips(self.folder / TABLE, with_text)
+        card = replace(self.card, texts=len(with_text), doubtful=sum(bool(piece.doubt) for piece in with_text),
                        recogniser=recogniser)
         write_card(self.folder, card)
         return replace(self, card=card)
 
 
 def find_segments(workspace: Workspace, source: str) -> Path:
-    """The folder that the source `segments:NAME` means, with texts in it."""
+    """The folder of the source `segments:NAME`; `UserError` where it has no texts."""
     folder = workspace.segment_folder(source.removeprefix(PREFIX))
     if not (folder / TABLE).is_file():
         raise UserError(f"The segments {folder.name!r} have no texts yet.",
@@ -104,9 +106,9 @@ def find_segments(workspace: Workspace, source: str) -> Path:
     return folder
 
 
-def with_texts(pieces: Iterable[SegmentClip], told: Iterable[SegmentClip]) -> tuple[SegmentClip, ...]:
-    """`pieces` with the text that those of the same id have."""
-    known = {piece.id: piece for piece in told}
+def with_texts(pieces: Iterable[SegmentClip], transcribed: Iterable[SegmentClip]) -> tuple[SegmentClip, ...]:
+    """`pieces`, each replaced by the transcribed one of the same id."""
+    known = {piece.id: piece for piece in transcribed}
     return tuple(known.get(piece.id, piece) for piece in pieces)
 
 
@@ -114,7 +116,7 @@ def read_clips(path: Path) -> tuple[SegmentClip, ...]:
     """The clips of a table that `write_clips` wrote."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold what Python takes for other line ends
-        return tuple(SegmentClip(**{_OWN.get(name, name): value for name, value in json.loads(line).items()})
+        return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in json.loads(line).items()})
                      for line in lines if line)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
@@ -124,27 +126,14 @@ def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
     """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
     lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
              + "\n" for piece in pieces)
-    _replace(path, "".join(map(_escaped, lines)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(map(_escaped, lines)))
 
 
 def _escaped(line: str) -> str:
-    """JSON that UTF-8 can hold: a file name that is none becomes half surrogate pairs, which are spelled out."""
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
+    """JSON that UTF-8 can hold: surrogates, from file names that are not UTF-8, are escaped."""
+    return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def write_card(folder: Path, card: SegmentsCard) -> None:
-    _replace(folder / CARD, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
-
-
-def _replace(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    with open(aside, "w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-
-
-_COLUMNS = {"begin_s": "begin", "end_s": "end"}
-_OWN = {column: name for name, column in _COLUMNS.items()}
+    write_text(folder / CARD, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))

@@ -21,8 +21,8 @@ from config.schema import ClipOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted
 from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, read_clips, write_card, write_clips
-from core.sources.base_models import partial_folder
 from core.sources.dataset_source import OpenSource
+from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace, resolve_inside
 from data import film, long_audio
 from data.cuts import Limits

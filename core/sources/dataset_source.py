@@ -1,8 +1,7 @@
-"""From what a person names to a folder or file on this machine: a path, an archive, a URL, or a dataset of the hub.
+"""The sources of a dataset: a path, an archive, a URL, or a dataset of the hub, opened as a folder or file.
 
-What is fetched lies in the workspace's cache until its import is whole, so that one that was stopped or failed goes on
-with it; what is unpacked, as long as the import runs. It came from elsewhere, so it may name no file outside of its own
-folder.
+A download stays in the workspace's cache until its import is whole, so that a stopped or failed import resumes it; an
+unpacked archive stays as long as the import runs. What comes from elsewhere may name no file outside of its folder.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _STOPPED = "Stopped before the dataset was written."
 
 @dataclass(frozen=True)
 class OpenSource:
-    """What an import reads. `made` is where what it needs on the way may be put."""
+    """What an import reads. `made` is a folder for files that it makes."""
 
     path: Path
     made: Path
@@ -46,9 +45,9 @@ class OpenSource:
 
 
 @contextmanager
-def open_source(source: str, language: str, workspace: Workspace, reporter: Reporter, most: int = 0,
-             patience: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
-    """What `source` names, here as long as the block lasts. Of a hub's dataset, `most` clips are fetched (0: all)."""
+def open_source(source: str, language: str, workspace: Workspace, reporter: Reporter, max_clips: int = 0,
+             retry: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
+    """The files of `source`, as long as the block lasts. Of a hub's dataset `max_clips` are downloaded (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
         yield OpenSource(find_segments(workspace, source), workspace.cache)
         return
@@ -58,11 +57,11 @@ def open_source(source: str, language: str, workspace: Workspace, reporter: Repo
         made.mkdir()
         if address := _on_the_hub(source):
             hub = Hub.from_environment("dataset")
-            with ensure_downloaded(address, downloads, language, most, hub, reporter, patience) as there:
-                yield OpenSource(there.folder, made, True, there.notes, there.skipped)
+            with ensure_downloaded(address, downloads, language, max_clips, hub, reporter, retry) as fetched:
+                yield OpenSource(fetched.folder, made, True, fetched.notes, fetched.skipped)
             return
         if _is_url(source):
-            path = download_url(_as_file(source), downloads, reporter, patience)
+            path = download_url(_as_file(source), downloads, reporter, retry)
         else:
             path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
         if path.is_file() and is_archive(path):
@@ -87,17 +86,17 @@ def _as_file(url: str) -> str:
 
 
 def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported:
-    """The rows of what was gathered; the sound of films is taken out as they are reached."""
+    """The rows of the source; the sound of a film is extracted when its row is reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
     listed = _Chain(source.skipped, imported.entries)
-    heard = _Heard(listed, source.made, source.path, reporter)
-    return replace(imported, entries=heard, notes=(*source.notes, *imported.notes))
+    entries = _WithFilmSound(listed, source.made, source.path, reporter)
+    return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
 
 
 def count_rows(imported: Imported) -> int:
-    """How many entries there are, without opening a film."""
+    """How many entries there are; no film is opened."""
     entries = imported.entries
-    return sum(1 for _ in (entries.entries if isinstance(entries, _Heard) else entries))
+    return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
 
 
 def demo_dataset(language: str) -> Path:
@@ -117,19 +116,19 @@ def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, report
     folder.mkdir()
     done = 0
 
-    def tell(size: int, name: str) -> None:
+    def on_block(size: int, name: str) -> None:
         nonlocal done
         done += size
         check_stop(reporter, _STOPPED)
         reporter.emit(Progress(done, None, "bytes", Path(name).name[:60]))
 
-    skipped = unpack_archive(path, folder, workspace.free_bytes(), tell)
+    skipped = unpack_archive(path, folder, workspace.free_bytes(), on_block)
     return OpenSource(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """One after the other, on each pass."""
+    """Skipped entries, then the others; may be iterated more than once."""
 
     first: tuple[Skipped, ...]
     then: Iterable[Entry]
@@ -140,8 +139,8 @@ class _Chain:
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """Entries whose recordings can be read as they are: for films, the sound that was taken out into `folder`."""
+class _WithFilmSound:
+    """Entries whose recordings can be read as they are: of a film, its sound, extracted into `folder`."""
 
     entries: Iterable[Entry]
     folder: Path
@@ -156,13 +155,13 @@ class _Heard:
                 continue
             sound = self.folder / _sound_name(entry.audio, self.root)
             if (fault is None or fault[0] != entry.audio) and not sound.is_file():
-                fault = self._take_out(entry.audio, sound)
+                fault = self._extract_sound(entry.audio, sound)
             if fault is not None and fault[0] == entry.audio:
                 yield Skipped(entry.where, fault[1])
             else:
                 yield replace(entry, audio=sound)
 
-    def _take_out(self, path: Path, sound: Path) -> tuple[Path, str] | None:
+    def _extract_sound(self, path: Path, sound: Path) -> tuple[Path, str] | None:
         try:
             film.sound_of(path, sound, lambda: check_stop(self.reporter, _STOPPED))
         except UserError as error:
@@ -171,6 +170,6 @@ class _Heard:
 
 
 def _sound_name(path: Path, root: Path) -> str:
-    """A name for the sound of a film that is the same each time it is imported, wherever it was unpacked."""
+    """The name of a film's sound, the same at each import, wherever the film was unpacked."""
     inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
     return f"{safe_id(path.stem)}-{sha256(str(inside).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.flac"

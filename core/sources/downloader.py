@@ -1,9 +1,11 @@
-"""Bytes from the hub into files: resumed, checked, watched for stalls, and ready to stop. Never loads torch.
+"""Downloads with retries: resumed, checked by hash, watched for stalls, and ready to stop. Never loads torch.
 
-The network is read by a thread of its own. Whoever waits for it can so count what comes,
-notice that nothing comes and hear a stop, even while the thread hangs in a name look-up or
-a dead connection; it is then left alone, and ends when its own wait runs out. Only the
-waiting side writes, so a thread that was left can do no harm.
+A thread reads from the network; the caller writes. So the caller can count bytes, see that none come and stop at
+once, even while the thread hangs in a name look-up or a dead connection. It then abandons the thread, which ends when
+its own timeout runs out, and which cannot do harm, because only the caller writes.
+
+Tried instead: `huggingface_hub.file_download.http_get`. It sees a stop and a stall only between blocks of 10 MB, and a
+kill loses as much; twelve of the tests for kill, resume, stall and stop fail with it.
 """
 
 from __future__ import annotations
@@ -21,49 +23,49 @@ from typing import Protocol, TypeVar
 from config.errors import UserError
 from core.job.journal import Progress, Warned
 from core.job.reporter import Reporter, check_stop, size_text
-from core.sources.hub import ByteStream, Interrupted, RemoteFile, unreachable
+from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, RepositoryFiles, unreachable
 from data.durable_files import FileHasher
 
 Answer = TypeVar("Answer")
 _POLL_S = 0.1
 _RATE_WINDOW_S = 15.0
-_TELL_S, _TELL_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
-_USEFUL = 1 << 20  # bytes; a connection that brought so many was no failure
-_STOPPED = "Stopped. What has come is kept: continue it, or start it again."
+_REPORT_S, _REPORT_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
+_USEFUL_BYTES = 1 << 20  # a connection that brought so many was no failure
+_STOPPED = "Stopped. What was downloaded is kept: continue it, or start it again."
 
 
 class ByteServer(Protocol):
-    """Who gives files: `core.sources.hub.Hub`, or another."""
+    """A server that files are downloaded from: `core.sources.hub.Hub`, or another."""
 
     @property
     def host(self) -> str: ...
 
-    def open(self, file: RemoteFile, start: int, patience_s: float) -> AbstractContextManager[ByteStream]: ...
+    def open(self, file: RemoteFile, start: int, timeout_s: float) -> AbstractContextManager[ByteStream]: ...
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to wait for a hub. Waits between tries double from `first_wait_s` up to `longest_wait_s`."""
+    """How often to try again. Waits between attempts double from `first_wait_s` up to `longest_wait_s`."""
 
-    stall_s: float = 30.0  # without a byte, until the connection is given up
+    stall_s: float = 30.0  # without a byte, until the connection is dropped
     max_attempts: int = 10  # in a row that bring nothing
-    listing_tries: int = 4
+    listing_attempts: int = 4
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
 
-    def wait_s(self, failures: int, asked: float = 0.0) -> float:
+    def wait_s(self, failures: int, retry_after_s: float = 0.0) -> float:
         """How long to wait after so many failures in a row; at least what the hub asks for."""
-        return max(asked, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (failures - 1)))
+        return max(retry_after_s, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (failures - 1)))
 
 
 class DownloadProgress:
-    """Counts the bytes of a whole set, and tells them with rate and time left about twice a second."""
+    """Counts the bytes of a set of files, reports them about twice a second, and sees a stop."""
 
     def __init__(self, reporter: Reporter, total: int | None, done: int = 0, stopped: str = _STOPPED) -> None:
         self.reporter, self.total, self.done = reporter, total, done
         self._stopped = stopped
-        self._told = 0.0
-        self._told_done = -1
+        self._reported_at = 0.0
+        self._reported_done = -1
         self._received = 0
         self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
@@ -71,16 +73,16 @@ class DownloadProgress:
         """`count` bytes of `name` came."""
         self.done += count
         self._received += count
-        self.beat(name)
+        self.update(name)
 
-    def beat(self, name: str) -> None:
-        """Tell how things stand, also when nothing came, and hear a stop."""
+    def update(self, name: str) -> None:
+        """Report when a report is due, also when nothing came; raise `StopRequested` on a stop."""
         check_stop(self.reporter, self._stopped)
         now = time.monotonic()
-        due = self._told + (_TELL_S if self.done != self._told_done else _TELL_IDLE_S)
+        due = self._reported_at + (_REPORT_S if self.done != self._reported_done else _REPORT_IDLE_S)
         if now < due and self.done != self.total:
             return
-        self._told, self._told_done = now, self.done
+        self._reported_at, self._reported_done = now, self.done
         self._recent.append((now, self._received))
         while now - self._recent[0][0] > _RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
@@ -89,32 +91,38 @@ class DownloadProgress:
         left = (self.total - self.done) / rate if rate > 0 and self.total is not None else None
         self.reporter.emit(Progress(self.done, self.total, "bytes", name, round(rate), left and round(left, 1)))
 
-    def rest(self, seconds: float, name: str) -> None:
-        """Wait so long, hearing a stop."""
+    def wait(self, seconds: float, name: str) -> None:
+        """Wait so long, or until a stop."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self.beat(name)
+            self.update(name)
             time.sleep(min(left, _POLL_S))
 
 
-def call_with_retries(work: Callable[[], Answer], reporter: Reporter, patience: RetryPolicy, what: str) -> Answer:
-    """What `work` gives, tried again when it is interrupted; a stop is heard while it hangs."""
-    for failures in range(1, patience.listing_tries + 1):
+def list_repository(hub: Hub, repository: str, revision: str, reporter: Reporter,
+                    retry: RetryPolicy) -> RepositoryFiles:
+    """`hub.list` with retries."""
+    return call_with_retries(lambda: hub.list(repository, revision, retry.stall_s), reporter, retry, repository)
+
+
+def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, what: str) -> Answer:
+    """The result of `work`, which is called again when it is interrupted; a stop ends it also while it hangs."""
+    for failures in range(1, retry.listing_attempts + 1):
         try:
-            return _apart(work, reporter, patience.stall_s)
+            return _in_thread(work, reporter, retry.stall_s)
         except Interrupted as fault:
-            if failures == patience.listing_tries:
+            if failures == retry.listing_attempts:
                 raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then continue; or give a folder "
                                                "with the files (--folder PATH; on the page: Model).") from None
-            until = time.monotonic() + patience.wait_s(failures, fault.wait_s)
+            until = time.monotonic() + retry.wait_s(failures, fault.wait_s)
             while time.monotonic() < until:
                 check_stop(reporter, _STOPPED)
                 time.sleep(_POLL_S)
-    raise AssertionError("at least one try")
+    raise AssertionError("at least one attempt")
 
 
-def _apart(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -> Answer:
-    """`work` in a thread that is left alone when it takes longer than `limit_s` or a stop comes."""
+def _in_thread(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -> Answer:
+    """The result of `work` in a thread that is abandoned when it takes longer than `limit_s`, or on a stop."""
     answers: queue.Queue[Answer | BaseException] = queue.Queue()
 
     def run() -> None:
@@ -140,29 +148,29 @@ class _WrongBytes(Exception):
     """What came is not the file; the text says how it differs."""
 
 
-class _Pump:
-    """Reads an answer in a thread. `get` gives its blocks, None at the end."""
+class _ReaderThread:
+    """Reads a response in a thread. `get` returns its blocks, None at the end."""
 
-    def __init__(self, answer: AbstractContextManager[ByteStream]) -> None:
-        self._answer = answer
+    def __init__(self, response: AbstractContextManager[ByteStream]) -> None:
+        self._response = response
         self._items: queue.Queue[ByteStream | bytes | BaseException | None] = queue.Queue(maxsize=16)
-        self._left = threading.Event()
+        self._abandoned = threading.Event()
         threading.Thread(target=self._run, name="read from the hub", daemon=True).start()
 
     def get(self) -> ByteStream | bytes | None:
-        """The head of the answer first, then blocks. Raises `queue.Empty` when nothing came for a moment."""
+        """The stream first, then its blocks. Raises `queue.Empty` when nothing came for a moment."""
         item = self._items.get(timeout=_POLL_S)
         if isinstance(item, BaseException):
             raise item
         return item
 
-    def leave(self) -> None:
-        """Want no more."""
-        self._left.set()
+    def abandon(self) -> None:
+        """Let the thread end; its blocks are not wanted any more."""
+        self._abandoned.set()
 
     def _run(self) -> None:
         try:
-            with self._answer as body:
+            with self._response as body:
                 self._put(body)
                 for block in body.blocks:
                     if not self._put(block):
@@ -172,8 +180,8 @@ class _Pump:
             self._put(error)
 
     def _put(self, item: ByteStream | bytes | BaseException | None) -> bool:
-        """Hand `item` over; False when nobody wants it any more."""
-        while not self._left.is_set():
+        """Hand `item` over; False when the thread was abandoned."""
+        while not self._abandoned.is_set():
             with suppress(queue.Full):
                 self._items.put(item, timeout=_POLL_S)
                 return True
@@ -181,18 +189,18 @@ class _Pump:
 
 
 class Downloader:
-    """Brings files of the hub to the disk, one at a time."""
+    """Downloads files of one server, one at a time."""
 
-    def __init__(self, hub: ByteServer, meter: DownloadProgress, patience: RetryPolicy) -> None:
-        self.hub, self.meter, self.patience = hub, meter, patience
+    def __init__(self, server: ByteServer, progress: DownloadProgress, retry: RetryPolicy) -> None:
+        self.server, self.progress, self.retry = server, progress, retry
 
-    def fetch(self, file: RemoteFile, path: Path, begun: FileHasher | None = None) -> str:
-        """Complete `path`, of whose bytes `begun` has seen all that are there; the file's SHA-256.
+    def download(self, file: RemoteFile, path: Path, partial: FileHasher | None = None) -> str:
+        """Complete `path`; the file's SHA-256. `partial` has hashed the bytes that are there.
 
-        The file keeps what came when this raises: `UserError` after too many failures in a
-        row, or when the hub gave wrong bytes twice; `StopRequested` on a stop.
+        They stay when this raises: `UserError` after too many failures in a row, or when the server sent wrong bytes
+        twice; `StopRequested` on a stop.
         """
-        hasher = begun or FileHasher(file.expected)
+        hasher = partial or FileHasher(file.expected)
         for attempt in (1, 2):
             try:
                 self._complete(file, path, hasher)
@@ -201,23 +209,24 @@ class Downloader:
                 return hasher.sha256
             except _WrongBytes as fault:
                 path.unlink(missing_ok=True)
-                self.meter.done -= hasher.size
+                self.progress.done -= hasher.size
                 hasher = FileHasher(file.expected)
                 if attempt == 2:
                     raise UserError(
-                        f"{self.hub.host} sends other bytes for {file.name} than its own list says: {fault}.",
-                        "Continue later or from another HF_ENDPOINT. The damaged file was thrown away, the others "
-                        "are kept.",
+                        f"{self.server.host} sends other bytes for {file.name} than its own list says: {fault}.",
+                        "Continue later or from another HF_ENDPOINT. The damaged file was deleted, the others are "
+                        "kept.",
                     ) from None
-                self.meter.reporter.emit(Warned(f"{file.name} came damaged ({fault}); it is fetched once more."))
+                message = f"{file.name} arrived damaged ({fault}); it is downloaded once more."
+                self.progress.reporter.emit(Warned(message))
         raise AssertionError("two attempts")
 
-    def fetch_once(self, file: RemoteFile, path: Path, room: int) -> None:
-        """A file whose size nobody tells, in one connection, into `path`; no more than `room` bytes."""
-        pump = _Pump(self.hub.open(file, 0, self.patience.stall_s + _POLL_S * 10))
+    def download_unsized(self, file: RemoteFile, path: Path, room: int) -> None:
+        """Download a file whose size is not known to `path`, in one connection; at most `room` bytes."""
+        reader = _ReaderThread(self.server.open(file, 0, self.retry.stall_s + _POLL_S * 10))
         size = 0
         try:
-            items = self._watched(pump, file)
+            items = self._watched(reader, file)
             next(items)
             with open(path, "wb") as writing:
                 for block in items:
@@ -227,11 +236,11 @@ class Downloader:
                         raise UserError(f"{file.name} is larger than the {size_text(room)} that are free here.",
                                         "Free space on the workspace's disk, then continue.")
                     writing.write(block)
-                    self.meter.add(len(block), file.name)
+                    self.progress.add(len(block), file.name)
         except Interrupted as fault:
-            raise unreachable(file.name, fault, "The server does not tell its size, so it begins anew.") from None
+            raise unreachable(file.name, fault, "The server does not give its size, so it starts again.") from None
         finally:
-            pump.leave()
+            reader.abandon()
 
     def _complete(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
         """Append to `path` until it has its size, over as many connections as it takes."""
@@ -240,56 +249,57 @@ class Downloader:
             try:
                 self._receive(file, path, hasher)
             except Interrupted as fault:
-                useful = hasher.size - mark >= _USEFUL
+                useful = hasher.size - mark >= _USEFUL_BYTES
                 failures, mark = (1, hasher.size) if useful else (failures + 1, mark)
-                if failures >= self.patience.max_attempts:
+                if failures >= self.retry.max_attempts:
                     raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
                 where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
-                self.meter.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))
-                self.meter.rest(self.patience.wait_s(failures, fault.wait_s), file.name)
+                self.progress.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))
+                self.progress.wait(self.retry.wait_s(failures, fault.wait_s), file.name)
         if not path.exists():  # a file without a byte
             path.touch()
 
     def _receive(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
-        """One connection: append what it gives until the file has its size."""
-        pump = _Pump(self.hub.open(file, hasher.size, self.patience.stall_s + _POLL_S * 10))  # we notice a stall first
+        """One connection: append its blocks until the file has its size."""
+        timeout_s = self.retry.stall_s + _POLL_S * 10  # longer than here, where a stall is seen first
+        reader = _ReaderThread(self.server.open(file, hasher.size, timeout_s))
         try:
-            items = self._watched(pump, file)
+            items = self._watched(reader, file)
             body = next(items)
             assert isinstance(body, ByteStream)
-            skip = self._checked_start(body, file, hasher.size)
+            skip = self._bytes_to_skip(body, file, hasher.size)
             with open(path, "ab") as writing:
                 for block in items:
                     assert isinstance(block, bytes)
                     wanted = block[skip:][:file.expected.size - hasher.size]
                     skip = max(0, skip - len(block))
                     writing.write(wanted)
-                    writing.flush()  # a killed worker loses no more than what is on its way
+                    writing.flush()  # a killed worker loses only what is on the network
                     hasher.update(wanted)
-                    self.meter.add(len(wanted), file.name)
+                    self.progress.add(len(wanted), file.name)
                     if hasher.size == file.expected.size:
                         return
         finally:
-            pump.leave()
+            reader.abandon()
         raise Interrupted("the connection ended early")
 
-    def _checked_start(self, body: ByteStream, file: RemoteFile, have: int) -> int:
-        """How many bytes of the answer are here already, because the hub gave an earlier part than was asked for."""
+    def _bytes_to_skip(self, body: ByteStream, file: RemoteFile, size: int) -> int:
+        """How many bytes of the response are here already, because the hub sent an earlier part than was asked for."""
         if body.total is not None and body.total != file.expected.size:
             raise _WrongBytes(f"it has {body.total} bytes, the whole file {file.expected.size}")
-        if body.start > have:
+        if body.start > size:
             raise Interrupted("the hub sent another part than was asked for")
-        return have - body.start
+        return size - body.start
 
-    def _watched(self, pump: _Pump, file: RemoteFile) -> Iterator[ByteStream | bytes]:
-        """What the pump gives, as long as it gives something within the patience for a stall."""
+    def _watched(self, reader: _ReaderThread, file: RemoteFile) -> Iterator[ByteStream | bytes]:
+        """The items of `reader`; raises `Interrupted` on a stall."""
         last = time.monotonic()
         while True:
             try:
-                item = pump.get()
+                item = reader.get()
             except queue.Empty:
-                self.meter.beat(file.name)
-                if (silent := time.monotonic() - last) > self.patience.stall_s:
+                self.progress.update(file.name)
+                if (silent := time.monotonic() - last) > self.retry.stall_s:
                     raise Interrupted(f"no byte came for {silent:.0f} s, so the connection was dropped") from None
                 continue
             if item is None:

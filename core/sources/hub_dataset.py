@@ -1,8 +1,15 @@
 """A dataset of the hub, by its id, on this machine for as long as it is imported.
 
 Parquet tables are taken where there are some, in the repository or where the hub keeps its own conversion; otherwise
-the repository's recordings, texts, tables and archives. The bytes come by `core.sources.downloader`: resumed, checked,
-stoppable. Where few clips are wanted, little more than these is fetched. Never loads torch.
+the repository's recordings, texts, tables and archives. Where few clips are wanted, little more than these is
+downloaded.
+
+A Parquet table becomes recordings and lines of one `manifest.jsonl`; then it is deleted and noted, so that a job which
+resumes the import starts with the next table, and the disk holds no more than it must. Of a table with more rows than
+are wanted only the part with these is read. Never loads torch.
+
+Tried instead: pyarrow over `huggingface_hub.HfFileSystem`. It keeps no blocks on the disk for a job that resumes, and
+neither a stop nor a stall ends its reads.
 """
 
 from __future__ import annotations
@@ -11,8 +18,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from io import RawIOBase
@@ -24,19 +31,20 @@ from config.errors import UserError, listed
 from core.job.journal import Warned
 from core.job.reporter import Reporter, check_stop, size_text
 from core.sources.archives import SUFFIXES, unpack_archive
-from core.sources.base_models import SPARE_BYTES, check_disk
-from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.http_range_file import HttpRangeFile, RangesUnsupported
-from core.sources.hub import Hub, NoRevision, RemoteFile, RepositoryFiles
-from core.sources.partial_downloads import discard, find_started, partial_download
-from data.durable_files import FileHasher, hash_with_progress
+from core.sources.hub import Hub, NoRevision, RepositoryFiles
+from core.sources.partial_downloads import SPARE_BYTES, check_disk, discard, find_started, partial_download
+from data.durable_files import FileHasher, hash_with_progress, write_json
 from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
 from data.kept import Kept
 
 PREFIX = "hub:"
+STOPPED = "Stopped before the dataset was written. What was downloaded is kept: continue it, or start it again."
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
+_STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
 _TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".json", ".jsonl", ".scp")
 _ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+?))?(?:/([\w.-]+))?(?:/[\w.-]+)?/?")
 _SPLIT = re.compile(r"(train|test|validation|valid|dev|eval)", re.IGNORECASE)
@@ -81,108 +89,114 @@ class FetchedDataset:
 
 
 @dataclass(frozen=True)
-class _Order:
+class _Request:
+    """What is wanted of which dataset, and how to get it."""
+
     address: DatasetAddress
     language: str
-    most: int
+    max_clips: int  # 0: all
     hub: Hub
     downloads: Path
     reporter: Reporter
-    patience: RetryPolicy
+    retry: RetryPolicy
 
     @property
-    def wanted(self) -> dict[str, str]:
-        """What was asked for, to find what an earlier job began."""
+    def key(self) -> dict[str, str]:
+        """What identifies the download of an earlier job."""
         address = self.address
         return {"hub": self.hub.host, "repository": address.repository, "revision": address.revision,
                 "configuration": address.config, "language": self.language}
 
-    def listing(self, revision: str) -> RepositoryFiles:
-        return call_with_retries(lambda: self.hub.list(self.address.repository, revision, self.patience.stall_s),
-                                 self.reporter,
-                   self.patience, self.address.repository)
+    def list(self, revision: str) -> RepositoryFiles:
+        return list_repository(self.hub, self.address.repository, revision, self.reporter, self.retry)
 
-    def give(self, listing: RepositoryFiles) -> FileFetcher:
-        return FileFetcher(self.hub, listing, self.reporter, self.patience)
+    def download(self, found: RepositoryFiles, names: Sequence[str], folder: Path,
+                 progress: DownloadProgress) -> Sequence[Path]:
+        """Files of the repository under their names in `folder`; what is there of them is hashed and resumed."""
+        folder.mkdir(exist_ok=True)
+        paths = {name: _inside(folder, name) for name in names}
+        hashers: dict[str, FileHasher] = {}
+        for name, path in paths.items():
+            if path.is_file():
+                hashers[name] = hash_with_progress(path, found.files[name], lambda size, of: progress.update(of))
+                progress.done += hashers[name].size
+        check_disk(folder, found.size(names) - sum(hasher.size for hasher in hashers.values()),
+                   f"What is wanted of {found.repository}")
+        downloader = Downloader(self.hub, progress, self.retry)
+        for name, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            downloader.download(found.file(name), path, hashers.get(name))
+        return tuple(paths.values())
 
 
 @contextmanager
-def ensure_downloaded(address: DatasetAddress, downloads: Path, language: str, most: int, hub: Hub, reporter: Reporter,
-            patience: RetryPolicy = RetryPolicy()) -> Iterator[FetchedDataset]:  # noqa: B008  a frozen value
-    """The dataset as long as the block lasts; about `most` clips of it, all for 0.
+def ensure_downloaded(address: DatasetAddress, downloads: Path, language: str, max_clips: int, hub: Hub,
+                      reporter: Reporter,
+                      retry: RetryPolicy = RetryPolicy()) -> Iterator[FetchedDataset]:  # noqa: B008  a frozen value
+    """The dataset as long as the block lasts; about `max_clips` clips of it, all for 0.
 
-    It lies in a folder of its own within `downloads`. What has come stays there when the block, or the fetching, does
-    not end well, and a later job goes on with it at the same commit.
+    It lies in a folder of its own within `downloads`. Where the block or the download fails, what was downloaded
+    stays there, and a later job resumes it at the same commit.
     """
-    order = _Order(address, language, most, hub, downloads, reporter, patience)
-    listing = _listing(order)
-    tables = _tables(listing)
-    config = _chosen(order, list(tables)) if tables else address.config
-    name = "-".join(filter(None, (address.repository.replace("/", "--"), listing.commit[:12], config)))
-    with partial_download(downloads / safe_id(name), order.wanted, listing.commit, address.repository) as home:
-        yield _by_tables(order, listing, tables, config, home) if tables else _by_files(order, listing, home)
+    request = _Request(address, language, max_clips, hub, downloads, reporter, retry)
+    found = _look_up(request)
+    tables = _tables(found)
+    config = _choose_config(request, list(tables)) if tables else address.config
+    name = "-".join(filter(None, (address.repository.replace("/", "--"), found.commit[:12], config)))
+    with partial_download(downloads / safe_id(name), request.key, found.commit, address.repository) as home:
+        yield (_fetch_tables(request, found, tables, config, home) if tables
+               else _fetch_files(request, found, home))
 
 
-def _listing(order: _Order) -> RepositoryFiles:
-    """The files at the commit at which an earlier job began; else of the repository, or of the hub's conversion."""
-    if before := find_started(order.downloads, order.wanted):
-        commit, there = before
+def _look_up(request: _Request) -> RepositoryFiles:
+    """The files at the commit of an earlier job's download; else of the repository, or of the hub's conversion."""
+    repository = request.address.repository
+    if started := find_started(request.downloads, request.key):
+        commit, home = started
         try:
-            return order.listing(commit)
+            return request.list(commit)
         except NoRevision:
-            again = "" if discard(there) else ", beside another job that is at work on what it has of it"
-            order.reporter.emit(Warned(f"{order.address.repository} has no {commit[:12]} any more, with which this "
-                                       f"import began; it begins again{again}."))
-    listing = order.listing(order.address.revision or "main")
-    if not _tables(listing) and not order.address.revision:
-        try:
-            converted = order.listing(CONVERTED)
-            return converted if _tables(converted) else listing
-        except NoRevision:
-            pass
-    return listing
-
-
-def _tables(listing: RepositoryFiles) -> dict[str, list[str]]:
-    """Parquet files by the name of their configuration."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(_safe(listing)):
-        if name.endswith(".parquet"):
-            parts = PurePosixPath(name).parts
-            config = parts[0] if len(parts) > 1 and parts[0] != "data" else "default"
-            found.setdefault(config, []).append(name)
+            beside = "" if discard(home) else ", beside another job that works on what it has of it"
+            request.reporter.emit(Warned(f"{repository} no longer has {commit[:12]}, at which this import started; it "
+                                         f"starts again{beside}."))
+    found = request.list(request.address.revision or "main")
+    if not _tables(found) and not request.address.revision:
+        with suppress(NoRevision):
+            converted = request.list(CONVERTED)
+            return converted if _tables(converted) else found
     return found
 
 
-def _safe(listing: RepositoryFiles) -> list[str]:
-    return [name for name in listing.files if ".." not in PurePosixPath(name).parts and not name.startswith("/")]
+def _tables(found: RepositoryFiles) -> dict[str, list[str]]:
+    """Parquet files by the name of their configuration."""
+    tables: dict[str, list[str]] = {}
+    for name in sorted(_safe(found)):
+        if name.endswith(".parquet"):
+            parts = PurePosixPath(name).parts
+            config = parts[0] if len(parts) > 1 and parts[0] != "data" else "default"
+            tables.setdefault(config, []).append(name)
+    return tables
 
 
-def _by_tables(order: _Order, listing: RepositoryFiles, tables: dict[str, list[str]], config: str,
-               home: Path) -> FetchedDataset:
-    splits = {name: _split_of(name, config) for name in tables[config]}
-    several = len(set(splits.values())) > 1  # a single one is no split at all
-    ordered = sorted(tables[config], key=lambda name: (splits[name] != "train", name))
-    rows, before = write_tables(order.give(listing), home, {name: splits[name] if several else "" for name in ordered},
-                                order.most)
-    which = f", configuration {config}" if len(tables) > 1 else ""
-    there = f", {before} of which were here already" if before else ""
-    return FetchedDataset(home / "content", (
-        f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}{which}: {rows} clips of {len(ordered)} "
-        f"Parquet tables{there}.",))
+def _safe(found: RepositoryFiles) -> list[str]:
+    return [name for name in found.files if ".." not in PurePosixPath(name).parts and not name.startswith("/")]
 
 
-def _chosen(order: _Order, configs: list[str]) -> str:
+def _inside(folder: Path, name: str) -> Path:
+    return folder.joinpath(*PurePosixPath(name).parts)
+
+
+def _choose_config(request: _Request, configs: list[str]) -> str:
     """The configuration that was asked for, the only one, or that of the language."""
-    asked, code = order.address.config, order.language
+    wanted, code = request.address.config, request.language
     fitting = [name for name in configs if re.split(r"[_-]", name.lower())[0] == code]
-    for name in (asked,) if asked else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
+    for name in (wanted,) if wanted else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
         if name in configs:
             return name
     shown = listed(sorted(configs), 30)
     raise UserError(
-        f"{order.address.repository} has {len(configs)} configurations, and none is {asked or code!r}: {shown}.",
-        f"Name one: {PREFIX}{order.address.repository}/CONFIG.",
+        f"{request.address.repository} has {len(configs)} configurations, and none is {wanted or code!r}: {shown}.",
+        f"Name one: {PREFIX}{request.address.repository}/CONFIG.",
     )
 
 
@@ -192,123 +206,71 @@ def _split_of(name: str, config: str) -> str:
     return SPLIT_NAMES.get(found[1].lower(), "") if found else ""
 
 
-def _by_files(order: _Order, listing: RepositoryFiles, home: Path) -> FetchedDataset:
-    config, give = order.address.config, order.give(listing)
-    names = [name for name in _safe(listing) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
+def _fetch_files(request: _Request, found: RepositoryFiles, home: Path) -> FetchedDataset:
+    """Download recordings, texts and tables, and unpack archives."""
+    config = request.address.config
+    names = [name for name in _safe(found) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
              and (not config or name.startswith(f"{config}/")) and not name.startswith(".")]
-    packed = [name for name in names if name.lower().endswith(SUFFIXES)]
-    heard = [name for name in names if name.lower().endswith(AUDIO_SUFFIXES)]
-    if not heard and not packed:
-        raise UserError(f"{listing.repository} has no recordings, Parquet tables or archives that Lisan reads.",
+    archives = [name for name in names if name.lower().endswith(SUFFIXES)]
+    recordings = [name for name in names if name.lower().endswith(AUDIO_SUFFIXES)]
+    if not recordings and not archives:
+        raise UserError(f"{found.repository} has no recordings, Parquet tables or archives that Lisan reads.",
                         "Look at its page; a dataset that a script makes cannot be read.")
     content = home / "content"
     content.mkdir(exist_ok=True)
-    plain = [name for name in names if name not in packed]
-    some = bool(order.most) and not packed
-    meter = DownloadProgress(order.reporter, None if some else sum(map(give.size, names)), 0, STOPPED)
-    if some:
-        give.fetch([name for name in plain if name not in heard], content, meter)
-        plain = _first(content, heard, order)
-    give.fetch(plain, content, meter)
+    plain = [name for name in names if name not in archives]
+    few = bool(request.max_clips) and not archives
+    progress = DownloadProgress(request.reporter, None if few else found.size(names), 0, STOPPED)
+    if few:
+        request.download(found, [name for name in plain if name not in recordings], content, progress)
+        plain = _first_recordings(content, recordings, request)
+    request.download(found, plain, content, progress)
     skipped: list[Skipped] = []
-    for path in give.fetch(packed, home / "archives", meter):
+    for path in request.download(found, archives, home / "archives", progress):
         inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
         shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
         inside.mkdir(parents=True)
-        skipped += unpack_archive(path, inside, shutil.disk_usage(inside).free, lambda size, name: meter.beat(name))
-    fetched = plain if some else names
-    origin = f"{listing.repository} of {order.hub.host} at {listing.commit[:12]}"
-    return FetchedDataset(content, (f"{origin}: {len(fetched)} files, {size_text(sum(map(give.size, fetched)))}.",),
-                   tuple(skipped))
+        skipped += unpack_archive(path, inside, shutil.disk_usage(inside).free,
+                                  lambda size, name: progress.update(name))
+    fetched = plain if few else names
+    origin = f"{found.repository} of {request.hub.host} at {found.commit[:12]}"
+    return FetchedDataset(content, (f"{origin}: {len(fetched)} files, {size_text(found.size(fetched))}.",),
+                          tuple(skipped))
 
 
-def _first(content: Path, heard: list[str], order: _Order) -> list[str]:
-    """The recordings that the first clips want; the others are there as names without a byte.
-
-    Which these are, the importers say, who look whether a recording is there and do not open it.
-    """
-    for name in heard:
-        path = content.joinpath(*PurePosixPath(name).parts)
+def _first_recordings(content: Path, recordings: list[str], request: _Request) -> list[str]:
+    """The recordings that the first clips need; the importers choose them, who see empty files and do not open them."""
+    for name in recordings:
+        path = _inside(content, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    rows = (entry for entry in import_source(content, order.language, foreign=True) if isinstance(entry, Row))
-    wanted = {os.path.realpath(row.audio) for row in islice(rows, order.most)}
-    return [name for name in heard if os.path.realpath(content / name) in wanted]
-
-
-STOPPED = "Stopped before the dataset was written. What has come is kept: continue it, or start it again."
-_STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
-
-
-@dataclass(frozen=True)
-class FileFetcher:
-    """Where files come from, and how they are told of."""
-
-    hub: Hub
-    listing: RepositoryFiles
-    reporter: Reporter
-    patience: RetryPolicy
-
-    def file(self, name: str) -> RemoteFile:
-        return RemoteFile(self.listing.repository, self.listing.commit, name, self.listing.files[name])
-
-    def size(self, name: str) -> int:
-        return self.listing.files[name].size
-
-    def fetch(self, names: list[str], folder: Path, meter: DownloadProgress) -> list[Path]:
-        """Files of the repository under their names in `folder`; what has come of them before is gone on with."""
-        folder.mkdir(exist_ok=True)
-        begun = {name: there for name in names if (there := self._begun(name, folder, meter)) is not None}
-        check_disk(folder, sum(map(self.size, names)) - sum(there.size for there in begun.values()),
-                   f"What is wanted of {self.listing.repository}")
-        fetcher, paths = Downloader(self.hub, meter, self.patience), []
-        for name in names:
-            paths.append(_path(folder, name))
-            paths[-1].parent.mkdir(parents=True, exist_ok=True)
-            fetcher.fetch(self.file(name), paths[-1], begun.get(name))
-        return paths
-
-    def _begun(self, name: str, folder: Path, meter: DownloadProgress) -> FileHasher | None:
-        """What is there of a file, read again so that it is checked as a whole."""
-        path = _path(folder, name)
-        if not path.is_file():
-            return None
-        there = hash_with_progress(path, self.listing.files[name], lambda size, of: meter.beat(of))
-        meter.done += there.size
-        return there
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder.joinpath(*PurePosixPath(name).parts)
+    rows = (entry for entry in import_source(content, request.language, foreign=True) if isinstance(entry, Row))
+    wanted = {os.path.realpath(row.audio) for row in islice(rows, request.max_clips)}
+    return [name for name in recordings if os.path.realpath(content / name) in wanted]
 
 
 @dataclass
-class _State:
-    """What is written out: tables by name, and how many rows and bytes of the manifest that came to."""
+class _WrittenTables:
+    """The tables that were written, and the rows and bytes of the manifest after them."""
 
     tables: list[str] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
     @classmethod
-    def read(cls, home: Path) -> _State:
-        """What an earlier job did; nothing where its recordings are not all there, whole."""
+    def read(cls, home: Path) -> _WrittenTables:
+        """What an earlier job wrote; nothing where its recordings are not all there, whole."""
         content = home / "content"
         try:
-            state = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
-            os.truncate(content / MANIFEST, state.bytes)  # what it was at when it ended is written anew
-            if sum(_is_whole(content, line) for line in _lines(content)) == state.rows:
-                return state
+            written = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
+            os.truncate(content / MANIFEST, written.bytes)  # the table after them is written again
+            if sum(_is_whole(content, line) for line in _lines(content)) == written.rows:
+                return written
         except (OSError, ValueError, KeyError, TypeError):
             pass
         shutil.rmtree(content, ignore_errors=True)
         content.mkdir()
         return cls()
-
-    def write(self, home: Path) -> None:
-        aside = home / f".{_STATE}"
-        aside.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
-        os.replace(aside, home / _STATE)
 
 
 def _lines(content: Path) -> Iterator[dict[str, object]]:
@@ -321,59 +283,68 @@ def _is_whole(content: Path, line: dict[str, object]) -> bool:
     return not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
 
 
-def write_tables(give: FileFetcher, home: Path, tables: Mapping[str, str], most: int) -> tuple[int, int]:
-    """Write the tables, each with its split, into `home`/content: how many rows there are, and tables from before.
-
-    `most` rows, or more that were there before; all for 0.
-    """
-    state = _State.read(home)
-    before, left = len(state.tables), [name for name in tables if name not in state.tables]
-    done = sum(map(give.size, state.tables))
-    if not most:
+def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, list[str]], config: str,
+                  home: Path) -> FetchedDataset:
+    """Write the tables of a configuration into `home`/content, up to `max_clips` rows, or those of an earlier job."""
+    splits = {name: _split_of(name, config) for name in tables[config]}
+    if len(set(splits.values())) == 1:  # a single one is no split at all
+        splits = dict.fromkeys(splits, "")
+    ordered = sorted(splits, key=lambda name: (splits[name] != "train", name))
+    written = _WrittenTables.read(home)
+    before, left = len(written.tables), [name for name in ordered if name not in written.tables]
+    done, max_clips = found.size(written.tables), request.max_clips
+    if not max_clips:
         here = sum(path.stat().st_size for path in (home / _TABLES).rglob("*") if path.is_file())
-        check_disk(home, sum(map(give.size, left)) - here, f"What is wanted of {give.listing.repository}")
-    meter = DownloadProgress(give.reporter, None if most else done + sum(map(give.size, left)), done, STOPPED)
+        check_disk(home, found.size(left) - here, f"What is wanted of {found.repository}")
+    progress = DownloadProgress(request.reporter, None if max_clips else done + found.size(left), done, STOPPED)
+    clips = written.rows
     with Kept() as ids:
         for line in _lines(home / "content"):
             ids.replace(Path(str(line["audio"])).stem.casefold(), "")
         for name in left:
-            wanted = most - state.rows
-            if most and wanted <= 0:
+            wanted = max_clips - clips if max_clips else None
+            if wanted is not None and wanted <= 0:
                 break
-            with (_table(give, home, name, wanted if most else 0, meter) as table,
-                  closing(_rows(give, table, home, tables[name], ids, name)) as written):
-                rows = sum(1 for _ in islice(written, wanted if most else None))
-            if most and rows == wanted:  # nobody looked whether that was all of it
-                return most, before
-            state = _State([*state.tables, name], state.rows + rows,
-                           (home / "content" / MANIFEST).stat().st_size)
-            state.write(home)
+            with (_open_table(request, found, home, name, wanted, progress) as table,
+                  closing(_write_rows(request, found, table, home, splits[name], ids, name)) as sizes):
+                rows = sum(1 for _ in islice(sizes, wanted))
+            clips += rows
+            if rows == wanted:  # the table may have more
+                break
+            written = _WrittenTables([*written.tables, name], clips, (home / "content" / MANIFEST).stat().st_size)
+            write_json(home / _STATE, asdict(written))
             shutil.rmtree(home / _TABLES, ignore_errors=True)
-    return state.rows, before
+    which = f", configuration {config}" if len(tables) > 1 else ""
+    there = f", {before} of which were here already" if before else ""
+    return FetchedDataset(home / "content", (
+        f"{found.repository} of {request.hub.host} at {found.commit[:12]}{which}: {clips} clips of {len(ordered)} "
+        f"Parquet tables{there}.",))
 
 
-def _rows(give: FileFetcher, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
-          name: str) -> Generator[int, None, None]:
+def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
+                name: str) -> Generator[int, None, None]:
+    """Write the rows of a table; the size of each. Stops before the disk is full."""
     content = home / "content"
     for size in write_out(table, PurePosixPath(name).name, content, split, ids):
-        check_stop(give.reporter, STOPPED)
+        check_stop(request.reporter, STOPPED)
         if shutil.disk_usage(content).free < size + SPARE_BYTES:
-            there = sum(1 for _ in (content / FOLDER).iterdir())
-            raise UserError(f"The disk of {content} is full after {there} clips of {give.listing.repository}.",
+            clips = sum(1 for _ in (content / FOLDER).iterdir())
+            raise UserError(f"The disk of {content} is full after {clips} clips of {found.repository}.",
                             "Free space, then continue; or take fewer clips: --max-clips.")
         yield size
 
 
 @contextmanager
-def _table(give: FileFetcher, home: Path, name: str, most: int, meter: DownloadProgress) -> Iterator[Path | RawIOBase]:
-    """The table: whole, or to be read by parts where it has more rows than are wanted and the hub can do that."""
-    if most:
+def _open_table(request: _Request, found: RepositoryFiles, home: Path, name: str, wanted: int | None,
+                progress: DownloadProgress) -> Iterator[Path | RawIOBase]:
+    """The table: whole, or read in parts where it has more rows than are wanted and the hub supports ranges."""
+    if wanted:
         parts = home / _PARTS / sha256(name.encode()).hexdigest()[:16]
         try:
-            with HttpRangeFile(give.file(name), parts, give.hub, meter, give.patience) as table:
-                if count_rows(table, PurePosixPath(name).name) > most:
+            with HttpRangeFile(found.file(name), parts, request.hub, progress, request.retry) as table:
+                if count_rows(table, PurePosixPath(name).name) > wanted:
                     yield table
                     return
         except RangesUnsupported:
             pass
-    yield give.fetch([name], home / _TABLES, meter)[0]
+    yield request.download(found, [name], home / _TABLES, progress)[0]

@@ -18,9 +18,10 @@ from config.errors import UserError
 from core.job.reporter import Reporter, stage
 from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
-from core.sources.base_models import ModelRequest, check_disk, download_model, partial_folder
-from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
+from core.sources.base_models import ModelRequest, download_model
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, RemoteFile, RepositoryFiles
+from core.sources.partial_downloads import check_disk, partial_folder
 from core.workspace import Workspace
 from data.durable_files import hash_with_progress
 
@@ -29,21 +30,21 @@ _SETTINGS = (".json", ".txt", ".model", ".jinja")
 _LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
 _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 _ADAPTER = "adapter.{}.safetensors"
-_NEWEST = "main"  # what is asked for where no revision is named
+_NEWEST = "main"  # where no revision is named
 _CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
 
 
 @dataclass(frozen=True)
 class RecogniserOption:
-    """By which option a verb takes a recogniser, and what the page calls that."""
+    """The option by which a verb takes a recogniser, and its name on the page."""
 
     option: str
     field: str
 
     @property
     def language_option(self) -> str:
-        """That which says what the recogniser calls the language."""
-        return f"{self.option}-language"
+        """The option for the recogniser's name of the language."""
+        return "--recogniser-language"
 
     @property
     def by_hand(self) -> str:
@@ -58,7 +59,7 @@ AS_RECOGNISER, AS_JUDGE = RecogniserOption("--recogniser", "Recogniser"), Recogn
 
 
 def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
-          hub: Hub | None = None, patience: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
+          hub: Hub | None = None, retry: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
           asked: RecogniserOption = AS_RECOGNISER) -> Path:
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
@@ -67,30 +68,30 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     check(target, asked)
     if _has_all(target, adapters):
         return target
-    hub = replace(hub or Hub.from_environment(), otherwise=asked.by_hand)
+    hub = replace(hub or Hub.from_environment(), local_option=asked.by_hand)
     workspace.recognisers.mkdir(exist_ok=True)
     record = read_model_record(target) if target.is_dir() else None
     pinned = record.revision if record and record.revision else revision  # a language must fit what is there
-    listing = call_with_retries(lambda: hub.list(name, pinned, patience.stall_s), reporter, patience, name)
+    found = list_repository(hub, name, pinned, reporter, retry)
     if not target.is_dir():
-        names = list(select_files(listing))
+        names = list(select_files(found))
         variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
         family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
         download_model(ModelRequest(family, variant, target.name, revision, workspace.recognisers), hub, workspace,
                        reporter,
-                 patience)
+                 retry)
     for code in adapters:
-        if (file := _ADAPTER.format(code)) in listing.files:
+        if (file := _ADAPTER.format(code)) in found.files:
             with partial_folder(target):  # two jobs would write into one file
                 if not (target / file).is_file():
-                    _fetch_adapter(RemoteFile(name, listing.commit, file, listing.files[file]), target, hub, reporter,
-                                   patience)
+                    _fetch_adapter(found.file(file), target, hub, reporter,
+                                   retry)
             break
     return target
 
 
 def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
-    """Where a revision of OWNER/NAME lies, or would lie: each in a folder of its own, the first plainly named."""
+    """The folder of a revision of OWNER/NAME: the first has the plain name, any other a name with its revision."""
     plain = workspace.recognisers / folder_name(name)
     record = read_model_record(plain) if plain.is_dir() else None
     if revision in ((record.asked, record.revision) if record else (_NEWEST,)):
@@ -105,16 +106,16 @@ def folder_name(name: str) -> str:
     return plain if len(plain) <= 64 else f"{plain[:55]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def select_files(listing: RepositoryFiles) -> Iterator[str]:
-    """The files of a repository that loading it needs: settings, and the weights in one form."""
-    names = [name for name in listing.files if "/" not in name and not name.startswith(".")]
+def select_files(found: RepositoryFiles) -> Iterator[str]:
+    """The files of a repository that are needed to load it: settings, and the weights in one format."""
+    names = [name for name in found.files if "/" not in name and not name.startswith(".")]
     weights = _weights(names)
     if "config.json" not in names or not weights:
-        raise UserError(f"{listing.repository} holds no recogniser that can be loaded: it lacks "
+        raise UserError(f"{found.repository} holds no recogniser that can be loaded: it lacks "
                         f"{'config.json' if 'config.json' not in names else 'weights of PyTorch'}.", _CHOOSE)
     yield from weights
     for name in names:
-        if name.endswith(_SETTINGS) and listing.files[name].size <= _LARGEST_SETTING and name not in weights:
+        if name.endswith(_SETTINGS) and found.files[name].size <= _LARGEST_SETTING and name not in weights:
             yield name
 
 
@@ -129,7 +130,7 @@ def _weights(names: Sequence[str]) -> list[str]:
 
 
 def _has_all(target: Path, adapters: Sequence[str]) -> bool:
-    """Whether nothing need be asked for: it is there, and so is the language, where it keeps languages apart."""
+    """Whether nothing must be downloaded: the model is there, and the language, where each has weights of its own."""
     if not target.is_dir():
         return False
     try:
@@ -141,7 +142,7 @@ def _has_all(target: Path, adapters: Sequence[str]) -> bool:
 
 
 def check(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> None:
-    """Raise `UserError` where a file of a recogniser that was fetched is gone, or has not the size it came with."""
+    """Raise `UserError` where a file of a downloaded recogniser is missing, or has another size than it had."""
     record = read_model_record(folder) if folder.is_dir() else None
     for name, expected in record.files.items() if record else ():
         path = folder / name
@@ -153,25 +154,25 @@ def check(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> None:
 
 
 def repair_hint(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> str:
-    """What to do about a recogniser that cannot be loaded; what a person put there is theirs to mend."""
+    """What to do about a recogniser that cannot be loaded; a folder of a person's own is theirs to repair."""
     if (folder / MODEL_RECORD).is_file():
-        return f"Delete {folder}, and it is fetched anew; or choose another recogniser ({asked.option})."
+        return f"Delete {folder}, and it is downloaded again; or choose another recogniser ({asked.option})."
     return f"Put whole files into {folder}, or choose another recogniser ({asked.option})."
 
 
-def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, patience: RetryPolicy) -> None:
-    """The weights of one language, beside the others; what came of them before is gone on with."""
+def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, retry: RetryPolicy) -> None:
+    """Download the weights of one language beside the others; an earlier download is resumed."""
     aside = target / f".{file.name}"
     check_disk(target, file.expected.size, file.name)
-    begun = hash_with_progress(aside, file.expected) if aside.is_file() else None
+    partial = hash_with_progress(aside, file.expected) if aside.is_file() else None
     with stage(reporter, "download the language"):
-        meter = DownloadProgress(reporter, file.expected.size, begun.size if begun else 0)
-        Downloader(hub, meter, patience).fetch(file, aside, begun)
+        progress = DownloadProgress(reporter, file.expected.size, partial.size if partial else 0)
+        Downloader(hub, progress, retry).download(file, aside, partial)
     os.replace(aside, target / file.name)
 
 
 def local_recogniser(folder: Path) -> Path:
-    """The folder of a person's own, when a recogniser is in it; else `UserError`."""
+    """`folder` where it holds a recogniser that can be loaded, else `UserError`."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if "config.json" not in names or not _weights(names):
         raise UserError(f"{folder} holds no recogniser: it needs config.json and weights (model.safetensors).",

@@ -16,7 +16,7 @@ from tests.hub import LoopbackHub
 MAIN, PACK = "ResembleAI/chatterbox", "ResembleAI/Chatterbox-Multilingual-hi"
 T3, S3GEN = "t3_mtl23ls_v3.safetensors", "s3gen.safetensors"
 GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
-QUICK = RetryPolicy(max_attempts=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
+QUICK = RetryPolicy(max_attempts=4, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.05)
 STALLED = replace(QUICK, stall_s=0.5)  # for a hub that is made to fall silent; a busy machine is silent for as long
 TOKEN = "hf_" + "Zt7" * 11
 CHATTERBOX: ModelFamily = family("chatterbox")
@@ -71,10 +71,10 @@ def order(name: str = "", **changes: str) -> ModelRequest:
 
 
 def get(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, token: str | None = None,
-        wanted: ModelRequest | None = None, patience: RetryPolicy = QUICK) -> Result:
+        wanted: ModelRequest | None = None, retry: RetryPolicy = QUICK) -> Result:
     """Download from the loopback hub in this process."""
     recorder = recorder or Recorder(workspace.runs)
-    return download_model(wanted or order(), Hub(served.url, token), workspace, recorder, patience)
+    return download_model(wanted or order(), Hub(served.url, token), workspace, recorder, retry)
 
 
 def partial(workspace: Workspace, name: str = "chatterbox") -> Path:

@@ -12,7 +12,7 @@ from config.errors import UserError
 from core.job.journal import Plan
 from core.library import catalog
 from core.library.records import read_model_record
-from core.sources import base_models
+from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
@@ -115,7 +115,7 @@ def test_a_dropped_connection_is_taken_up_where_it_broke(served, workspace, reco
 
 def test_a_stall_is_noticed_told_and_restarted(served, workspace, recorder):
     served.fault(T3, stall_after=100_000, times=1)
-    get(served, workspace, recorder, patience=STALLED)
+    get(served, workspace, recorder, retry=STALLED)
     assert "no byte came for" in recorder.warnings[0]
     assert contents(workspace.model("chatterbox")) == FILES
     assert served.sent[T3] == len(FILES[T3])
@@ -123,7 +123,7 @@ def test_a_stall_is_noticed_told_and_restarted(served, workspace, recorder):
 
 def test_a_hub_that_never_answers_ends_in_plain_words(served, workspace, recorder):
     served.fault("list", stall_after=0)
-    error = failing(served, workspace, recorder, patience=STALLED)
+    error = failing(served, workspace, recorder, retry=STALLED)
     assert "no answer within" in error.message or "did not answer" in error.message
     assert "then continue; or give a folder" in error.hint
     assert "--folder" in error.hint
@@ -148,7 +148,7 @@ def test_tries_are_bounded_and_what_came_is_kept(served, workspace, recorder):
 
 def test_a_connection_that_brings_much_is_no_failure(served, workspace, recorder):
     served.fault(T3, drop_after=1_100_000)  # it breaks twice
-    get(served, workspace, recorder, patience=replace(QUICK, max_attempts=2))
+    get(served, workspace, recorder, retry=replace(QUICK, max_attempts=2))
     assert served.sent[T3] == len(FILES[T3])
 
 
@@ -163,7 +163,7 @@ def test_wrong_bytes_are_fetched_once_more(served, workspace, recorder):
     served.fault(S3GEN, content=made_up("wrong", len(FILES[S3GEN])), lies=1)
     get(served, workspace, recorder)
     [warning] = recorder.warnings
-    assert "came damaged" in warning
+    assert "arrived damaged" in warning
     assert "SHA-256" in warning
     assert contents(workspace.model("chatterbox")) == FILES
 
@@ -224,7 +224,7 @@ def test_a_commit_that_is_gone_is_told_and_the_newest_taken(served, workspace, r
     served.add(MAIN, newer)
     again = Recorder(workspace.runs)
     get(served, workspace, again)
-    assert "any more, with which this download began" in again.warnings[0]
+    assert "at which this download started" in again.warnings[0]
     assert contents(workspace.model("chatterbox")) == newer
     assert served.sent[S3GEN] == len(FILES[S3GEN])  # what is the same was not fetched again
 
@@ -247,7 +247,7 @@ def test_names_that_lead_outside_are_never_written(served, workspace, tmp_path):
 
 
 def test_two_jobs_do_not_write_the_same_model(served, workspace, recorder):
-    with (base_models.partial_folder(workspace.models / "chatterbox"),
+    with (partial_folder(workspace.models / "chatterbox"),
           pytest.raises(UserError, match="chatterbox is being downloaded by another job")):
         get(served, workspace, recorder)
     assert not partial(workspace).exists()

@@ -61,7 +61,7 @@ def test_the_files_are_copied_where_they_cannot_be_linked(workspace: Workspace, 
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(base_models.os, "link", refuse)
-    monkeypatch.setattr(base_models, "_same_disk", lambda path, folder: False)
+    monkeypatch.setattr(base_models, "same_disk", lambda path, folder: False)
     assert get(workspace, folder, save_as="copy")["outcome"].startswith("copied")
     assert (workspace.model("copy") / T3).read_bytes() == FILES[T3]
     assert (workspace.model("copy") / T3).stat().st_ino != (folder / T3).stat().st_ino

@@ -11,7 +11,7 @@ import pytest
 from config.errors import UserError
 from core.job.reporter import StopRequested
 from core.library.records import read_model_record
-from core.sources import base_models
+from core.sources import partial_downloads
 from core.sources.hub import Hub
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile
@@ -114,7 +114,7 @@ def test_the_environment_names_hub_and_token(served, monkeypatch):
 
 def test_a_full_disk_is_told_with_the_numbers_before_anything_comes(served, workspace, recorder, monkeypatch):
     usage = type("usage", (), {"free": 103_000_000})
-    monkeypatch.setattr(base_models.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(partial_downloads.shutil, "disk_usage", lambda folder: usage)
     error = failing(served, workspace, recorder)
     assert "needs 4.6 MB more, and 103.0 MB are free" in error.message
     assert "Free 1.6 MB" in error.hint
@@ -146,7 +146,7 @@ def test_a_stop_is_heard_while_bytes_come_and_while_none_come(served, workspace,
     stalled = Recorder(workspace.runs)
     stalled.stop_when = lambda: len([one for one in served.asked if T3 in one.path]) > 3 or asked.is_set()
     with pytest.raises(StopRequested):
-        get(served, workspace, stalled, patience=STALLED)
+        get(served, workspace, stalled, retry=STALLED)
     assert workspace.list_models() == []
 
 
@@ -194,5 +194,5 @@ def test_a_hub_without_hashes_is_told(served, workspace, recorder, monkeypatch):
 
     monkeypatch.setattr(Hub, "list", bare)
     get(served, workspace, recorder)
-    assert sum("tells no hash" in warning for warning in recorder.warnings) == len(FILES)
+    assert sum("gives no hash" in warning for warning in recorder.warnings) == len(FILES)
     assert read_model_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()

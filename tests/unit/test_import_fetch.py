@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving
 
-QUICK = RetryPolicy(max_attempts=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = RetryPolicy(max_attempts=3, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 class Server:
@@ -88,13 +88,13 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
     with web() as server:
         server.content, server.cut = archive(tmp_path / "in"), 60_000
         server.headers = {"ETag": '"one"'}
-        with pytest.raises(UserError, match="could not be had"):
+        with pytest.raises(UserError, match="could not be downloaded"):
             download_url(server.url, workspace.cache / "downloads", Recorder(),
                          RetryPolicy(stall_s=0.5, max_attempts=1))
         kept = next((workspace.cache / "downloads").rglob("readings.zip")).stat().st_size
         assert kept >= 60_000
         server.cut, server.ranges = None, []
-        with dataset_source.open_source(server.url, "am", workspace, Recorder(), patience=QUICK) as gathered:
+        with dataset_source.open_source(server.url, "am", workspace, Recorder(), retry=QUICK) as gathered:
             assert gathered.foreign
             assert len(import_source(gathered.path, foreign=True).rows) == len(AMHARIC)
         assert server.ranges == [None, f"bytes={kept}-"]
@@ -114,7 +114,7 @@ def test_another_content_begins_anew_and_no_size_is_streamed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("status", "headers", "said"), [
-    (404, {}, r"/data/readings.zip cannot be had: 127\.0\.0\.1 answered 404"),
+    (404, {}, r"/data/readings.zip cannot be downloaded: 127\.0\.0\.1 answered 404"),
     (200, {"Content-Type": "text/html; charset=utf-8"}, "is a web page, not a file"),
 ])
 def test_what_is_no_file_is_said_without_the_secret(

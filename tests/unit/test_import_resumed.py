@@ -27,7 +27,7 @@ from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
 
-QUICK = RetryPolicy(max_attempts=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = RetryPolicy(max_attempts=2, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 SOURCE = DatasetAddress("me/speech")
 TABLES = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
 
@@ -87,7 +87,7 @@ def all_texts(count: int) -> list[str]:
 
 def test_a_stopped_import_goes_on_where_it_was(tmp_path: Path, hub: LoopbackHub, sound: bytes) -> None:
     hub.fault(TABLES[1], bytes_per_s=20_000_000)
-    with pytest.raises(StopRequested, match="What has come is kept"), fetched(
+    with pytest.raises(StopRequested, match="What was downloaded is kept"), fetched(
             hub, tmp_path, reporter=Stopping(hub, TABLES[1], 1_000_000)):
         raise AssertionError("it did not stop")
     (part,) = tmp_path.rglob(Path(TABLES[1]).name)
@@ -136,7 +136,7 @@ def test_it_goes_on_with_the_commit_at_which_it_began(tmp_path: Path, hub: Loopb
     told = Recorder()
     with fetched(hub, tmp_path, reporter=told) as there:
         assert len(texts(there.folder)) == 1
-    assert f"has no {before[:12]} any more" in told.warnings
+    assert f"no longer has {before[:12]}, at which this import started" in told.warnings
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,7 +214,7 @@ def test_parts_come_from_a_hub_that_fails_or_has_none(
 
 def test_a_stop_is_heard_while_parts_come(tmp_path: Path, hub: LoopbackHub) -> None:
     hub.fault(TABLES[1], bytes_per_s=5_000_000)
-    with pytest.raises(StopRequested, match="What has come is kept"), fetched(
+    with pytest.raises(StopRequested, match="What was downloaded is kept"), fetched(
             hub, tmp_path, 30, Stopping(hub, TABLES[1], 600_000)):
         raise AssertionError
 
@@ -240,14 +240,14 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     downloads = workspace.cache / "downloads"
     with pytest.raises(StopRequested), dataset_source.open_source(
-            "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), patience=QUICK):
+            "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), retry=QUICK):
         raise AssertionError
     (home,) = downloads.iterdir()
     assert home.name.startswith("me--speech-")
     assert list((workspace.cache / "imports").iterdir()) == []
     hub.sent.clear()
     told = Recorder()
-    with dataset_source.open_source("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
+    with dataset_source.open_source("hub:me/speech", "am", workspace, told, retry=QUICK) as gathered:
         assert texts(gathered.path) == all_texts(43)
     assert TABLES[0] not in hub.sent
     assert list(downloads.iterdir()) == []

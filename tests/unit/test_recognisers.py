@@ -22,8 +22,8 @@ from core.segments.hub_recogniser import HubListener, HubRecogniser
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Speller, best_path, frames_of
 from core.sources import recognisers
-from core.sources.base_models import partial_folder
 from core.sources.hub import Hub
+from core.sources.partial_downloads import partial_folder
 from core.sources.recognisers import AS_JUDGE, AS_RECOGNISER, RecogniserOption
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile

@@ -81,7 +81,7 @@ def test_links_and_devices_are_not_followed(tmp_path: Path, home: Path) -> None:
 
 def test_a_bomb_is_refused_before_it_fills_the_disk(
         tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_HARMLESS", 1_000_000)
+    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", 1_000_000)
     for path in (zipped(tmp_path / "bomb.zip", {"a.wav": bytes(20_000_000)}),
                  tarred(tmp_path / "bomb.tar.gz", {"a.wav": bytes(20_000_000)})):
         with pytest.raises(UserError, match=rf"{path.name} \(.* kB\) would unpack to more than [34].* MB"):
@@ -91,7 +91,7 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(
 
 def test_a_bomb_of_what_is_passed_over_is_refused_too(
         tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_HARMLESS", 1_000_000)
+    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", 1_000_000)
     path = tarred(tmp_path / "bomb.tgz", {"a.bin": bytes(105_000_000)})
     with pytest.raises(UserError, match="would unpack to more than"):
         unpack_archive(path, home, FREE)
