@@ -210,7 +210,7 @@ def readiness(workspace: Workspace, view: View) -> Html:
         return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
     code = view.chosen["language"]
     try:
-        lacks = model_info.missing_package(model_info.family_of_reference(workspace, model), code,
+        lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
                                    code in model_info.added_languages(workspace, model))
     except UserError as error:
         return present.fault(error.message, error.hint)

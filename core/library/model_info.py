@@ -121,10 +121,10 @@ def voice_names(workspace: Workspace, model: str) -> tuple[str, ...]:
     return (*sorted(found), *([own[1]] if own and (folder / own[0]).is_file() else []))
 
 
-def missing_package(family: ModelFamily, language: str, added: bool) -> str:
-    """A sentence naming the package that text of a language lacks; empty for none, as for a language `added` here."""
+def text_package_hint(family: ModelFamily, language: str, taught: bool) -> str:
+    """A sentence naming the package that text of a language lacks; empty for none, as for a language `taught` here."""
     package = PACKAGES.get(language)
-    if added or package is None or family.name != "chatterbox" or find_spec(package) is not None:
+    if taught or package is None or family.name != "chatterbox" or find_spec(package) is not None:
         return ""
     return (f"Text of this language needs the package {package.replace('_', '-')}, which is not installed "
             "(it is in requirements-languages.txt).")

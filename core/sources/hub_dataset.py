@@ -8,8 +8,8 @@ A Parquet table becomes recordings and lines of one `manifest.jsonl`; then it is
 resumes the import starts with the next table, and the disk holds no more than it must. Of a table with more rows than
 are wanted only the part with these is read. Never loads torch.
 
-Tried instead: pyarrow over `huggingface_hub.HfFileSystem`. It keeps no blocks on the disk for a job that resumes, and
-neither a stop nor a stall ends its reads.
+Tried instead: pyarrow over `huggingface_hub.HfFileSystem`. It downloads more of a large table, stores nothing for a job
+that resumes, and reads wrong bytes from a hub without ranges, which three of our tests show.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
     (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
     (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
-    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' names no model"),
+    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' is no reference to a model"),
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),

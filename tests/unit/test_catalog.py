@@ -49,7 +49,7 @@ def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
     "tiny", "", "file:/etc/passwd", "base:../../x", "run:../../x", "export:..", "run:",
 ])
 def test_a_reference_that_names_no_model_is_refused(workspace: Workspace, reference: str):
-    with pytest.raises(UserError, match="names no model|cannot be a name"):
+    with pytest.raises(UserError, match="is no reference to a model|cannot be a name"):
         catalog.resolve(workspace, reference)
 
 

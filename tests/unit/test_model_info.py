@@ -89,15 +89,15 @@ def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
     files = {name: (MADE_UP / name).read_bytes() for name in normalise.DATA_FILES}
     lacks = normalise.missing(normalise.for_base_language(code, True), files)
-    told = model_info.missing_package(family("chatterbox"), code, taught=False)
+    told = model_info.text_package_hint(family("chatterbox"), code, taught=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:
         assert told.split("package ")[1].split(",")[0] in lacks
 
 
 def test_a_language_that_was_taught_here_needs_no_package() -> None:
-    assert model_info.missing_package(family("chatterbox"), "ja", taught=True) == ""
-    assert model_info.missing_package(family("tiny"), "ja", taught=False) == ""
+    assert model_info.text_package_hint(family("chatterbox"), "ja", taught=True) == ""
+    assert model_info.text_package_hint(family("tiny"), "ja", taught=False) == ""
 
 
 def test_presets_are_files_of_the_repository() -> None:
