@@ -1,9 +1,8 @@
 """Get a base model into the workspace. Never loads torch.
 
-A family with variants comes from the hub (`core.sources.base_models`) or from a folder on disk
-(`core.sources.base_models`). The built-in one is copied from its family's pack: a new model is
-written into a folder aside and renamed when whole; one that is there already is checked
-against the pack's `SHA256SUMS.json`, and a damaged file is replaced, and said.
+A family with variants comes from the hub or from a folder on disk (`core.sources.base_models`). The built-in model is
+copied from its family's pack. One that is there already is checked against the pack's `SHA256SUMS.json`, and a damaged
+file is replaced with a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ RESTORE_HINT = "Restore it from the repository (git checkout), or make the model
 
 
 def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Put the base model into `models/NAME`; one that is there is verified and mended."""
+    """Put the base model into `models/NAME`; one that is there is verified and repaired."""
     wanted = family(options.model)
     if not wanted.available:
         raise UserError(
@@ -46,10 +45,10 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
         )
     chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
     if chosen is not None:
-        order = ModelRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
+        request = ModelRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
         if options.folder:
-            return import_model(order, Path(options.folder), workspace, reporter)
-        return download_model(order, Hub.from_environment(), workspace, reporter)
+            return import_model(request, Path(options.folder), workspace, reporter)
+        return download_model(request, Hub.from_environment(), workspace, reporter)
     if options.folder or options.save_as:
         raise UserError(f"{wanted.title} ships with Lisan: it needs no folder, and its name is {wanted.name}.",
                         "Leave --folder and --save-as out.")

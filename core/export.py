@@ -97,7 +97,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         samples = _speak(aside, workspace, model, tell)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
-        exports.check(aside)
+        records.check_export_files(aside)
         (reporter.directory / _WRITTEN).write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
     return _result(target, record, proof, overridden)
 

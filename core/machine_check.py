@@ -1,7 +1,6 @@
-"""What this machine has and lacks: one row a check, each computed now. Never loads torch itself.
+"""Checks of this machine, a row each, computed now. Never loads torch itself.
 
-Torch and CUDA are asked in a process of their own (`core.hardware`). A check that cannot be
-made is a failed check; nothing is assumed.
+Torch and CUDA are checked in a process of their own (`core.hardware`). A check that cannot be made has failed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _HARDWARE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """One row: what was looked at, the verdict, what was found, and what to do about it."""
+    """One row: what was checked, its status, what was found, and what to do about it."""
 
     name: str
     verdict: CheckStatus
@@ -60,7 +59,7 @@ def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt
 
 
 def failed(checks: Sequence[MachineCheck]) -> bool:
-    """Whether something must be mended before Lisan can work."""
+    """Whether a check failed, so that Lisan cannot work."""
     return any(check.verdict == "fail" for check in checks)
 
 
@@ -110,7 +109,7 @@ def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.hardware")
             command, cwd=ROOT, capture_output=True, text=True, timeout=_HARDWARE_TIMEOUT_S, check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return MachineCheck("Torch", "fail", f"could not be asked: {error}", _INSTALL)
+        return MachineCheck("Torch", "fail", f"could not be checked: {error}", _INSTALL)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
@@ -119,7 +118,7 @@ def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.hardware")
 
 
 def check_hardware(hardware: Mapping[str, Any], has_device_file: bool) -> MachineCheck:
-    """The verdict on what `core.hardware` printed; `has_device_file`: the system shows an NVIDIA device."""
+    """Check what `core.hardware` printed; `has_device_file`: the system shows an NVIDIA device."""
     versions = f"torch {hardware['torch']}, torchaudio {hardware['torchaudio']}"
     if hardware["torch"].partition("+")[0] != hardware["torchaudio"].partition("+")[0]:
         return MachineCheck("Torch", "fail", f"{versions}: they must be the same version", _INSTALL)
@@ -152,10 +151,10 @@ def check_workspace(path: Path) -> Iterator[MachineCheck]:
 
 
 def check_locks(folder: Path) -> MachineCheck:
-    """Whether file locks work there: they tell which runs are alive, and some network disks ignore them."""
+    """Whether file locks work there. Runs hold one while they live, and some network disks ignore them."""
     hint = "Put the workspace on a local disk with --workspace."
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as aside:
-        path = Path(aside) / "lock"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as temporary:
+        path = Path(temporary) / "lock"
         try:
             lock = FileLock.take(path)
         except OSError as error:
@@ -170,7 +169,7 @@ def check_locks(folder: Path) -> MachineCheck:
 
 
 def check_disk(free_gib: float) -> MachineCheck:
-    """The verdict on the space left where the workspace is."""
+    """Check the free space of the workspace's disk."""
     found = f"{free_gib:.1f} GiB free"
     hint = "Free some space, or choose another disk with --workspace."
     if free_gib < LEAST_DISK_GIB:
@@ -182,7 +181,7 @@ def check_disk(free_gib: float) -> MachineCheck:
 
 def check_pack(name: str) -> MachineCheck:
     """The hashes of the files of the built-in model as they came with the app."""
-    hint = "Restore the files from the repository (git checkout), or make them anew: python -m scripts.build_tiny."
+    hint = "Restore the files from the repository (git checkout), or make them again: python -m scripts.build_tiny."
     try:
         return _check_folder("Built-in model", download.pack_folder(name), hint)
     except UserError as error:

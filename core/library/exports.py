@@ -18,7 +18,6 @@ from config.errors import UserError
 from config.schema import Scope
 from core.library import records
 from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS, ExportRecord, read_export_record
-from core.library.records import check_export_files as check
 from core.voice_model import loading
 from core.voice_model.adapters import Adapters
 from core.voice_model.prefix import hash_tensors
@@ -41,7 +40,7 @@ def write_sums(folder: Path) -> None:
 
 def load(folder: Path, device: torch.device) -> loading.VoiceModel:
     """The voice model in `folder`, from its own files alone."""
-    check(folder)
+    records.check_export_files(folder)
     return assemble(folder, device)
 
 

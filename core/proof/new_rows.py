@@ -43,8 +43,8 @@ def examine(name: str, before: torch.Tensor, after: torch.Tensor,
     elif apart < len(read):
         words += f"; only {apart} of them differ from each other, and rows that are alike cannot be told apart"
     state = "untrained" if _untrained(read, apart, bool(named_rows)) else "new"
-    return [TensorFinding(name, NEW_ROWS, state, words, shape, kind, rows=count,
-                          distinct=apart)]  # type: ignore[arg-type]
+    return [TensorFinding(name, NEW_ROWS, state, words, shape, kind,  # type: ignore[arg-type]
+                          rows=count, distinct=apart)]
 
 
 def distinct(rows: torch.Tensor, near: float) -> int:

@@ -68,7 +68,7 @@ def restore(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching
         certificate.write(aside / CERTIFICATE, prove(base, exports.assemble(aside, torch.device("cpu")), rows, record))
         (aside / "README.md").write_text(_card(record, [(file.path, file.purpose) for file in files]), "utf-8")
         exports.write_sums(aside)
-        exports.check(aside)
+        records.check_export_files(aside)
     return {"export": asked.name, "path": f"exports/{asked.name}", "ref": f"export:{asked.name}",
             "new_rows": front_end.size - front_end.prefix_size, "old_rows": front_end.prefix_size,
             "old_rows_equal": True}

@@ -162,13 +162,13 @@ def repair_hint(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> str:
 
 def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, retry: RetryPolicy) -> None:
     """Download the weights of one language beside the others; an earlier download is resumed."""
-    aside = target / f".{file.name}"
+    partial_path = target / f".{file.name}"
     check_disk(target, file.expected.size, file.name)
-    partial = hash_with_progress(aside, file.expected) if aside.is_file() else None
+    partial = hash_with_progress(partial_path, file.expected) if partial_path.is_file() else None
     with stage(reporter, "download the language"):
         progress = DownloadProgress(reporter, file.expected.size, partial.size if partial else 0)
-        Downloader(hub, progress, retry).download(file, aside, partial)
-    os.replace(aside, target / file.name)
+        Downloader(hub, progress, retry).download(file, partial_path, partial)
+    os.replace(partial_path, target / file.name)
 
 
 def local_recogniser(folder: Path) -> Path:

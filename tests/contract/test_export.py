@@ -22,7 +22,7 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
-from core.library import certificate, exports
+from core.library import certificate, exports, records
 from core.proof import certify, rests_on
 from core.speech.speak import Speaker, joined
 from core.training import replay
@@ -178,7 +178,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
     with pytest.raises(UserError, match="There is already an export named 'first'"):
         export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
-    exports.check(exported)
+    records.check_export_files(exported)
 
 
 def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, monkeypatch) -> None:
