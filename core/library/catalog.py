@@ -85,11 +85,11 @@ def _language_pack(name: str, title: str) -> ModelVariant:
 
 _CHATTERBOX_VARIANTS = (
     _main_variant("multilingual-v3", "Multilingual v3 (recommended)", _MANY,
-                ("t3_mtl23ls_v3.safetensors",), _GRAPHEMES, _CANGJIE),
+                  ("t3_mtl23ls_v3.safetensors",), _GRAPHEMES, _CANGJIE),
     _main_variant("multilingual-v2", "Multilingual v2", _MANY,
-                ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
+                  ("t3_mtl23ls_v2.safetensors",), _GRAPHEMES, _CANGJIE),
     _main_variant("multilingual-v1", "The first multilingual", _MANY,
-                ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
+                  ("t3_23lang.safetensors",), ("mtl_tokenizer.json",), _CANGJIE),
     _main_variant("english", "English", ("en",), ("t3_cfg.safetensors",), ("tokenizer.json",)),
     _language_pack("zh-cmn", "Mandarin Chinese"),
     _language_pack("es-mx-latam", "Latin American Spanish"),

@@ -94,7 +94,7 @@ def memory_class_for(gpus: Sequence[Gpu]) -> tuple[int | None, str]:
 
 
 def fit_preset(family: str, speech: SpeechAmount, gpus: Sequence[Gpu], name: str = "auto",
-           memory: str = "auto") -> FittedPreset:
+               memory: str = "auto") -> FittedPreset:
     """The preset `name` for a memory class in GB; `auto` chooses by the speech there is and the GPUs found."""
     reasons = []
     if name in ("", "auto"):

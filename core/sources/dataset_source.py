@@ -46,7 +46,7 @@ class OpenSource:
 
 @contextmanager
 def open_source(source: str, language: str, workspace: Workspace, reporter: Reporter, max_clips: int = 0,
-             retry: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
+                retry: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
     """The files of `source`, as long as the block lasts. Of a hub's dataset `max_clips` are downloaded (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
         yield OpenSource(find_segments(workspace, source), workspace.cache)

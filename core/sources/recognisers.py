@@ -59,8 +59,8 @@ AS_RECOGNISER, AS_JUDGE = RecogniserOption("--recogniser", "Recogniser"), Recogn
 
 
 def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
-          hub: Hub | None = None, retry: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
-          asked: RecogniserOption = AS_RECOGNISER) -> Path:
+                      hub: Hub | None = None, retry: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
+                      asked: RecogniserOption = AS_RECOGNISER) -> Path:
     """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
     if Path(name).is_absolute():
         return local_recogniser(Path(name))
@@ -77,15 +77,13 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
         names = list(select_files(found))
         variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
         family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
-        download_model(ModelRequest(family, variant, target.name, revision, workspace.recognisers), hub, workspace,
-                       reporter,
-                 retry)
+        request = ModelRequest(family, variant, target.name, revision, workspace.recognisers)
+        download_model(request, hub, workspace, reporter, retry)
     for code in adapters:
         if (file := _ADAPTER.format(code)) in found.files:
             with partial_folder(target):  # two jobs would write into one file
                 if not (target / file).is_file():
-                    _fetch_adapter(found.file(file), target, hub, reporter,
-                                   retry)
+                    _fetch_adapter(found.file(file), target, hub, reporter, retry)
             break
     return target
 

@@ -138,7 +138,7 @@ def _complete(web: WebAddress, path: Path, found: WebFile, reporter: Reporter, r
     check_disk(path.parent, found.size - (partial.size if partial else 0), f"The file {found.name}")
     progress = DownloadProgress(reporter, found.size, partial.size if partial else 0)
     Downloader(web, progress, retry).download(RemoteFile(web.host, "", found.name, expected), path,
-                                        partial or FileHasher(expected))
+                                              partial or FileHasher(expected))
 
 
 def _stream(web: WebAddress, path: Path, reporter: Reporter, retry: RetryPolicy) -> None:

@@ -107,7 +107,7 @@ def test_a_private_repository_is_not_made_public(served, workspace, export):
     run(served, workspace)
     recorder = Recorder(workspace.runs)
     assert run(served, workspace, recorder, public=True)["public"] is False
-    assert "is private; it stays so" in recorder.warnings[0]
+    assert "is private; it stays private" in recorder.warnings[0]
 
 
 @pytest.mark.parametrize(("spoil", "said"), [
