@@ -30,14 +30,14 @@ EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it ag
 class ModelRecord:
     """A base model that came from the hub or from a folder.
 
-    `revision` is the commit, empty where a folder does not say it; `asked` is the revision that was asked for.
+    `revision` is the commit, empty where a folder does not say it; `requested_revision` may be a branch.
     """
 
     family: str
     variant: str
     repository: str
     revision: str
-    asked: str
+    requested_revision: str
     files: dict[str, ExpectedFile]
     companions: dict[str, str] = field(default_factory=dict)  # commit by repository, where files came from others too
 
@@ -85,7 +85,7 @@ class CheckpointRecord:
     origin: Origin
     adapter_rank: int | None = None
     judge: str = ""  # recogniser of one's choice that judged the new language
-    recogniser_language: str = ""  # what it calls the language, where that was said
+    recogniser_language: str = ""  # its own name of the language, where one was given
     judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
@@ -105,7 +105,7 @@ class ExportRecord:
     judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
     judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
-    recogniser_language: str = ""  # what it calls the language, where that was said
+    recogniser_language: str = ""  # its own name of the language, where one was given
 
 
 Record = TypeVar("Record", ExtensionRecord, CheckpointRecord, ExportRecord)

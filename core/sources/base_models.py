@@ -50,7 +50,7 @@ class ModelRequest:
     family: ModelFamily
     variant: ModelVariant
     name: str
-    asked: str = "main"  # branch, tag or commit
+    revision: str = "main"  # branch, tag or commit
     home: Path | None = None  # the folder to store it in; None is `models`
 
 
@@ -75,7 +75,7 @@ class _Plan:
     """The files of a download, and their commits by repository."""
 
     variant: str
-    asked: str
+    requested_revision: str
     commits: dict[str, str]
     files: dict[str, ExpectedFile]
 
@@ -116,7 +116,7 @@ class _HubDownload:
         fetched = self._download(files)
         companions = {name: commit for name, commit in commits.items() if name != variant.repository}
         record = ModelRecord(request.family.name, variant.name, variant.repository, commits[variant.repository],
-                             request.asked, fetched, companions)
+                             request.revision, fetched, companions)
         write_model_record(self.partial, record)
         for name in record.files:
             fsync_path(self.partial / name)
@@ -148,12 +148,12 @@ class _HubDownload:
     def _look_up(self) -> tuple[list[RemoteFile], dict[str, str]]:
         """The files, smallest first, and the commit of each repository: that of an earlier download, if any."""
         request, before = self.request, _Plan.read(self.partial / PLAN)
-        same = before is not None and (before.variant, before.asked) == (request.variant.name, request.asked)
-        pinned = before.commits if before and same else {}
+        wanted = (request.variant.name, request.revision)
+        pinned = before.commits if before and (before.variant, before.requested_revision) == wanted else {}
         files: list[RemoteFile] = []
         commits: dict[str, str] = {}
         for part in request.variant.parts:
-            newest = request.asked if part.repository == request.variant.repository else "main"
+            newest = request.revision if part.repository == request.variant.repository else "main"
             found = self._list(part.repository, pinned.get(part.repository, newest), newest)
             commits[part.repository] = found.commit
             files += _first_of_each(part, found)
@@ -191,7 +191,7 @@ class _HubDownload:
             else:
                 here += size
         if files:
-            plan = _Plan(self.request.variant.name, self.request.asked, commits, wanted)
+            plan = _Plan(self.request.variant.name, self.request.revision, commits, wanted)
             write_json(self.partial / PLAN, asdict(plan))
         else:
             (self.partial / PLAN).unlink(missing_ok=True)
@@ -244,9 +244,9 @@ def _verify(request: ModelRequest, target: Path, reporter: Reporter) -> tuple[Mo
     if (record.family, record.variant) != (request.family.name, request.variant.name):
         raise UserError(f"{target} holds {record.family} {record.variant}, not {request.family.name} "
                         f"{request.variant.name}.", hint)
-    if record.revision and request.asked not in (record.asked, record.revision):
-        raise UserError(f"{target} is {record.revision[:12]} ({record.asked}) of {record.repository}, "
-                        f"not {request.asked!r}.", hint)
+    if record.revision and request.revision not in (record.requested_revision, record.revision):
+        raise UserError(f"{target} is {record.revision[:12]} ({record.requested_revision}) of {record.repository}, "
+                        f"not {request.revision!r}.", hint)
     with stage(reporter, "verify"):
         return record, dict(find_faults(target, record.files, DownloadProgress(reporter, _size(record.files)).add))
 
@@ -297,7 +297,7 @@ def import_model(request: ModelRequest, folder: Path, workspace: Workspace, repo
                 _link_or_copy(file.path, temporary / file.name, progress)
             commit, companions = _commits(request, files)
             record = ModelRecord(request.family.name, request.variant.name, request.variant.repository, commit,
-                                 request.asked, checked, companions)
+                                 request.revision, checked, companions)
             write_model_record(temporary, record)
         return _result(record, target, f"{how} from {folder}, verified", 0)
 

@@ -131,7 +131,7 @@ def _in_thread(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -
         except BaseException as error:  # noqa: BLE001  handed over to the thread that waits
             answers.put(error)
 
-    threading.Thread(target=run, name="ask the hub", daemon=True).start()
+    threading.Thread(target=run, name="call the hub", daemon=True).start()
     until = time.monotonic() + limit_s
     while True:
         with suppress(queue.Empty):

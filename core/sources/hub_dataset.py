@@ -239,7 +239,7 @@ def _fetch_files(request: _Request, found: RepositoryFiles, home: Path) -> Fetch
 
 
 def _first_recordings(content: Path, recordings: list[str], request: _Request) -> list[str]:
-    """The recordings that the first clips need; the importers choose them, who see empty files and do not open them."""
+    """The recordings that the first clips need; the importers choose them among empty files."""
     for name in recordings:
         path = _inside(content, name)
         path.parent.mkdir(parents=True, exist_ok=True)

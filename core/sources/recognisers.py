@@ -92,7 +92,7 @@ def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
     """The folder of a revision of OWNER/NAME: the first has the plain name, any other a name with its revision."""
     plain = workspace.recognisers / folder_name(name)
     record = read_model_record(plain) if plain.is_dir() else None
-    if revision in ((record.asked, record.revision) if record else (_NEWEST,)):
+    if revision in ((record.requested_revision, record.revision) if record else (_NEWEST,)):
         return plain
     digest = hashlib.sha256(revision.encode()).hexdigest()[:8]
     return plain.with_name(f"{plain.name[:40]}-at-{re.sub(r'[^A-Za-z0-9.]+', '-', revision)[:12]}-{digest}")

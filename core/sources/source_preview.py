@@ -55,7 +55,7 @@ def preview(source: str, language: str) -> tuple[str, ...]:
 
 
 def _without_folder(text: str, source: str) -> str:
-    """`text` without the folder that an upload is stored in, which means nothing to the person who uploaded it."""
+    """`text` without the folder that an upload is stored in, which means nothing to a person."""
     parts = Path(source).parts
     if UPLOADS not in parts or parts.index(UPLOADS) + 1 >= len(parts):
         return text

@@ -123,7 +123,7 @@ def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
 
 @pytest.mark.parametrize("text", [
     "[]", "{}", '{"family": "chatterbox"}', "\x00",
-    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "asked": "", '
+    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "requested_revision": "", '
     '"files": {"../x": {"size": 1, "sha256": ""}}}',
 ])
 def test_a_damaged_or_malicious_record_is_refused(workspace: Workspace, text: str):

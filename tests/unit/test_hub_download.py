@@ -98,10 +98,10 @@ def test_a_pack_takes_what_it_lacks_from_the_main_repository(served, workspace):
 def test_a_revision_can_be_asked_for(served, workspace):
     first = served.repositories[MAIN].main
     served.add(MAIN, {**FILES, GRAPHEMES: b'{"newer": 1}'})
-    get(served, workspace, wanted=order(asked=first))
+    get(served, workspace, wanted=order(revision=first))
     assert (workspace.model("chatterbox") / GRAPHEMES).read_bytes() == FILES[GRAPHEMES]
     with pytest.raises(UserError, match="has no revision 'v9'"):
-        get(served, workspace, wanted=order(asked="v9", save_as="other"))
+        get(served, workspace, wanted=order(revision="v9", save_as="other"))
 
 
 def test_a_dropped_connection_is_taken_up_where_it_broke(served, workspace, recorder):

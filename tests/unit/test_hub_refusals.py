@@ -152,7 +152,7 @@ def test_a_stop_is_heard_while_bytes_come_and_while_none_come(served, workspace,
 
 @pytest.mark.parametrize(("wanted", "said"), [
     (order("english", save_as="chatterbox"), "holds chatterbox multilingual-v3, not chatterbox english"),
-    (order(asked="v2"), "not 'v2'"),
+    (order(revision="v2"), "not 'v2'"),
 ])
 def test_a_name_that_another_model_has_is_refused(served, workspace, wanted, said):
     get(served, workspace)

@@ -64,7 +64,7 @@ def test_a_published_model_speaks_what_its_variant_says(world: Workspace) -> Non
     folder = world.models / "mine"
     folder.mkdir()
     (folder / "model.json").write_text('{"family": "chatterbox", "variant": "hi", "repository": "", "revision": "", '
-                                       '"asked": "", "files": {}}', encoding="utf-8")
+                                       '"requested_revision": "", "files": {}}', encoding="utf-8")
     (folder / "conds.pt").write_bytes(b"")
     model = ModelReference("base:mine", "base", "mine", folder)
     assert model_info.languages(world, model) == ("hi",)

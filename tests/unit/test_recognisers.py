@@ -173,7 +173,7 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     with pytest.raises(UserError, match="has no revision 'v9/beta'"):
         bring("v9/beta")
     assert not recognisers.folder_of(workspace, "some/ctc", "v9/beta").exists()
-    write_model_record(newest, replace(record, asked="v1"))  # as it lies where another revision was asked for first
+    write_model_record(newest, replace(record, requested_revision="v1"))  # as where another was requested first
     again = bring("main")
     assert again != newest
     assert read_model_record(again) == record
