@@ -17,17 +17,17 @@ from config.schema import AlignOptions
 from core.dataset import cutting, languages, reference_text
 from core.dataset.cutting import LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.dataset.reference_text import AlignedText, ReferenceSentence
-from core.incoming import sources
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, counted, stage
-from core.library.records import hash_file
+from core.library.segments import Segments
 from core.segments import recogniser as recognisers
-from core.segments.folder import Segments
 from core.segments.recogniser import Listener
+from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace
 from data import long_audio
 from data.ctc_alignment import Alignment
+from data.durable_files import hash_file
 from data.importers import companions, is_audio
 
 _COUNTS = "work/sentences"  # of each recording, how many sentences its text has and how many were not found
@@ -51,7 +51,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         return {**_report(existing), "state": "already there"}
     written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
 
-    with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.find_recordings(gathered, options, reporter)
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _read_texts(options, found, root, reporter)

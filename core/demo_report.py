@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.job.state import JobState
-from core.proof.certificate import Certificate, LanguageError
+from core.library.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
 

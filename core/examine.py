@@ -17,9 +17,10 @@ from config.errors import UserError
 from config.schema import DoctorOptions
 from core.job.journal import Plan, Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
+from core.library import diagnosis
 from core.library.catalog import family_of
-from core.proof import diagnosis, new_rows, restore, tensor_change, tokenizer_fit, verdict
-from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
+from core.library.diagnosis import Diagnosis, TensorFinding, TokenizerFit
+from core.proof import new_rows, restore, tensor_change, tokenizer_fit, verdict
 from core.proof.probe_drift import measure
 from core.proof.tensor_names import Matching, match
 from core.voice_model.loading import load_base
@@ -72,7 +73,7 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
             "tensors": len(case.base.names), "changed": touched, "restorable": judged.restorable, **restored}
 
 
-def _worth_measuring(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> bool:
+def _worth_measuring(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> bool:
     """Whether the checkpoint can be run in the base's place, and could say something else."""
     if any(one.state in _UNREADABLE for one in findings if one.part != diagnosis.NEW_ROWS):
         return False
@@ -100,9 +101,9 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> Case:
     return Case(family, name, base, other, matching, pieces)
 
 
-def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None) -> list[Finding]:
+def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None) -> list[TensorFinding]:
     """A finding for each tensor, and two for a table with one row a text id; `used` are the ids that have a piece."""
-    found: list[Finding] = []
+    found: list[TensorFinding] = []
     names = case.base.names
     for done, name in enumerate(names):
         found += _findings(case, name, used)
@@ -110,31 +111,32 @@ def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None)
         check_stop(reporter)
     part = case.family.anatomy.part
     prefix = case.matching.prefix
-    return found + [Finding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
+    return found + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
                             case.other.shape(name), tensor_change.named(case.other.dtype(name)))
                     for name in case.matching.extra]
 
 
-def _findings(case: Case, name: str, used: Collection[int] | None) -> list[Finding]:
+def _findings(case: Case, name: str, used: Collection[int] | None) -> list[TensorFinding]:
     """What became of the base tensor `name`."""
     table = name in case.family.anatomy.text_tables
     part = diagnosis.OLD_ROWS if table else case.family.anatomy.part(name)
     there = case.matching.found.get(name)
     if there is None:
-        return [Finding(name, part, "missing", "the checkpoint has none of this name or of these values",
+        return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
                         case.base.shape(name))]
     wanted, shape, kind = case.base.shape(name), case.other.shape(there), tensor_change.named(case.other.dtype(there))
     before = case.base.tensor(name)
     after = case.other.tensor(there)
     if tensor_change.transposed(before, after) and not _near(before, after):
-        return [Finding(name, part, "transposed", f"it is {shape}, the base's with rows for columns", shape, kind)]
+        return [TensorFinding(name, part, "transposed", f"it is {shape}, the base's with rows for columns", shape,
+                              kind)]
     if shape != wanted and not (table and shape[1:] == wanted[1:] and shape[0] > wanted[0]):
-        return [Finding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
+        return [TensorFinding(name, part, "misshapen", f"it is {shape}, the base's {wanted}", shape, kind,
                         rows=wanted[0] if table else 0)]
     count = wanted[0] if wanted else 1
     change = tensor_change.compare(before, after[:count] if table else after, after if table else None)
     words = f"{change.words} (named {there} there)" if name in case.matching.renamed else change.words
-    first = Finding(name, part, change.state, words, shape, kind, change.change,  # type: ignore[arg-type]
+    first = TensorFinding(name, part, change.state, words, shape, kind, change.change,  # type: ignore[arg-type]
                     count, change.rows_moved, change.largest, change.median, change.rank,
                     change.rows_behind)
     return [first, *new_rows.examine(name, before, after, used)] if table else [first]

@@ -23,14 +23,19 @@ from core import compute
 from core.job.counting import OneCount
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage, telling
-from core.library import catalog, exports, exports_record, model_card, records
-from core.library.aside import written_aside
+from core.library import catalog, certificate, exports, model_card, records
 from core.library.catalog import resolve
-from core.library.exports_record import CERTIFICATE, RECORD, SUMS, TRAINING, ExportRecord, write_record
+from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.model_card import CardFacts
-from core.library.records import CheckpointRecord, hash_file
-from core.proof import certificate, certify, rests_on
-from core.proof.certificate import Certificate, Check
+from core.library.records import (
+    EXPORT_RECORD,
+    EXPORT_SUMS,
+    TRAINING_OPTIONS,
+    CheckpointRecord,
+    ExportRecord,
+    write_export_record,
+)
+from core.proof import certify, rests_on
 from core.speech import evaluate, originals
 from core.speech.judges import judge_of
 from core.speech.speak import Speaker, joined
@@ -39,6 +44,7 @@ from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
+from data.durable_files import atomic_directory, hash_file
 from models.base import ExportFile
 
 _STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. The job can continue, with the "
@@ -49,10 +55,10 @@ _OWN_FILES = (
     (records.FRONT_END, "normaliser, tokenizer and language tags of every language"),
     (records.ADAPTER, "the adapters in peft's format; active for the new language alone, unless the scope is full"),
     (CERTIFICATE, "checks and errors, computed from the files that were exported"),
-    (RECORD, "where the model comes from"),
-    (TRAINING, "the options it was trained with"),
+    (EXPORT_RECORD, "where the model comes from"),
+    (TRAINING_OPTIONS, "the options it was trained with"),
     (EXAMPLE, "loads this export and speaks"),
-    (SUMS, "SHA-256 of every file"),
+    (EXPORT_SUMS, "SHA-256 of every file"),
 )
 
 
@@ -69,7 +75,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     """Write `exports/NAME`; a failed check of the certificate that no override names raises `UserError`."""
     target = resolve_inside(workspace.exports, options.export)
     if _made_before(target, reporter.directory):
-        record, proof = exports_record.read_record(target), certificate.read(target / CERTIFICATE)
+        record, proof = records.read_export_record(target), certificate.read(target / CERTIFICATE)
         return _result(target, record, proof, _overridden(proof, options))
     ref = _checked(options, workspace)
     folder, device = resolve(workspace, ref).folder, compute.prepare("cpu")  # bit equality is claimed for it
@@ -83,7 +89,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         reporter.emit(Warned(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
     languages = ", ".join(record.languages)
     reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
-    with stage(reporter, "write"), _disk_explained(target), written_aside(target) as aside:
+    with stage(reporter, "write"), _disk_explained(target), atomic_directory(target) as aside:
         files = _write_model(aside, model, record, folder)
         check_stop(reporter, _STOPPED)
         proof = _with_reload(aside, model, proof, tell)
@@ -91,18 +97,18 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         samples = _speak(aside, workspace, model, tell)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
-        exports.check(aside)
-        (reporter.directory / _WRITTEN).write_text(hash_file(aside / SUMS), encoding="utf-8")
+        records.check_export_files(aside)
+        (reporter.directory / _WRITTEN).write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
     return _result(target, record, proof, overridden)
 
 
 def _made_before(target: Path, job: Path) -> bool:
     """Whether this job, before it was cut off, has made just the export that is there."""
     note = job / _WRITTEN
-    if not note.is_file() or not (target / SUMS).is_file():
+    if not note.is_file() or not (target / EXPORT_SUMS).is_file():
         return False
-    exports_record.check(target)
-    return hash_file(target / SUMS) == note.read_text(encoding="utf-8")
+    records.check_export_files(target)
+    return hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8")
 
 
 def _certified(workspace: Workspace, folder: Path, device: torch.device,
@@ -132,7 +138,7 @@ def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
 
 def _checked(options: ExportOptions, workspace: Workspace) -> str:
     """The reference of the checkpoint, with its step; refuses what cannot be exported before any work."""
-    wanted = catalog.run_to_export(options.run)
+    wanted = catalog.require_run(options.run)
     workspace.new_export(options.export)
     found = resolve(workspace, wanted)
     return f"run:{found.name}@{found.step}"
@@ -152,7 +158,7 @@ def _block(proof: Certificate, override: Sequence[str]) -> None:
 
 
 def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof: Certificate) -> ExportRecord:
-    found = records.read(resolve(workspace, ref).folder / records.CHECKPOINT, CheckpointRecord)
+    found = records.read_record(resolve(workspace, ref).folder / records.CHECKPOINT, CheckpointRecord)
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     errors = {item.language: item.original for item in proof.errors if item.original is not None}
     left = set(model.front_end.languages) - set(errors)
@@ -163,7 +169,7 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
                         originals.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.model.module)) if model.changed else "",
-                        exports_record.name_alone(found.judge), found.recogniser_language)
+                        records.strip_folder(found.judge), found.recogniser_language)
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:
@@ -174,8 +180,8 @@ def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoi
     if model.adapters:
         model.adapters.save(folder / records.ADAPTER)
     model.front_end.save(folder / records.FRONT_END)
-    exports_record.write_training(folder, checkpoint / records.CONFIG)
-    write_record(folder, record)
+    records.write_training_options(folder, checkpoint / records.CONFIG)
+    write_export_record(folder, record)
     return files
 
 
@@ -204,7 +210,8 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
         raise UserError(f"The export does not reload as it was: {seen}.",
                         "The disk may be failing; continue to try again.")
     wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
-    check = Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
+    check = CertificateCheck("export_reloads", "passed", wanted, seen,
+                             "The exported files, loaded again, are the checkpoint.")
     return replace(proof, checks=(*proof.checks, check))
 
 
@@ -250,7 +257,8 @@ def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: OneCoun
 def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof: Certificate,
                  files: Sequence[ExportFile], samples: Sequence[Sample], overridden: tuple[str, ...]) -> None:
     source, clips, licence = _dataset_facts(workspace, record.dataset)
-    own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE, SUMS) or (folder / path).exists()]
+    own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
+                                                                       EXPORT_SUMS) or (folder / path).exists()]
     facts = CardFacts(
         source, clips, (*((file.path, file.purpose) for file in files), *own),
         tuple((item.path, item.language, item.text) for item in samples), overridden,

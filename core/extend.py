@@ -16,13 +16,13 @@ from config.schema import ExtendOptions
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
 from core.library import records, tensor_files
-from core.library.aside import written_aside
 from core.library.records import ExtensionRecord, Origin
 from core.voice_model import fit_rows
 from core.voice_model.initialise import Initialised, initial_rows
 from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
+from data.durable_files import atomic_directory
 from data.front_end import FrontEnd
 
 _NAMED = 8  # tokens named in a warning
@@ -109,12 +109,12 @@ def _plan(base: VoiceModel, record: ExtensionRecord, made: Initialised) -> Plan:
 def _save(workspace: Workspace, name: str, record: ExtensionRecord, front_end: FrontEnd, made: Initialised) -> str:
     target = resolve_inside(workspace.extensions, name)
     if target.exists():
-        there = records.read(target / records.EXTENSION, ExtensionRecord)
+        there = records.read_record(target / records.EXTENSION, ExtensionRecord)
         if replace(there, from_spelling=record.from_spelling) == record:  # earlier ones do not have that count
             return "already there"
         raise UserError(f"There already is another extension named {name!r}: {_difference(there, record)}.",
                         "Choose another extension name.")
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         write_extension(folder, record, front_end, made.rows)
     return "written"
 
@@ -139,7 +139,7 @@ def write_extension(folder: Path, record: ExtensionRecord, front_end: FrontEnd, 
     """The files of an extension."""
     front_end.save(folder / records.FRONT_END)
     tensor_files.write(folder / records.ROWS, rows)
-    records.write(folder / records.EXTENSION, record)
+    records.write_record(folder / records.EXTENSION, record)
 
 
 def _verify(workspace: Workspace, name: str, made: Initialised, base_hash: str) -> None:

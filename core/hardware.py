@@ -1,4 +1,4 @@
-"""What torch finds on this machine. Loads torch: the doctor runs it apart, as `python -m core.hardware`."""
+"""What torch finds on this machine. Loads torch: the machine check runs it as `python -m core.hardware`."""
 
 from __future__ import annotations
 

@@ -31,16 +31,16 @@ from core.dataset import languages, model_limits
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
-from core.incoming import sources
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library.aside import written_aside
 from core.library.catalog import family_of
+from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import audio, augmentation, manifest
 from data.augmentation import Recipe, Variant
 from data.clip_findings import Spoken
+from data.durable_files import atomic_directory
 from data.features import FeatureCache
 from data.front_end import FrontEnd
 from data.importers import Entry, Row, unused
@@ -157,7 +157,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
             _check_audio(there)
             return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
 
-    with sources.gathered(options.source, options.language, workspace, reporter, options.max_clips) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter,
+                                    options.max_clips) as gathered:
         rows, splits, report = _check(gathered, options, reading, old, reporter)
         _show(report, reporter)
         made = (Clip(row.row.id, f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
@@ -188,12 +189,12 @@ def _merge_target(options: PrepareOptions, reading: Reading, workspace: Workspac
     return MergeTarget(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, old: MergeTarget | None,
+def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: Reading, old: MergeTarget | None,
            reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
     """The rows that can be used, the split of each, and what was found."""
-    imported = sources.read(gathered, options.language, reporter)
+    imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
-    total = sources.count(imported)
+    total = dataset_source.count_rows(imported)
 
     def progress(done: int) -> None:
         check_stop(reporter, "Stopped before the dataset was written.")
@@ -302,7 +303,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
         return there, "already there"
     if old and not clips:
         raise UserError(f"Everything in {options.source} is in {options.add_to!r} already.", "There is nothing to add.")
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         (folder / "audio").mkdir()
         if old:
             for clip in old.dataset.clips:

@@ -1,9 +1,8 @@
 """Upload an export to a repository of the hub, as one commit. Never loads torch.
 
-Only an export that is what was exported, and whose certificate failed nothing, leaves the
-machine. Large files go first, one after the other, and the commit comes last: an upload
-that breaks off changes nothing in the repository, and what the hub has is not sent again.
-huggingface_hub uploads; it runs in a thread apart, so that a stop is heard while it hangs.
+Only an export whose files are unchanged and whose certificate has no failed check leaves the machine. Large files go
+first, one after the other, and the commit comes last: an upload that breaks off changes nothing in the repository, and
+what the hub has is not sent again. `huggingface_hub` uploads in a thread, so that a stop is seen while it hangs.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from typing import TYPE_CHECKING
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core.incoming.hub import Hub
-from core.incoming.transfer import Meter
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, size_text, stage
-from core.library import exports_record
-from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
-from core.proof import certificate
+from core.library import certificate, records
+from core.library.certificate import CERTIFICATE
+from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS
+from core.sources.downloader import DownloadProgress
+from core.sources.hub import Hub
 from core.workspace import Workspace
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-_SILENCE_S = 300.0  # without a byte taken or an answer
+_STALL_S = 300.0  # without a byte taken or an answer
 _POLL_S = 0.1
 _STOPPED = "Stopped; it was not committed, so the repository shows nothing of it."
 _AGAIN = "Push again: what the hub has already is not sent again."
 
 
 def run(options: PushOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Upload `exports/NAME`; hands back its address and the commit."""
+    """Upload `exports/NAME`; returns its address and the commit."""
     return push(options, workspace, reporter, Hub.from_environment())
 
 
@@ -53,16 +52,16 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     folder = workspace.export(options.export)
     with stage(reporter, "verify"):
         check_certificate(folder)
-        names = [*exports_record.read_sums(folder), SUMS]
-        exports_record.check(folder)
+        names = [*records.read_export_sums(folder), EXPORT_SUMS]
+        records.check_export_files(folder)
     total = sum((folder / name).stat().st_size for name in names)
     seen_by = "everyone can see" if options.public else "only its owner can see"
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
     reporter.emit(Plan((line,), {"files": len(names), "bytes": total}))
     with ExitStack() as stack, stage(reporter, "upload"):
-        files = {name: stack.enter_context(_Counted(folder / name)) for name in names}
+        files = {name: stack.enter_context(_CountingFile(folder / name)) for name in names}
         upload = _Upload(hub, options, files)
-        _watch(upload, Meter(reporter, total, stopped=_STOPPED))
+        _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
         reporter.emit(Warned(warning))
     return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
@@ -70,23 +69,23 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
 
 
 def check_certificate(folder: Path) -> None:
-    """Raise `UserError` when the export's certificate failed something, proves nothing, or is another's."""
+    """Raise `UserError` when the certificate has a failed check, no passed check, or belongs to another model."""
     proof = certificate.read(folder / CERTIFICATE)
-    record = exports_record.read_record(folder)
+    record = records.read_export_record(folder)
     if failed := proof.failed():
         raise UserError(
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
         )
     if not any(check.verdict == "passed" for check in proof.checks):
-        raise UserError(f"The certificate of {folder.name} has no check that passed.", AGAIN)
+        raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
     if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:
-        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / RECORD}.", AGAIN)
+        raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / EXPORT_RECORD}.", EXPORT_AGAIN_HINT)
 
 
-class _Counted(io.BufferedReader):
-    """A file that knows how far it was read for sending."""
+class _CountingFile(io.BufferedReader):
+    """A file that counts how far it was read for the upload; its first reading is for its hash."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
@@ -102,11 +101,11 @@ class _Counted(io.BufferedReader):
 
 
 class _Upload:
-    """The upload, in a thread of its own. `left` asks it to end before its next step."""
+    """The upload, in a thread. It ends before its next step when `abandoned` is set."""
 
-    def __init__(self, hub: Hub, options: PushOptions, files: dict[str, _Counted]) -> None:
+    def __init__(self, hub: Hub, options: PushOptions, files: dict[str, _CountingFile]) -> None:
         self.hub, self.options, self.files = hub, options, files
-        self.left = threading.Event()
+        self.abandoned = threading.Event()
         self.error: BaseException | None = None
         self.commit = ""
         self.public = options.public
@@ -132,31 +131,31 @@ class _Upload:
         self._make_repository(api, name)
         additions: list[CommitOperationAdd] = []
         for path, file in self.files.items():
-            if self.left.is_set():
+            if self.abandoned.is_set():
                 return
             additions.append(CommitOperationAdd(path, file))  # reads it, for its hash
             file.counting = True
             api.preupload_lfs_files(name, additions=additions[-1:], num_threads=1)
-        if not self.left.is_set():
+        if not self.abandoned.is_set():
             message = f"Push the export {self.options.export}"
             self.commit = api.create_commit(name, additions, commit_message=message, num_threads=1).oid
             for file in self.files.values():
                 file.sent = file.size
 
     def _make_repository(self, api: HfApi, name: str) -> None:
-        """See that the repository is there, and seen by no more people than was asked for."""
+        """Create the repository where it is missing; refuse one that more people can see than requested."""
         api.create_repo(name, private=not self.options.public, exist_ok=True)
         private = bool(api.model_info(name).private)
         if not private and not self.options.public:
-            raise UserError(f"{name} is there already, and everyone can see it.",
+            raise UserError(f"{name} exists already, and everyone can see it.",
                             "Add --public to push to it all the same, or name another repository.")
         if private and self.options.public:
-            self.warnings.append(f"{name} was there already and is private; it stays so.")
+            self.warnings.append(f"{name} exists already and is private; it stays private.")
         self.public = not private
 
 
-def _watch(upload: _Upload, meter: Meter) -> None:
-    """Follow the upload; a stop is heard at once, and the commit is then not made."""
+def _watch(upload: _Upload, progress: DownloadProgress) -> None:
+    """Report the upload's progress; after a stop no commit is made."""
     upload.thread.start()
     last, moved = -1, time.monotonic()
     try:
@@ -164,15 +163,15 @@ def _watch(upload: _Upload, meter: Meter) -> None:
             sent = upload.sent
             if sent != last:
                 last, moved = sent, time.monotonic()
-            if time.monotonic() - moved > _SILENCE_S:
-                raise UserError(f"{upload.hub.host} took no byte and gave no answer for {_SILENCE_S:g} s.", _AGAIN)
-            meter.add(sent - meter.done, "")
+            if time.monotonic() - moved > _STALL_S:
+                raise UserError(f"{upload.hub.host} took no byte and gave no answer for {_STALL_S:g} s.", _AGAIN)
+            progress.add(sent - progress.done, "")
             upload.thread.join(_POLL_S)
     finally:
-        upload.left.set()
+        upload.abandoned.set()
     if upload.error is not None:
         raise upload.error
-    meter.add(upload.sent - meter.done, "")
+    progress.add(upload.sent - progress.done, "")
 
 
 @contextmanager
@@ -196,4 +195,4 @@ def _explained(hub: Hub, repository: str) -> Iterator[None]:
 
 def _token_hint(hub: Hub) -> str:
     return (f"Make a token that may write to that repository at https://{hub.host}/settings/tokens, set HF_TOKEN to it "
-            "in the environment, and start Lisan again. It is kept nowhere else.")
+            "in the environment, and start Lisan again. Lisan stores it nowhere.")

@@ -25,13 +25,13 @@ from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.prepare import REPORT_FILE, extract_features, link_audio
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import audio, augmentation, manifest
 from data.clip_findings import Spoken
+from data.durable_files import atomic_directory
 from data.front_end import FrontEnd
 from data.kept import in_parts
 from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
@@ -109,7 +109,7 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     reading = _reading(workspace, dataset)
     clips, excluded, version = _apply(dataset, out, decisions, reading, target)
     _check(version, clips, name)
-    with written_aside(target) as folder:
+    with atomic_directory(target) as folder:
         clips, repaired = write_audio(dataset, clips, excluded, decisions, folder, workspace, reporter)
         version = replace(version, repaired=repaired)
         _check(version, clips, name)

@@ -8,9 +8,9 @@ from pathlib import Path
 from config.schema import SegmentOptions
 from core.dataset import cutting, languages
 from core.dataset.cutting import ClipSpan, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
-from core.incoming import sources
 from core.job.journal import Plan, Result
 from core.job.reporter import Reporter, counted, stage
+from core.sources import dataset_source
 from core.workspace import Workspace
 from data import cuts, long_audio
 from data.voice_activity import FRAME_S
@@ -38,7 +38,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
             spans.append(ClipSpan(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
         return RecordingClips(spans, voice.noise, () if spans else ("no voice was detected in it.",))
 
-    with sources.gathered(options.source, options.language, workspace, reporter) as gathered:
+    with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         with stage(reporter, "look"):
             found = cutting.find_recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600

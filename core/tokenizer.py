@@ -11,13 +11,13 @@ from config.schema import TokenizerOptions
 from config.text_rules import TextRules
 from core.job.journal import Plan, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
 from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, probe_sentences
 from core.workspace import Workspace, resolve_inside
 from data import manifest, normalise
+from data.durable_files import atomic_directory
 from data.entries import name_characters
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, Dataset
@@ -83,7 +83,7 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
                 f"There already is another tokenizer named {target.name!r}, of {saved.size} ids; the new one has "
                 f"{extended.size}.", "Choose another tokenizer name.")
         if not target.exists():
-            with written_aside(target) as folder:
+            with atomic_directory(target) as folder:
                 extended.save(folder)
                 report.save(folder)
     return {

@@ -19,8 +19,8 @@ from config.schema import TrainOptions
 from core import compute
 from core.job.journal import Result, Step, Warned
 from core.job.reporter import Reporter, check_stop, stage, telling
-from core.library import records
-from core.proof import certificate, certify
+from core.library import certificate, records
+from core.proof import certify
 from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers
 from core.training.company import Company, gathering
 from core.training.fitting import Estimate
@@ -142,7 +142,7 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
         folder = checkpoint.folder_of(run, best)
         made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell,
                                       warn=lambda message: reporter.emit(Warned(message)))
-        certificate.write(run / certificate.FILE, made)
+        certificate.write(run / certificate.CERTIFICATE, made)
     if made.failed():
         reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))
     result: Result = {
@@ -160,7 +160,7 @@ def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
     """The ranking with the best among the checkpoints that are whole."""
     ranked = ranking.read(run)
     faults = {step: fault for step in checkpoint.steps(run) if step in ranked.values
-              and (fault := records.damage(checkpoint.folder_of(run, step))) is not None}
+              and (fault := records.find_damage(checkpoint.folder_of(run, step))) is not None}
     if ranked.best in faults:
         reporter.emit(Warned(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is certified."))
     return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
@@ -168,7 +168,7 @@ def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
 
 def _nothing_whole(run: Path, step: int) -> UserError:
     """Every checkpoint that was measured is damaged: from which one the run could go on."""
-    whole = [step for step in checkpoint.steps(run) if records.damage(checkpoint.folder_of(run, step)) is None]
+    whole = [step for step in checkpoint.steps(run) if records.find_damage(checkpoint.folder_of(run, step)) is None]
     way = (f"continue the run: it goes on from the checkpoint of step {whole[-1]}, which was not measured and is whole"
            if whole else "start a new run")
     return UserError(f"All {step} steps of {run.name} are done, but every checkpoint of it that was measured is "

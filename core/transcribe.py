@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,10 +22,11 @@ from config.errors import UserError
 from config.schema import TranscribeOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage
+from core.library.segments import SegmentClip, Segments
 from core.segments import recogniser as recognisers
-from core.segments.folder import Piece, Segments
 from core.segments.recogniser import Heard
 from core.workspace import Workspace
+from data.durable_files import append_text
 from data.importers import safe_id
 
 _BATCH_S, _BATCH_CLIPS = 120.0, 16
@@ -102,21 +102,14 @@ class TranscriptFile:
     def add(self, transcripts: Mapping[str, Heard]) -> None:
         """Append `transcripts`; they are on the disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # after a crash
-                    file.write(b"\n")
-            for name, one in transcripts.items():
-                line = json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)}, ensure_ascii=False)
-                file.write(f"{line}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_text(self.path, "".join(
+            json.dumps({"id": name, "text": one.text, "score": round(one.score, 4)}, ensure_ascii=False) + "\n"
+            for name, one in transcripts.items()))
 
 
-def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _batches(pieces: Sequence[SegmentClip]) -> Iterator[list[SegmentClip]]:
     """Clips in the order of their files, limited in number and length for memory."""
-    batch: list[Piece] = []
+    batch: list[SegmentClip] = []
     for piece in pieces:
         if batch and (len(batch) == _BATCH_CLIPS or sum(one.duration_s for one in batch) + piece.duration_s > _BATCH_S):
             yield batch
@@ -126,7 +119,7 @@ def _batches(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _waveform(path: Path, piece: Piece, rate: int) -> np.ndarray:
+def _waveform(path: Path, piece: SegmentClip, rate: int) -> np.ndarray:
     try:
         with soundfile.SoundFile(str(path)) as file:
             own = file.samplerate

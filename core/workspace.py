@@ -49,7 +49,7 @@ class Workspace:
         except OSError as error:
             raise UserError(
                 f"The workspace {root} cannot be written: {error.strerror or error}.",
-                "Choose a folder of your own with --workspace, or mend its permissions or disk space.",
+                "Choose a folder of your own with --workspace, or change its permissions or disk space.",
             ) from error
         return cls(root)
 
@@ -87,22 +87,22 @@ class Workspace:
 
     @property
     def voices(self) -> Path:
-        """Reference recordings; made when the first is kept."""
+        """Reference recordings; made with the first."""
         return self.path / "voices"
 
     @property
     def rules(self) -> Path:
-        """A person's own text rules; made when the first are saved."""
+        """A person's own text rules; made with the first."""
         return self.path / "rules"
 
     @property
     def segments(self) -> Path:
-        """Clips cut from long recordings; made when the first are cut."""
+        """Clips cut from long recordings; made with the first."""
         return self.path / "segments"
 
     @property
     def recognisers(self) -> Path:
-        """Speech recognisers of the hub; made when the first is fetched."""
+        """Speech recognisers of the hub; made with the first."""
         return self.path / "recognisers"
 
     def model(self, name: str) -> Path:

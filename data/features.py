@@ -9,7 +9,6 @@ take long to open; what it lacks is read from the recordings' own files.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from config.errors import UserError
+from data.durable_files import atomic_path
 from data.kept import Kept, on_disk
 
 Arrays = Mapping[str, np.ndarray]
@@ -180,18 +180,16 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 def _write(path: Path, arrays: Arrays) -> None:
     content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    _replace(path, lambda aside: aside.write_bytes(save(content)))
+    _replace(path, lambda temporary: temporary.write_bytes(save(content)))
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Put a new file in the place of what is there, once it is whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(aside)
-        os.replace(aside, path)
+        with atomic_path(path, sync=False) as temporary:
+            write(temporary)
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
         raise UserError(
             f"Features could not be written to {path.parent}: {error}.",
             "Free space on the disk, then prepare again: what is cached is kept.",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.errors import UserError
+from data.durable_files import atomic_path
 
 _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,asf,aac,amr,flv"
 _POLL_S = 0.1
@@ -33,20 +34,15 @@ def sound_of(path: Path, target: Path, check: Callable[[], None] = lambda: None)
     program = ffmpeg()
     if program is None:
         raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
-    aside = target.with_name(f".{target.name}")
-    command = [
-        program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
-        "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
-        "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{aside}",
-    ]
-    try:
-        fault = _run(command, check)
-        if fault:
+    with atomic_path(target, sync=False) as temporary:
+        command = [
+            program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
+            "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
+            "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{temporary}",
+        ]
+        if fault := _run(command, check):
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",
                             "Check that it plays, and that it has a sound track.")
-        aside.rename(target)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _run(command: list[str], check: Callable[[], None]) -> str:

@@ -19,6 +19,7 @@ from typing import IO
 import yaml
 
 from config.errors import UserError
+from data.durable_files import write_text
 from data.kept import Rows, Stored, in_order
 
 MANIFEST_FILE = "manifest.jsonl"
@@ -116,9 +117,7 @@ def save(folder: Path, card: Card, clips: Iterable[Clip]) -> None:
 
 def save_card(folder: Path, card: Card) -> None:
     """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
-    aside = folder / f".{CARD_FILE}"
-    aside.write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
-    aside.replace(folder / CARD_FILE)
+    write_text(folder / CARD_FILE, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
 
 
 def load(folder: Path) -> Dataset:

@@ -14,7 +14,7 @@ import sys
 from config.schema import CompareOptions, ExportOptions
 from core import demo, demo_report, jobs
 from core.job.directory import Job, create
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
 from scripts.ending import end
@@ -39,7 +39,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
             return code
     states = [jobs.state(job) for job in made]
     training = next(job for job in made if job.verb == "train")
-    outcome = demo_report.report(states, certificate.read(training.directory / certificate.FILE))
+    outcome = demo_report.report(states, certificate.read(training.directory / certificate.CERTIFICATE))
     path = demo_report.write(workspace, outcome)
     sys.stdout.write(f"\n{demo_report.table(outcome)}\n\nThe report is {path}.\n")
     if as_json:

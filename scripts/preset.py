@@ -8,7 +8,7 @@ from typing import get_args
 
 from config.schema import TrainOptions
 from core.job import gpus
-from core.library import offers, presets
+from core.library import model_info, presets
 from core.workspace import Workspace
 
 
@@ -29,9 +29,10 @@ def values(arguments: argparse.Namespace, above: Mapping[str, object], workspace
     """What the preset sets below the options `above`, printed first; `UserError` for an extension that is not there."""
     defaults = TrainOptions.model_fields
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
-    family = offers.family_of_extension(workspace, extension).name
+    family = model_info.family_of_extension(workspace, extension).name
     found = gpus.look() if above.get("device") != "cpu" else ()
-    chosen = presets.choose(family, offers.speech_of(workspace, dataset), found, arguments.preset or "auto",
+    chosen = presets.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
+                                arguments.preset or "auto",
                             arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")
     for reason in chosen.reasons:

@@ -68,7 +68,7 @@ def write_model(folder: Path, config: SpeechLMConfig | None = None, sound: S3Gen
     shutil.copyfile(MADE_UP / "Cangjie5_TC.json", folder / "Cangjie5_TC.json")
     write_voice(folder / "conds.pt", models.eval(), encoder.eval())
     record = {"family": "chatterbox", "variant": "multilingual-v2", "repository": "made/up", "revision": "",
-              "asked": "", "files": {}}
+              "requested_revision": "", "files": {}}
     (folder / "model.json").write_text(json.dumps(record), encoding="utf-8")
 
 

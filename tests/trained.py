@@ -46,7 +46,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
             for value in adapters.parameters().values():
                 value += 0.1 * torch.randn(value.shape, generator=noise)
         voice = replace(voice, adapters=adapters)
-    untrained = records.read(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
+    untrained = records.read_record(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
     frozen = hash_tensors(base_tensors(voice.model.module))
     record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4,
                               options.judge, options.recogniser_language)

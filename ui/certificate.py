@@ -9,7 +9,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import ExportOptions
 from core.job.journal import Result
-from core.proof.certificate import Certificate, Check, LanguageError, read
+from core.library.certificate import Certificate, CertificateCheck, LanguageError, read
 from ui import present, pushing, records, steps, suggest
 from ui.facts import fact
 from ui.form import parse
@@ -107,7 +107,7 @@ def _promise(proof: Certificate) -> str:
 _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
 
 
-def _check(check: Check) -> Html:
+def _check(check: CertificateCheck) -> Html:
     tone, mark = _TONES[check.verdict]
     return div(f"check {tone}", span("mark", mark), div(
         "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.verdict)),

@@ -9,8 +9,8 @@ import gradio as gr
 
 from config.errors import UserError
 from core.dataset.review import index_of
-from core.incoming import looking
 from core.job.state import JobState
+from core.sources import source_preview
 from core.text import text_rules
 from ui import long_audio, needs, present, records, review, steps, voices
 from ui.live import View
@@ -64,20 +64,20 @@ def _rules(page: Page, language: str) -> list[str]:
 def taken(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
     """Keep what was uploaded and let it be the source."""
     paths = [files] if isinstance(files, str) else list(files or ())
-    kept = str(looking.keep(page.workspace, [Path(path) for path in paths]))
+    kept = str(source_preview.store_upload(page.workspace, [Path(path) for path in paths]))
     return [recognised(kept, language), kept, None]
 
 
 def recognised(source: str, language: str) -> Html:
     """What the source is taken for, before it is prepared."""
-    lines = looking.look(str(source or "").strip(), language)
+    lines = source_preview.preview(str(source or "").strip(), language)
     return div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING
 
 
 def _unless_told(source: str, language: str) -> object:
     """What the source is taken for stays; a fault of it goes, since the start tells of it beside its own button."""
     try:
-        looking.look(str(source or "").strip(), language)
+        source_preview.preview(str(source or "").strip(), language)
     except UserError:
         return NOTHING
     return gr.skip()

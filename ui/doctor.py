@@ -11,7 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core.job.state import JobState
-from core.proof.diagnosis import FILE, Diagnosis, Finding, read
+from core.library.diagnosis import DIAGNOSIS, Diagnosis, TensorFinding, read
 from ui import present, steps
 from ui.curves import Series, chart
 from ui.form import Value, build_form, command_line, parse
@@ -114,7 +114,7 @@ def _newest(view: View) -> JobState | None:
 
 def diagnosis_of(state: JobState | None) -> Diagnosis | None:
     """What a job of the doctor found; None before it did."""
-    if state is None or not (state.job.directory / FILE).is_file():
+    if state is None or not (state.job.directory / DIAGNOSIS).is_file():
         return None
     return read(state.job.directory)
 
@@ -195,7 +195,7 @@ def details_view(found: Diagnosis) -> Html:
     return join((element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
 
 
-def _plot(findings: Sequence[Finding]) -> Html:
+def _plot(findings: Sequence[TensorFinding]) -> Html:
     """How far the matrices of each layer moved; nothing where none did, or there are too few."""
     moves: dict[str, dict[int, list[float]]] = {}
     for one in findings:
@@ -211,7 +211,7 @@ def _plot(findings: Sequence[Finding]) -> Html:
                                y_low=0.0))
 
 
-def _table(findings: Sequence[Finding]) -> Html:
+def _table(findings: Sequence[TensorFinding]) -> Html:
     """Those that changed, then in a fold those that did not."""
     changed = [one for one in findings if one.state not in ("equal", "rounded")]
     rounded, equal = ([one for one in findings if one.state == state] for state in ("rounded", "equal"))
@@ -227,16 +227,16 @@ def _table(findings: Sequence[Finding]) -> Html:
     ))
 
 
-def _sheet(findings: Sequence[Finding]) -> Html:
+def _sheet(findings: Sequence[TensorFinding]) -> Html:
     head = ("Tensor", "Part", "State", "Moved by", "Rows moved", "What")
     return present.table_of(head, [_row(one) for one in findings])
 
 
-def _row(one: Finding) -> tuple[object, ...]:
+def _row(one: TensorFinding) -> tuple[object, ...]:
     badge = span(f"badge {_STATE_TONES.get(one.state, 'bad')}", one.state)
     moved = f"{one.change:.2%}" if one.state in _MEASURED else ""
     return element("code", one.name), span("part", one.part), badge, moved, _rows(one), one.words
 
 
-def _rows(one: Finding) -> str:
+def _rows(one: TensorFinding) -> str:
     return f"{one.rows_moved} of {one.rows}" if one.part == "old rows" and one.touched else ""

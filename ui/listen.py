@@ -13,8 +13,8 @@ from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
 from core import jobs
 from core.job.state import JobState
-from core.library import offers
-from core.library.catalog import resolve, voice_models
+from core.library import model_info
+from core.library.catalog import list_references, resolve
 from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
 from ui.form import Value, parse
 from ui.live import QUIET, View
@@ -183,7 +183,7 @@ def hearing_view(page: Page, view: View) -> Html:
 
 def _offer_trained(page: Page, view: View) -> object:
     """Trained voices, newest first; the first is preselected. Last comes none of them, for the base alone."""
-    found = [model for model in voice_models(page.workspace, view.jobs) if model.kind != "base"]
+    found = [model for model in list_references(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
     _, after = speaking.chosen(page.workspace, view)
     nobody = ("None: the base speaks alone", speaking.ALONE) if found else ("None yet: the base speaks alone", "")
@@ -231,7 +231,7 @@ def _speak(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: 
         raise UserError("There is no voice yet.", "Get a base model first: the Model tab does it with one button.")
     if not (text or "").strip():
         raise UserError("The text is empty.", "Write what should be said, or choose an example.")
-    family = offers.family_of_voice(page.workspace, resolve(page.workspace, base if alone else finetuned))
+    family = model_info.family_of_reference(page.workspace, resolve(page.workspace, base if alone else finetuned))
     manner = {"voice": voice or "", **speaking.settings(family, names, values)}
     if alone:
         said = {"voice_model": base, "language": language, "text": text.strip(), **manner}

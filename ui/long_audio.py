@@ -12,7 +12,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
 from core.job.directory import Job
-from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
+from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
 from core.text import pasted_text
 from ui import present
 from ui.form import Form, Value, build_form, command_line
@@ -80,7 +80,7 @@ def build_offer(page: Page, form: Form, looked: gr.HTML) -> None:
             [looked, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
 
-def ready(page: Page, view: View) -> Card | None:
+def ready(page: Page, view: View) -> SegmentsCard | None:
     """What the newest finished job made clips with texts of."""
     made = [state for state in view.jobs if state.verb in ("transcribe", "align") and state.status == "finished"]
     newest = max(made, key=lambda state: state.job.created, default=None)
@@ -88,7 +88,7 @@ def ready(page: Page, view: View) -> Card | None:
     return found.card if found is not None and found.card.texts else None
 
 
-def offer(card: Card | None, source: str) -> object:
+def offer(card: SegmentsCard | None, source: str) -> object:
     """The button, while there are clips to take that are not the source already."""
     if card is None or source.strip() == f"{PREFIX}{card.name}":
         return gr.update(visible=False)
@@ -174,7 +174,7 @@ def segments_view(found: Sequence[Segments]) -> Html:
     return join((element("h4", "Cut from long recordings"), present.table_of(head, rows)))
 
 
-def _texts(card: Card) -> str:
+def _texts(card: SegmentsCard) -> str:
     if not card.texts:
         return "none yet"
     return f"{card.texts}, {card.doubtful} doubtful" if card.doubtful else str(card.texts)
@@ -194,12 +194,12 @@ def doubts_view(segments: Segments) -> Html:
 
 
 @lru_cache(maxsize=8)
-def _doubtful(folder: Path, _stamp: int) -> list[Piece]:
+def _doubtful(folder: Path, _stamp: int) -> list[SegmentClip]:
     """Read once for each state of the table."""
-    told = (piece for piece in read_pieces(folder / TABLE) if piece.doubt)
+    told = (piece for piece in read_clips(folder / TABLE) if piece.doubt)
     return sorted(told, key=lambda piece: piece.score or 0.0)
 
 
-def _clock(piece: Piece) -> str:
+def _clock(piece: SegmentClip) -> str:
     minutes, seconds = divmod(int(piece.from_s), 60)
     return f"{minutes}:{seconds:02d}"

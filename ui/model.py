@@ -10,7 +10,7 @@ from config.schema import DownloadOptions
 from core import jobs
 from core.job.journal import Result
 from core.job.state import JobState
-from core.library.catalog import FAMILIES, Family, Variant, family_of, variant
+from core.library.catalog import FAMILIES, ModelFamily, ModelVariant, family_of, variant
 from ui import present
 from ui.form import command_line, parse
 from ui.live import View
@@ -34,7 +34,7 @@ def build(page: Page) -> None:
                 _lay_out_getting(page, family)
 
 
-def _lay_out_getting(page: Page, family: Family) -> None:
+def _lay_out_getting(page: Page, family: ModelFamily) -> None:
     """What is chosen before, the buttons, and how it goes."""
     chosen = _lay_out_choices(page, family) if family.variants else []
     with gr.Row(elem_classes="controls"):
@@ -53,7 +53,7 @@ def _lay_out_getting(page: Page, family: Family) -> None:
     page.on(resume.click, lambda: _resume(page, family), [], [notice])
 
 
-def _lay_out_choices(page: Page, family: Family) -> list[gr.components.Component]:
+def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Component]:
     """Which variant, and where from. The widgets are in the order of `_CHOICES`."""
     fields = DownloadOptions.model_fields
 
@@ -82,23 +82,23 @@ def _lay_out_choices(page: Page, family: Family) -> list[gr.components.Component
     return widgets
 
 
-def variant_view(family: Family, chosen: Variant) -> Html:
+def variant_view(family: ModelFamily, chosen: ModelVariant) -> Html:
     """What would be fetched, before it is."""
     files = [(part.repository, ", ".join(choice[0] for choice in part.files)) for part in chosen.parts]
     terms = [("Languages", chosen.languages), ("Licence", family.licence), ("Size", family.size), *files]
     return div("family-card", _terms(terms))
 
 
-def _card_of(page: Page, family: Family) -> Callable[[View], Html]:
+def _card_of(page: Page, family: ModelFamily) -> Callable[[View], Html]:
     return lambda view: family_card(family, _here(page, family))
 
 
-def _here(page: Page, family: Family) -> list[str]:
+def _here(page: Page, family: ModelFamily) -> list[str]:
     """Names of the models of this family in the workspace."""
     return [name for name in page.workspace.list_models() if family_of(page.workspace, name) == family.name]
 
 
-def family_card(family: Family, here: Sequence[str]) -> Html:
+def family_card(family: ModelFamily, here: Sequence[str]) -> Html:
     """One family: what it is, its languages, licence and size, and which of its models are in the workspace."""
     if here:
         own_name = list(here) == [family.name]
@@ -122,13 +122,13 @@ def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
     return element("dl", *(join((element("dt", name), element("dd", value))) for name, value in pairs))
 
 
-def _newest(states: Sequence[JobState], family: Family) -> JobState | None:
+def _newest(states: Sequence[JobState], family: ModelFamily) -> JobState | None:
     """The download of this family to show: one that lives, else the last made."""
     found = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
     return next((state for state in found if state.alive), found[0] if found else None)
 
 
-def _button_of(page: Page, family: Family) -> Callable[[View], object]:
+def _button_of(page: Page, family: ModelFamily) -> Callable[[View], object]:
     def render(view: View) -> object:
         here = bool(_here(page, family))
         state = _newest(view.jobs, family)
@@ -139,7 +139,7 @@ def _button_of(page: Page, family: Family) -> Callable[[View], object]:
     return render
 
 
-def _visible_when(family: Family, shown: Callable[[JobState], bool]) -> Callable[[View], object]:
+def _visible_when(family: ModelFamily, shown: Callable[[JobState], bool]) -> Callable[[View], object]:
     def render(view: View) -> object:
         state = _newest(view.jobs, family)
         return gr.update(visible=bool(family.variants) and state is not None and shown(state))
@@ -147,7 +147,7 @@ def _visible_when(family: Family, shown: Callable[[JobState], bool]) -> Callable
     return render
 
 
-def _progress(view: View, family: Family) -> Html:
+def _progress(view: View, family: ModelFamily) -> Html:
     state = _newest(view.jobs, family)
     if state is None:
         return NOTHING
@@ -169,23 +169,23 @@ def result_view(result: Result) -> Html:
     ])
 
 
-def _options(family: Family, values: Sequence[object]) -> DownloadOptions:
+def _options(family: ModelFamily, values: Sequence[object]) -> DownloadOptions:
     return parse(DownloadOptions, {"model": family.name, **dict(zip(_CHOICES, values, strict=False))})
 
 
-def _get(page: Page, family: Family, values: Sequence[object]) -> Sequence[object]:
+def _get(page: Page, family: ModelFamily, values: Sequence[object]) -> Sequence[object]:
     job = page.start("download", _options(family, values))
     return [page.begun(job)]
 
 
-def _stop(page: Page, family: Family) -> Sequence[object]:
+def _stop(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         jobs.stop(state.job)
     return [present.notice("It stops. What has come is kept.")]
 
 
-def _resume(page: Page, family: Family) -> Sequence[object]:
+def _resume(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         jobs.resume(state.job)

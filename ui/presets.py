@@ -13,8 +13,8 @@ from typing import get_args
 import gradio as gr
 
 from config.schema import TrainOptions
-from core.library import offers, presets
-from core.library.presets import Chosen
+from core.library import model_info, presets
+from core.library.presets import FittedPreset
 from ui import present, suggest
 from ui.form import Form, Value, same
 from ui.live import View
@@ -22,7 +22,7 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
 _DECIDING = ("train.dataset", "train.extension", "train.device", "preset", "memory")
-_FIELDS = presets.settled_fields()
+_FIELDS = presets.preset_fields()
 _DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _FIELDS}
 
 
@@ -67,22 +67,22 @@ def follow(page: Page, choice: Choice, form: Form) -> None:
     page.on(choice.back.click, _forget, [form.widget(name) for name in _FIELDS], [choice.notice, choice.placed])
 
 
-def chosen(page: Page, view: View) -> Chosen:
+def chosen(page: Page, view: View) -> FittedPreset:
     """The preset for what the form holds."""
     asked = ("presets", *(view.chosen[name] for name in _DECIDING))
     if asked not in view.known:
         view.known[asked] = _choose(page, view)
     made = view.known[asked]
-    assert isinstance(made, Chosen)
+    assert isinstance(made, FittedPreset)
     return made
 
 
-def _choose(page: Page, view: View) -> Chosen:
+def _choose(page: Page, view: View) -> FittedPreset:
     dataset = view.chosen["train.dataset"]
     family = suggest.family_of_extension(page.workspace, view.chosen["train.extension"])
-    speech = offers.speech_of(page.workspace, dataset)
+    speech = model_info.speech_amount_of(page.workspace, dataset)
     found = page.gpus() if view.chosen["train.device"] != "cpu" else ()
-    made = presets.choose(family.name, speech, found, view.chosen["preset"], view.chosen["memory"])
+    made = presets.fit_preset(family.name, speech, found, view.chosen["preset"], view.chosen["memory"])
     if view.chosen["train.device"] == "cpu":
         told = tuple(reason.replace("No GPU was found on this machine", "It is to run on the processor")
                      for reason in made.reasons)
@@ -137,7 +137,7 @@ def _forget(*values: Value) -> Sequence[object]:
     return [NOTHING, json.dumps(dict(zip(_FIELDS, values, strict=True)))]
 
 
-def about_view(preset: Chosen, typed: Mapping[str, str]) -> Html:
+def about_view(preset: FittedPreset, typed: Mapping[str, str]) -> Html:
     """What the preset is for and why it was taken, what it sets, and what a person set otherwise."""
     fields = TrainOptions.model_fields
     sets = present.facts([(fields[name].title or name, "as attention" if value is None else value)

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from core.job.state import JobState
-from core.proof.certificate import FILE
+from core.library.certificate import CERTIFICATE
 from core.workspace import Workspace
 
 _ORIGINALS = "error_originals_"
@@ -149,7 +149,7 @@ def _measure(value: object) -> float | None:
 def certificate_path(workspace: Workspace, reference: str) -> Path:
     """Where the certificate of `run:ID` or `export:NAME` lies, or would lie."""
     kind, _, name = reference.partition(":")
-    return (workspace.runs if kind == "run" else workspace.exports) / name / FILE
+    return (workspace.runs if kind == "run" else workspace.exports) / name / CERTIFICATE
 
 
 def originals(state: JobState) -> dict[str, float]:

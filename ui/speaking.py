@@ -11,9 +11,8 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import CompareOptions
 from core.job.state import JobState
-from core.library import offers
-from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
-from core.speech import references
+from core.library import model_info, reference_voices
+from core.library.catalog import FAMILIES, ModelFamily, ModelReference, list_references
 from core.workspace import Workspace
 from ui import listening, present
 from ui.form import Form, Value, build_form
@@ -94,9 +93,9 @@ def _placeholder(page: Page, name: str) -> Callable[[View], object]:
     return render
 
 
-def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceModel | None]:
+def chosen(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
     """The base and the trained voice that are chosen, or will be as soon as the page shows them."""
-    found = voice_models(workspace, view.jobs)
+    found = list_references(workspace, view.jobs)
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
     newest = trained[0] if trained and view.chosen["finetuned"] != ALONE else None
@@ -106,7 +105,7 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
     return before, after
 
 
-def label(view: View, model: VoiceModel) -> str:
+def label(view: View, model: ModelReference) -> str:
     """A voice in a list of choices; one that was trained here by what learned from what."""
     state = view.job(model.name) if model.kind == "run" else None
     return f"{present.run_name(state)}, step {model.step}" if state else model.label
@@ -131,24 +130,24 @@ def who(view: View, state: JobState) -> str:
     return f"{name} as it came" if kind == "base" else name
 
 
-def _base_of(workspace: Workspace, voice: VoiceModel | None) -> str:
+def _base_of(workspace: Workspace, voice: ModelReference | None) -> str:
     """The reference of the base that a trained voice was made from; empty where its files do not say."""
     try:
-        return f"base:{offers.model_of_voice(workspace, voice)}" if voice else ""
+        return f"base:{model_info.base_model_of(workspace, voice)}" if voice else ""
     except UserError:  # told by the job that would load it; the page goes on
         return ""
 
 
-def _named(models: Sequence[VoiceModel], reference: str) -> VoiceModel | None:
+def _named(models: Sequence[ModelReference], reference: str) -> ModelReference | None:
     return next((model for model in models if model.reference == reference), None)
 
 
-def family_of(workspace: Workspace, view: View) -> Family:
+def family_of(workspace: Workspace, view: View) -> ModelFamily:
     """The family of what speaks; the built-in one while there is nothing, or its files do not say."""
     before, after = chosen(workspace, view)
     model = after or before
     try:
-        return offers.family_of_voice(workspace, model) if model else FAMILIES[0]
+        return model_info.family_of_reference(workspace, model) if model else FAMILIES[0]
     except UserError:
         return FAMILIES[0]
 
@@ -158,7 +157,7 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
     before, after = chosen(workspace, view)
     model = after or before
     try:
-        return offers.languages(workspace, model) if model else ()
+        return model_info.languages(workspace, model) if model else ()
     except UserError:
         return ()
 
@@ -166,7 +165,7 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
 def _offer_bases(workspace: Workspace, view: View) -> object:
     """All bases; that of the trained voice is preselected."""
     _, after = chosen(workspace, view)
-    found = [model for model in voice_models(workspace, view.jobs) if model.kind == "base"]
+    found = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
     fitting = _named(found, _base_of(workspace, after))
     value = fitting or _named(found, view.chosen["base"]) or (found[0] if found else None)
     return gr.update(choices=[(model.label, model.reference) for model in found],
@@ -176,15 +175,15 @@ def _offer_bases(workspace: Workspace, view: View) -> object:
 def _offer_voices(workspace: Workspace, view: View) -> object:
     """The voices that come with the base, then the recordings that were uploaded."""
     before, _ = chosen(workspace, view)
-    names = offers.voices(workspace, before.name) if before else ()
-    recordings = references.kept(workspace)
+    names = model_info.voice_names(workspace, before.name) if before else ()
+    recordings = reference_voices.list_recordings(workspace)
     offered = [*((name, name) for name in names), *((f"{path.stem} (recording)", str(path)) for path in recordings)]
     values = [value for _, value in offered]
     current = view.chosen["voice"]
     return gr.update(choices=offered, value=current if current in values else values[0] if values else None)
 
 
-def own_values(family: Family) -> Html:
+def own_values(family: ModelFamily) -> Html:
     """What a field that is left empty stands for."""
     if not family.sampling:
         return NOTHING
@@ -196,7 +195,7 @@ def keep(page: Page, path: str | None) -> Sequence[object]:
     """Keep an uploaded recording, and choose it."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
-    kept, reference = references.keep(page.workspace, Path(path), Path(path).name)
+    kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
     notes = [present.notice(note, "wait") for note in reference.notes]
     said = present.notice(f"Kept as {kept.stem}; it speaks from now on.", "good")
     return [join((said, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
@@ -211,13 +210,14 @@ def readiness(workspace: Workspace, view: View) -> Html:
         return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
     code = view.chosen["language"]
     try:
-        lacks = offers.unready(offers.family_of_voice(workspace, model), code, code in offers.taught(workspace, model))
+        lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
+                                   code in model_info.added_languages(workspace, model))
     except UserError as error:
         return present.fault(error.message, error.hint)
     return present.notice(lacks, "wait") if lacks else NOTHING
 
 
-def settings(family: Family, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
+def settings(family: ModelFamily, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
     """What the widgets say; controls that `family` does not have, and the page does not show, are left out."""
     wanted = {f"sound.{name}" for name in family.sound_controls}
     return {name: value for name, value in zip(names, values, strict=True)

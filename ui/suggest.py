@@ -13,8 +13,8 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import VERBS
 from core.dataset import languages
-from core.library import offers
-from core.library.catalog import FAMILIES, Family
+from core.library import model_info
+from core.library.catalog import FAMILIES, ModelFamily
 from core.workspace import Workspace
 from ui import records
 from ui.form import Value, same
@@ -62,7 +62,7 @@ def fitting_tokenizers(workspace: Workspace, model: str) -> list[str]:
 def fitting_datasets(workspace: Workspace, extension: str) -> list[str]:
     """The datasets that can be learnt from, those in a language of `extension` first."""
     try:
-        spoken = offers.languages_of_extension(workspace, extension)
+        spoken = model_info.languages_of_extension(workspace, extension)
     except UserError:
         spoken = ()
     known = _known(workspace, extension)
@@ -82,7 +82,7 @@ def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> li
 def _known(workspace: Workspace, extension: str) -> tuple[str, ...]:
     """The languages of the base of `extension`."""
     try:
-        return offers.known(workspace, offers.model_of_extension(workspace, extension))
+        return model_info.base_languages(workspace, model_info.model_of_extension(workspace, extension))
     except UserError:
         return ()
 
@@ -101,10 +101,10 @@ def made_up_names(workspace: Workspace) -> set[str]:
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 
 
-def family_of_extension(workspace: Workspace, extension: str) -> Family:
+def family_of_extension(workspace: Workspace, extension: str) -> ModelFamily:
     """The family that an extension belongs to; the built-in one while there is none."""
     try:
-        return offers.family_of_extension(workspace, extension)
+        return model_info.family_of_extension(workspace, extension)
     except UserError:
         return FAMILIES[0]
 

@@ -13,8 +13,8 @@ from config.schema import AS_IS, CompareOptions, Options, TokenizerOptions, Trai
 from core import demo
 from core.job.gpus import Gpu
 from core.job.state import JobState
-from core.library import offers, presets
-from core.library.catalog import FAMILIES, Family, family, family_of
+from core.library import model_info, presets
+from core.library.catalog import FAMILIES, ModelFamily, family, family_of
 from core.text import text_rules
 from core.workspace import Workspace
 from ui import present, proof_time, records
@@ -79,7 +79,7 @@ def models(workspace: Workspace) -> list[tuple[str, str]]:
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
 
 
-def _to_get(one: Family) -> str:
+def _to_get(one: ModelFamily) -> str:
     return f"{one.size} to download" if one.variants else "ships with Lisan"
 
 
@@ -88,14 +88,14 @@ def _title(workspace: Workspace, name: str) -> str:
     return one.title if name == one.name else f"{one.title}: {name}"
 
 
-def family_of_model(workspace: Workspace, name: str) -> Family:
+def family_of_model(workspace: Workspace, name: str) -> ModelFamily:
     """The family of a base model, be it in the workspace or still to be got."""
     return family(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
 def language_choices(workspace: Workspace, view: View) -> object:
     """Amharic, for which recordings ship, and each language that recordings were prepared for."""
-    spoken = [set(offers.known(workspace, model)) for model in workspace.list_models()]
+    spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
     everywhere = set.intersection(*spoken) if spoken else set()  # recordings in these are there to be rehearsed
     codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
     return _offered([(present.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
@@ -136,19 +136,19 @@ def last_proof(workspace: Workspace, view: View) -> Past | None:
 
 def _model_of(workspace: Workspace, training: JobState) -> str:
     try:
-        return offers.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
+        return model_info.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
     except UserError:  # it was deleted since
         return ""
 
 
-def _family_or_first(workspace: Workspace, name: str) -> Family:
+def _family_or_first(workspace: Workspace, name: str) -> ModelFamily:
     try:
         return family_of_model(workspace, name) if name else FAMILIES[0]
     except UserError:  # its record cannot be read; the job that needs it says so
         return FAMILIES[0]
 
 
-def _length(workspace: Workspace, one: Family, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
+def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
     short = one.preset == "demo"
     if length == QUICK:
         return "A quick try (too short to speak well)" if short else (
@@ -159,15 +159,15 @@ def _length(workspace: Workspace, one: Family, dataset: str, length: str, gpus: 
     return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', wants a GPU'}"
 
 
-def chosen_preset(workspace: Workspace, one: Family, dataset: str, gpus: Sequence[Gpu]) -> presets.Chosen:
+def chosen_preset(workspace: Workspace, one: ModelFamily, dataset: str, gpus: Sequence[Gpu]) -> presets.FittedPreset:
     """The preset for what the dataset has and the GPUs hold, as the Train tab chooses it."""
-    speech = presets.Speech() if dataset in ("", DEMO) else offers.speech_of(workspace, dataset)
-    return presets.choose(one.name, speech, gpus)
+    speech = presets.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
+    return presets.fit_preset(one.name, speech, gpus)
 
 
-def _quick(one: Family) -> TrainOptions:
+def _quick(one: ModelFamily) -> TrainOptions:
     """The quick try of a family."""
-    return offers.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
+    return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
@@ -182,7 +182,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     made = demo.ChainOptions(
         model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
         rules=language if text_rules.ships(language) else "",
-        merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+        merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
     return replace(made, named=_free_name(workspace, made, states))
 
 

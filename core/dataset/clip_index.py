@@ -8,7 +8,6 @@ Both are in the cache: when they are lost, they are made again.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, 
 from data.clip_plots import LEARNABLE as LEARNABLE
 from data.clip_plots import Histogram as Histogram
 from data.clip_survey import Survey
+from data.durable_files import atomic_path
 from data.kept import Rows, in_parts
 from data.manifest import Clip, Dataset
 from data.measures import VERSION, Measures
@@ -144,28 +144,22 @@ def build_index(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken]
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}-{os.getpid()}")
-    partial.unlink(missing_ok=True)
     rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
-    try:
-        with (closing(sqlite3.connect(partial)) as database, database,
-              Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
-            for one in spoken:
-                survey.add(one)
-                rows.add(one)
-            database.executescript(_TABLES)
-            counts = _write_clips(database, dataset, rows, survey)
-            with_findings = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
-            database.executemany(
-                "INSERT INTO summary VALUES (?, ?, ?, ?)",
-                [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()])
-            database.executescript(_SPEAKERS)
-            plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
-                     "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
-            database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
+          Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+        for one in spoken:
+            survey.add(one)
+            rows.add(one)
+        database.executescript(_TABLES)
+        counts = _write_clips(database, dataset, rows, survey)
+        with_findings = database.execute("SELECT COUNT(*) FROM clips WHERE badness > 0").fetchone()[0]
+        database.executemany(
+            "INSERT INTO summary VALUES (?, ?, ?, ?)",
+            [(kind, ERROR if errors else WARNING, count, errors) for kind, (count, errors) in counts.items()])
+        database.executescript(_SPEAKERS)
+        plots = {"histograms": [asdict(one) for one in survey.spread.histograms()],
+                 "characters": survey.spread.characters(), "rarest": survey.spread.rarest()}
+        database.executemany("INSERT INTO about VALUES (?, ?)", {**about, "plots": json.dumps(plots)}.items())
     return int(with_findings)
 
 

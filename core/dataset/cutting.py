@@ -18,15 +18,15 @@ import soundfile
 
 from config.errors import UserError
 from config.schema import ClipOptions
-from core.incoming.fetch import partial_folder
-from core.incoming.sources import Gathered
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted
-from core.library.aside import flush
-from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
+from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, read_clips, write_card, write_clips
+from core.sources.dataset_source import OpenSource
+from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace, resolve_inside
 from data import film, long_audio
 from data.cuts import Limits
+from data.durable_files import fsync_tree
 from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
 from data.loudness import Finish, finished
 
@@ -83,7 +83,7 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in ClipOptions.model_fields}
 
 
-def find_recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
+def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Reporter) -> list[LongRecording]:
     """Every recording of the source, with the soundtracks of films extracted; `UserError` where there is none."""
     root = gathered.path if gathered.path.is_dir() else gathered.path.parent
     if gathered.path.is_file():
@@ -154,7 +154,7 @@ class RecordingCutter:
                 (partial / name).mkdir(exist_ok=True)
 
             total_min = round(sum(one.seconds for one in found) / 60, 1)
-            pieces: list[Piece] = []
+            pieces: list[SegmentClip] = []
             before_s = 0.0
             for recording in found:
 
@@ -165,18 +165,18 @@ class RecordingCutter:
 
                 done = partial / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
                 if done.is_file():
-                    pieces += read_pieces(done)
+                    pieces += read_clips(done)
                 else:
                     made = self._cut(recording, partial, find_clips, progress)
                     if made:  # a recording without clips is tried again: its text may be corrected
-                        write_pieces(done, made)
+                        write_clips(done, made)
                     pieces += made
                 before_s += recording.seconds
                 self.reporter.emit(Progress(round(before_s / 60, 1), total_min, "minutes", recording.name))
             return self._finish(partial, found, pieces)
 
     def _cut(self, recording: LongRecording, partial: Path, find_clips: ClipFinder,
-             progress: Callable[[float], None]) -> list[Piece]:
+             progress: Callable[[float], None]) -> list[SegmentClip]:
         """The clips of one recording, written one behind the other to one file; none, with a warning, on an error."""
         try:
             clips = find_clips(recording, partial, progress)
@@ -201,33 +201,31 @@ class RecordingCutter:
             self.reporter.emit(Warned(f"{recording.name} is skipped: {error.message} {error.hint}"))
             return []
 
-    def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[Piece]) -> Segments:
+    def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:
         if not pieces:
             if self.made == "aligned":
                 raise UserError(f"None of the text was found in {self.source}.",
                                 "Check that text and recording belong together, and the recogniser's language.")
             raise UserError(f"No voice was detected in {self.source}.",
                             "Listen to the recordings; a lower threshold detects fainter voices.")
-        write_pieces(partial / PIECES, pieces)
-        card = Card(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
+        write_clips(partial / PIECES, pieces)
+        card = SegmentsCard(self.name, self.language, self.source, self.made, self.settings, len(found), len(pieces),
                     round(sum(piece.duration_s for piece in pieces), 3), round(sum(one.seconds for one in found), 3))
         write_card(partial, card)
         segments = Segments(partial, card)
         if any(piece.text for piece in pieces):
             segments = segments.save_texts(pieces, self.recogniser)
         shutil.rmtree(partial / "done")
-        for path in partial.rglob("*"):
-            if path.is_file():
-                flush(path)
+        fsync_tree(partial)
         partial.rename(self.target)
         for name in ("plan.json", "lock"):
             (self.target / name).unlink(missing_ok=True)
         return replace(segments, folder=self.target)
 
 
-def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float, end_s: float) -> Piece:
+def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float, end_s: float) -> SegmentClip:
     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
-    return Piece(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
+    return SegmentClip(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
                  round(span.end_s, 3), recording.speaker, span.in_speech, span.text,
                  None if span.score is None else round(span.score, 4), span.doubt)
 

@@ -12,7 +12,7 @@ from math import floor
 from config.errors import UserError
 from core.job.journal import Plan, Warned
 from core.job.reporter import Reporter
-from core.segments.folder import PREFIX
+from core.library.segments import PREFIX
 from core.workspace import Workspace
 from data.entries import name_characters
 from data.features import FeatureCache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +16,7 @@ import soundfile
 
 from config.errors import UserError
 from core.workspace import Workspace
+from data.durable_files import atomic_path
 
 TYPES = {".wav": "audio/wav", ".flac": "audio/flac", ".mp3": "audio/mpeg", ".ogg": "audio/ogg", ".oga": "audio/ogg",
          ".opus": "audio/ogg"}
@@ -38,16 +38,13 @@ def playable(workspace: Workspace, path: Path) -> Path:
     made = home / f"{name}.wav"
     if not made.is_file():
         home.mkdir(parents=True, exist_ok=True)
-        partial = home / f".{name}-{uuid.uuid4().hex[:8]}"
         try:
-            _decode(path, partial)
-            partial.replace(made)
+            with atomic_path(made, sync=False) as temporary:
+                _decode(path, temporary)
         except OSError as error:
             free = shutil.disk_usage(home).free / 1e6
             raise UserError(f"{path.name} could not be decoded for playback: {error.strerror}, {free:.0f} MB free.",
                             "Free space on the disk, then play it again.") from error
-        finally:
-            partial.unlink(missing_ok=True)
         _clear(home)
     return made
 

@@ -8,7 +8,6 @@ excluded clips and the reasons, so that they can be included again.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from core.job.locks import FileLock
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import ERROR, SAME_SOUND, TWO_TEXTS
+from data.durable_files import append_text
 from data.manifest import Clip
 from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
 
@@ -163,11 +163,7 @@ def _add(path: Path, made: Sequence[ReviewDecision]) -> None:
             raise UserError(f"The text {one.text!r} of {one.id} has nothing to speak.",
                             "Write what is spoken, or exclude the clip.")
     lines = "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in made)
-    torn = path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")
-    with open(path, "ab") as file:
-        file.write(("\n" * torn + lines).encode("utf-8", "replace"))
-        file.flush()
-        os.fsync(file.fileno())
+    append_text(path, lines)
 
 
 def index_of(workspace: Workspace, name: str) -> ClipIndex:

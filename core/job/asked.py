@@ -27,15 +27,14 @@ from config.schema import (
     TranscribeOptions,
 )
 from core.dataset import languages, review
-from core.incoming import recognisers
-from core.incoming.recognisers import BUILT_IN
 from core.job import speakable
 from core.job.reader import JobBoard
 from core.job.state import JobState
-from core.library import catalog, offers, records
+from core.library import catalog, model_info, records, segments
 from core.library.records import ExtensionRecord
-from core.segments import folder
-from core.segments.folder import PREFIX
+from core.library.segments import PREFIX
+from core.sources import recognisers
+from core.sources.recognisers import BUILT_IN
 from core.training import divisible
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -71,7 +70,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
                         "Give the path of a tokenizer's file, or nothing.")
     for chosen in _recognisers(options):
         if Path(chosen).is_absolute():
-            recognisers.on_this_machine(Path(chosen))
+            recognisers.local_recogniser(Path(chosen))
     if isinstance(options, ReviseOptions):
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
@@ -80,7 +79,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_languages(workspace, options)
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
-                            offers.known(workspace, options.model))
+                            model_info.base_languages(workspace, options.model))
     _check_new_export(workspace, options)
     speakable.check(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
@@ -106,7 +105,7 @@ def _check_new_export(workspace: Workspace, options: Options) -> None:
     """The name of what will be exported must be free, and no living job about to take it."""
     match options:
         case ExportOptions():
-            catalog.run_to_export(options.run)
+            catalog.require_run(options.run)
             name = options.export
         case DoctorOptions() if options.restore:
             name = options.restore
@@ -129,8 +128,8 @@ def _check_tracker(name: str) -> None:
 def _check_languages(workspace: Workspace, options: TrainOptions) -> None:
     """What is there must be in a language that it can be used for; what is not there yet is looked at by the worker."""
     try:
-        record = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
-        base = offers.known(workspace, record.origin.model)
+        record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+        base = model_info.base_languages(workspace, record.origin.model)
     except UserError:
         return
     if language := _language_of(workspace, options.dataset):
@@ -184,7 +183,7 @@ def _to_make_data(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", options.dataset, workspace.dataset)
             if options.source.startswith(PREFIX):
                 name = options.source.removeprefix(PREFIX)
-                yield _Need("transcribe", name, lambda name: folder.find(workspace, name))
+                yield _Need("transcribe", name, lambda name: segments.find_segments(workspace, name))
         case TranscribeOptions():
             yield _Need("segment", options.segments, workspace.segment_folder)
             if options.recogniser == BUILT_IN:

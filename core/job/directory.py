@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import VERBS, Options
 from core.workspace import Workspace, resolve_inside
+from data.durable_files import atomic_directory
 
 NO_DEVICE = "none"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
@@ -75,18 +75,12 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
         workspace.run(earlier)
     directory = resolve_inside(workspace.runs, name or _new_id(workspace, verb))
     job = Job(directory, verb, _device(verb, options), tuple(after), time.time(), options.model_dump(mode="json"))
-    aside = workspace.runs / f".{directory.name}-{uuid.uuid4().hex[:8]}"
     try:
-        aside.mkdir()
-        _write_config(job, aside / "config.yaml")
-        aside.rename(directory)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        with atomic_directory(directory, "Free some disk space or choose another workspace.") as temporary:
+            _write_config(job, temporary / "config.yaml")
+    except UserError:
         check_free(workspace, directory.name)
-        raise UserError(
-            f"The run {directory} could not be written: {error.strerror or error}.",
-            "Free some disk space or choose another workspace.",
-        ) from error
+        raise
     return job
 
 
@@ -121,10 +115,7 @@ def load_directory(directory: Path) -> Job:
 def _write_config(job: Job, path: Path) -> None:
     values = {"verb": job.verb, "device": job.device, "after": list(job.after), "created": job.created,
               "options": job.settings}
-    with open(path, "w", encoding="utf-8") as file:
-        yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _new_id(workspace: Workspace, verb: str) -> str:

@@ -14,6 +14,7 @@ from config.errors import UserError
 from core.job.directory import Job
 from core.job.locks import FileLock
 from core.workspace import resolve_inside
+from data.durable_files import write_json
 
 CHECKPOINTS, NAMES = "checkpoints", "kept.json"
 # They find what they did before.
@@ -97,10 +98,8 @@ def held(run: Path) -> Iterator[None]:
 
 def _write(run: Path, known: dict[str, int]) -> None:
     path = run / CHECKPOINTS / NAMES
-    aside = path.with_name(f".writing-{NAMES}")
     try:
-        aside.write_text(json.dumps(known, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        aside.replace(path)
+        write_json(path, known)
     except OSError as error:
         hint = "Free some space, then try again."
         raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error

@@ -7,14 +7,13 @@ worker that waits reads it and renames its ticket (`core.job.queueing`), so movi
 from __future__ import annotations
 
 import math
-import os
-import uuid
 from collections.abc import Sequence
 from typing import Literal
 
 from config.errors import UserError
 from core.job.directory import NO_DEVICE, Job
 from core.job.state import JobState
+from data.durable_files import write_text
 
 FILE = "place"
 Direction = Literal["first", "earlier", "later", "last"]
@@ -68,6 +67,4 @@ def _holds(state: JobState) -> bool:
 
 
 def _write(job: Job, place: float) -> None:
-    aside = job.directory / f".{FILE}-{uuid.uuid4().hex[:8]}"
-    aside.write_text(f"{place!r}\n", encoding="utf-8")
-    os.replace(aside, job.directory / FILE)
+    write_text(job.directory / FILE, f"{place!r}\n", sync=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import CompareOptions, Options, SynthesizeOptions
 from core.dataset.languages import describe_language
-from core.library import catalog, offers
+from core.library import catalog, model_info
 from core.workspace import Workspace
 
 
@@ -32,10 +32,10 @@ def check(workspace: Workspace, options: Options) -> None:
 def _check(workspace: Workspace, reference: str, languages: Iterable[str], voice: str) -> None:
     try:
         model = catalog.resolve(workspace, reference)
-        base = offers.model_of_voice(workspace, model)
+        base = model_info.base_model_of(workspace, model)
     except UserError:
         return  # it is not there; `core.job.asked` says so, or finds who is making it
-    spoken, voices = offers.languages(workspace, model), offers.voices(workspace, base)
+    spoken, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)
     for language in languages:
         if spoken and language not in spoken:
             raise UserError(f"{reference} does not speak {describe_language(language)}.",

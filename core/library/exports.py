@@ -17,11 +17,11 @@ from torch import nn
 from config.errors import UserError
 from config.schema import Scope
 from core.library import records
-from core.library.exports_record import AGAIN, RECORD, SUMS, ExportRecord, read_record
-from core.library.exports_record import check as check
+from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS, ExportRecord, read_export_record
 from core.voice_model import loading
 from core.voice_model.adapters import Adapters
 from core.voice_model.prefix import hash_tensors
+from data.durable_files import hash_tree
 from data.front_end import FrontEnd
 from models.base import SpeechModel
 from models.registry import family as family_named
@@ -29,26 +29,26 @@ from models.registry import family as family_named
 
 def record_of(model: loading.VoiceModel) -> ExportRecord:
     """The record of the export that `model` was loaded from."""
-    return read_record(model.base_folder)
+    return read_export_record(model.base_folder)
 
 
 def write_sums(folder: Path) -> None:
     """Write `SHA256SUMS.json` over every other file."""
-    sums = records.hash_files(folder, leave_out=(SUMS,))
-    (folder / SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    sums = hash_tree(folder, leave_out=(EXPORT_SUMS,))
+    (folder / EXPORT_SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
 def load(folder: Path, device: torch.device) -> loading.VoiceModel:
     """The voice model in `folder`, from its own files alone."""
-    check(folder)
+    records.check_export_files(folder)
     return assemble(folder, device)
 
 
 def assemble(folder: Path, device: torch.device) -> loading.VoiceModel:
     """`load` without the check of every file, for an export that is just being written."""
-    record = read_record(folder)
+    record = read_export_record(folder)
     if record.scope not in get_args(Scope):
-        raise UserError(f"{folder / RECORD} has the unknown scope {record.scope!r}.", "Update Lisan.")
+        raise UserError(f"{folder / EXPORT_RECORD} has the unknown scope {record.scope!r}.", "Update Lisan.")
     family = family_named(record.origin.family)
     front_end = FrontEnd.load(folder / records.FRONT_END)
     model = family.speech_model(folder, device)
@@ -57,9 +57,9 @@ def assemble(folder: Path, device: torch.device) -> loading.VoiceModel:
     wanted = record.weights_hash or record.origin.base_hash
     if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
         raise UserError(
-            f"{folder} does not hold the model that {RECORD} names: base {base_hash[:12]} there, "
+            f"{folder} does not hold the model that {EXPORT_RECORD} names: base {base_hash[:12]} there, "
             f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
-            f"{record.origin.fingerprint[:12]} wanted.", AGAIN,
+            f"{record.origin.fingerprint[:12]} wanted.", EXPORT_AGAIN_HINT,
         )
     plain = loading.VoiceModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash,
                                model, front_end, device, scope=record.scope)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ def _cut_tables(model: SpeechModel, front_end: FrontEnd, folder: Path) -> dict[s
     """Take the rows after the prefix out of the model's tables, so that old and new stand apart as in training."""
     if model.prefix_size != front_end.size:
         raise UserError(
-            f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.", AGAIN,
+            f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.", EXPORT_AGAIN_HINT,
         )
     rows = {}
     for name in model.text_tables:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.library.catalog import family
-from core.library.exports_record import ExportRecord
-from core.proof.certificate import Certificate
+from core.library.certificate import Certificate
+from core.library.records import ExportRecord
 
 _SCOPES = {
     "rows": "Only the new rows were trained; the base languages take exactly the path they took before.",

@@ -1,20 +1,45 @@
-"""What stands in `extension.json` and `checkpoint.json`: where new rows come from and belong to. Never loads torch."""
+"""The records beside models: `model.json`, `extension.json`, `checkpoint.json` and `export.json`. Never loads torch.
+
+Each says where files come from, and with which hashes whether they are still those.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from config.errors import UserError
+import yaml
 
-EXTENSION, CHECKPOINT = "extension.json", "checkpoint.json"
+from config.errors import UserError
+from data.durable_files import ExpectedFile, check_relative_path, find_faults, read_sums, write_json, write_text
+
+MODEL_RECORD, EXTENSION, CHECKPOINT, EXPORT_RECORD = "model.json", "extension.json", "checkpoint.json", "export.json"
 ROWS, FRONT_END, ADAPTER, CONFIG = "rows.safetensors", "front_end", "adapter", "config.yaml"
 CHANGED = "changed.safetensors"  # tensors of the base that were trained, in `full`
-_BLOCK = 1 << 20
+EXPORT_SUMS = "SHA256SUMS.json"
+TRAINING_OPTIONS = "training.yaml"  # the options of the run that was exported
+EXPORT_AGAIN_HINT = "Copy the export again from where it was made, or make it again: python -m scripts.export."
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A base model that came from the hub or from a folder.
+
+    `revision` is the commit, empty where a folder does not say it; `requested_revision` may be a branch.
+    """
+
+    family: str
+    variant: str
+    repository: str
+    revision: str
+    requested_revision: str
+    files: dict[str, ExpectedFile]
+    companions: dict[str, str] = field(default_factory=dict)  # commit by repository, where files came from others too
 
 
 @dataclass(frozen=True)
@@ -40,7 +65,7 @@ class ExtensionRecord:
     seed: int
     rows_hash: str
     origin: Origin
-    from_spelling: int | None = None  # new rows that start from base tokens that spell them; None: not counted then
+    from_spelling: int | None = None  # new rows that start from base tokens that spell them; None: not counted
 
 
 @dataclass(frozen=True)
@@ -55,67 +80,126 @@ class CheckpointRecord:
     scope: str
     extension: str
     dataset: str
-    rows_hash: str  # of the untrained rows the run began with
+    rows_hash: str  # of the untrained rows the run started with
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
     judge: str = ""  # recogniser of one's choice that judged the new language
-    recogniser_language: str = ""  # what it calls the language, where that was said
+    recogniser_language: str = ""  # its own name of the language, where one was given
     judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 
-Record = TypeVar("Record", ExtensionRecord, CheckpointRecord)
+@dataclass(frozen=True)
+class ExportRecord:
+    """What `export.json` says of an export."""
+
+    name: str
+    run: str
+    step: int
+    scope: str
+    dataset: str
+    languages: tuple[str, ...]  # that the base model does not have
+    origin: Origin
+    longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
+    judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
+    weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
+    judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
+    recogniser_language: str = ""  # its own name of the language, where one was given
 
 
-def write(path: Path, record: ExtensionRecord | CheckpointRecord) -> None:
+Record = TypeVar("Record", ExtensionRecord, CheckpointRecord, ExportRecord)
+
+
+def write_record(path: Path, record: ExtensionRecord | CheckpointRecord | ExportRecord) -> None:
     """Write `record` as JSON."""
-    path.write_text(json.dumps(dataclasses.asdict(record), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_json(path, dataclasses.asdict(record))
 
 
-def read(path: Path, kind: type[Record]) -> Record:
+def read_record(path: Path, kind: type[Record]) -> Record:
     """The record in `path`; `UserError` when it is missing or damaged."""
-    try:
+    hint = "The folder was probably cut off or edited; delete it and take another, or make it again."
+    with _damage_explained(path, EXPORT_AGAIN_HINT if kind is ExportRecord else hint):
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["origin"] = Origin(**values["origin"])
-        if "languages" in values:
-            values["languages"] = tuple(values["languages"])
-        if "judged" in values:
-            values["judged"] = tuple(values["judged"])
+        for name in {"languages", "judged"} & values.keys():
+            values[name] = tuple(values[name])
         return kind(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} could not be read: {error}.",
-            "The folder was probably cut off or edited; delete it and take another, or make it again.",
-        ) from error
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def write_export_record(folder: Path, record: ExportRecord) -> None:
+    """Write `export.json`."""
+    write_record(folder / EXPORT_RECORD, record)
 
 
-def hash_files(folder: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """SHA-256 of every file under `folder` by its relative path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    named = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: hash_file(path) for name, path in named.items() if name not in leave_out}
+def read_export_record(folder: Path) -> ExportRecord:
+    """What `folder` holds; `UserError` when it is no export or damaged."""
+    return read_record(folder / EXPORT_RECORD, ExportRecord)
 
 
-def damage(folder: Path) -> str | None:
-    """The first fault of a checkpoint's files in words, None when all are whole."""
+def write_model_record(folder: Path, record: ModelRecord) -> None:
+    """Write `model.json`."""
+    values = dataclasses.asdict(record)
+    values["files"] = {name: {"size": file.size, "sha256": file.sha256} for name, file in record.files.items()}
+    write_json(folder / MODEL_RECORD, values)
+
+
+def read_model_record(folder: Path) -> ModelRecord | None:
+    """What `folder` says of itself, None when it has no `model.json`; `UserError` when that is damaged."""
+    path = folder / MODEL_RECORD
+    if not path.exists():
+        return None
+    with _damage_explained(path, "Move the folder away, and get the model again."):
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        files = {str(name): ExpectedFile(int(file["size"]), str(file["sha256"]))
+                 for name, file in values.pop("files").items()}
+        record = ModelRecord(**values, files=files)
+    for name in record.files:
+        check_relative_path(name, path)
+    return record
+
+
+@contextmanager
+def _damage_explained(path: Path, hint: str) -> Iterator[None]:
     try:
-        record = read(folder / CHECKPOINT, CheckpointRecord)
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} could not be read: {error!r}.", hint) from error
+
+
+def write_training_options(folder: Path, config: Path) -> None:
+    """Write `training.yaml`: the options of the run in `config`, files and folders of this machine by their names."""
+    values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    values["options"] = {name: strip_folder(value) if isinstance(value, str) else value
+                         for name, value in values["options"].items()}
+    write_text(folder / TRAINING_OPTIONS, yaml.safe_dump(values))
+
+
+def strip_folder(value: str) -> str:
+    """`value`, of a path on this machine its last part: an export goes to others."""
+    return Path(value).name if Path(value).is_absolute() else value
+
+
+def find_damage(folder: Path) -> str | None:
+    """The first fault of a checkpoint's files as a sentence, None when all are whole."""
+    try:
+        record = read_record(folder / CHECKPOINT, CheckpointRecord)
     except UserError as error:
         return error.message
-    for name, wanted in record.files.items():
-        path = folder / name
-        if not path.is_file():
-            return f"{path} is missing."
-        if hash_file(path) != wanted:
-            return f"{path} is damaged: its {path.stat().st_size} bytes are not those that were saved."
-    return None
+    return _first_fault(folder, record.files)
+
+
+def read_export_sums(folder: Path) -> dict[str, str]:
+    """SHA-256 by name of every file that was exported."""
+    return read_sums(folder / EXPORT_SUMS, EXPORT_AGAIN_HINT)
+
+
+def check_export_files(folder: Path) -> None:
+    """Raise `UserError` naming the first file that is missing or not what was exported."""
+    if fault := _first_fault(folder, read_export_sums(folder)):
+        raise UserError(fault, EXPORT_AGAIN_HINT)
+
+
+def _first_fault(folder: Path, sums: dict[str, str]) -> str | None:
+    files = {name: ExpectedFile(sha256=digest) for name, digest in sums.items()}
+    return next((fault for _, fault in find_faults(folder, files)), None)

@@ -21,9 +21,9 @@ from core.job.counting import OneCount
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import records
+from core.library.certificate import Certificate, CertificateCheck, LanguageError, Result
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import rests_on
-from core.proof.certificate import Certificate, Check, LanguageError, Result
 from core.speech import evaluate
 from core.speech.evaluate import HeldOutSentence, Studio
 from core.speech.judges import judge_of, unmeasured
@@ -93,7 +93,7 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
     `warn` hears why the recogniser of the training does not judge, where it cannot be had. Such a certificate rests on
     nothing that would be found again: it is made anew when the recogniser is there.
     """
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
     content = content or rests_on.content(workspace, folder, device.type, sentences)
@@ -138,7 +138,7 @@ def _verdict(good: bool) -> Result:
     return "passed" if good else "failed"
 
 
-def _tensor_checks(case: Work) -> list[Check]:
+def _tensor_checks(case: Work) -> list[CertificateCheck]:
     before, after = case.base.model.module.state_dict(), base_tensors(case.finetuned.model.module)
     tables = [f"{name}.weight" for name in case.base.model.text_tables]
     wanted = hash_tensors({name: before[name] for name in tables})
@@ -149,35 +149,40 @@ def _tensor_checks(case: Work) -> list[Check]:
     whole, whole_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
                           for tensors in (before, after))
     return [
-        Check("prefix_rows", _verdict(wanted == seen), wanted, seen,
+        CertificateCheck("prefix_rows", _verdict(wanted == seen), wanted, seen,
               f"The {rows} old rows of {' and '.join(case.base.model.text_tables)} are those of the base file."),
-        Check("frozen_tensors", _verdict(whole == whole_after), f"{len(before) - len(changed)} tensors, {whole}",
+        CertificateCheck("frozen_tensors", _verdict(whole == whole_after),
+                         f"{len(before) - len(changed)} tensors, {whole}",
               f"{equal} equal, {whole_after}",
               "Every tensor of the base model is what it was." if not changed else
               "Every tensor of the base model that was not to be trained is what it was."),
         *([_changes(before, after, changed)] if changed else []),
-        Check("frozen_in_training", _verdict(case.record.frozen_hash == case.base.base_hash), case.base.base_hash,
+        CertificateCheck("frozen_in_training", _verdict(case.record.frozen_hash == case.base.base_hash),
+                         case.base.base_hash,
               case.record.frozen_hash, "The same, in the trainer's memory when it saved this checkpoint."),
     ]
 
 
-def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor], changed: set[str]) -> Check:
+def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor],
+             changed: set[str]) -> CertificateCheck:
     """How far a run in `full` took the base."""
     moved = {name: (after[name].float() - before[name].float()) for name in changed}
     size = sum(value.numel() for value in moved.values())
     values = sum(int((value != 0).sum()) for value in moved.values())
     norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
              for parts in (moved.values(), [before[name] for name in changed])]
-    return Check("changed_tensors", "measured", "", f"{len(changed)} of {len(before)} tensors; {values:,} of "
+    return CertificateCheck("changed_tensors", "measured", "",
+                            f"{len(changed)} of {len(before)} tensors; {values:,} of "
                  f"{size:,} numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
                  "What the training changed of the base model itself.")
 
 
 @torch.inference_mode()
-def _logits(case: Work, tell: Tell) -> Check:
+def _logits(case: Work, tell: Tell) -> CertificateCheck:
     """Bit equality of every base-language logit, or the drift."""
     if not case.probes:
-        return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
+        return CertificateCheck("base_logits", "skipped", "equal to the bit",
+                                "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(case.probes):
@@ -200,7 +205,7 @@ def _logits(case: Work, tell: Tell) -> Check:
     if equal < count:
         seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
-    return Check("base_logits", verdict, "equal to the bit", seen,
+    return CertificateCheck("base_logits", verdict, "equal to the bit", seen,
                  f"Logits of base-language samples before and after, computed one after the other on "
                  f"{compute.conditions(case.base.device)}.")
 
@@ -211,24 +216,25 @@ def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:
                     reduction="batchmean").item()
 
 
-def _tokens(case: Work) -> Check:
+def _tokens(case: Work) -> CertificateCheck:
     """Base sentences have the ids they had."""
     texts = [(language, sentence.text) for language in case.base.front_end.base_languages
              for sentence in evaluate.held_out(case.base, language)]
     texts += [(item.language, item.text) for item in case.probes]
     first, second = case.base.front_end, case.finetuned.front_end
     same = sum(np.array_equal(first.encode(text, language), second.encode(text, language)) for language, text in texts)
-    return Check("base_tokens", _verdict(same == len(texts)) if texts else "skipped",
+    return CertificateCheck("base_tokens", _verdict(same == len(texts)) if texts else "skipped",
                  f"{len(texts)} sentences with the ids they had", f"{same} sentences",
                  "Sentences of the base languages are encoded as before.")
 
 
-def _front_end(case: Work) -> Check:
+def _front_end(case: Work) -> CertificateCheck:
     wanted, seen = case.record.origin.fingerprint, case.finetuned.front_end.fingerprint
-    return Check("front_end", _verdict(wanted == seen), wanted, seen, "The tokenizer is the one of the new rows.")
+    return CertificateCheck("front_end", _verdict(wanted == seen), wanted, seen,
+                            "The tokenizer is the one of the new rows.")
 
 
-def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
+def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], CertificateCheck]:
     """The judged error of every language, and which of them could not be measured, and why."""
     found = [one for before, languages in _together(case)
              for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
@@ -236,7 +242,7 @@ def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
     shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
                          for item in found if item.after is not None),
                        *(f"{', '.join(codes)}: {reason}" for reason, codes in case.missing.items())])
-    check = Check("judged_errors", "measured" if found else "skipped", "", shown,
+    check = CertificateCheck("judged_errors", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
     return found, check
 
@@ -260,7 +266,7 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
     if not case.finetuned.front_end.is_new(language):
         return case.base, _some(evaluate.held_out(case.base, language))
     dataset = manifest.load(workspace.dataset(case.record.dataset))
-    extension = records.read(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_record(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != case.record.rows_hash:
         raise UserError("the extension was made anew since")
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]

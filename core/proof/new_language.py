@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.proof.diagnosis import NEW_ROWS, OLD_ROWS, Finding, Level
+from core.library.diagnosis import NEW_ROWS, OLD_ROWS, Level, TensorFinding
 
 
-def new_rows_fault(findings: Sequence[Finding], embedding: str = "") -> tuple[Level, str]:
+def new_rows_fault(findings: Sequence[TensorFinding], embedding: str = "") -> tuple[Level, str]:
     """How far the new rows can carry a language, and what is wrong with them, as a sentence.
 
     Speech reads the rows of `embedding`; those of other tables predict text in training alone.
@@ -30,23 +30,23 @@ def new_rows_fault(findings: Sequence[Finding], embedding: str = "") -> tuple[Le
     return "changed", f"{whose} are {alike(dead)}: it cannot predict the new text, which speech can do without."
 
 
-def counts_of_new(findings: Sequence[Finding]) -> dict[str, int]:
+def counts_of_new(findings: Sequence[TensorFinding]) -> dict[str, int]:
     """New rows by table, for those tables whose old rows could be read."""
     new = {one.name: one.rows for one in findings if one.part == NEW_ROWS}
     return {one.name: new.get(one.name, 0) for one in findings if one.part == OLD_ROWS
             and one.state not in ("missing", "misshapen", "transposed")}
 
 
-def unlearned(findings: Sequence[Finding], embedding: str) -> list[Finding]:
+def unlearned(findings: Sequence[TensorFinding], embedding: str) -> list[TensorFinding]:
     """New rows that no training reached, of the table that speech reads."""
     return [one for one in findings if one.state == "untrained" and embedding in ("", one.name)]
 
 
-def alike(dead: Sequence[Finding]) -> str:
+def alike(dead: Sequence[TensorFinding]) -> str:
     return "all alike" if all(one.distinct == 1 for one in dead) else "mostly alike"
 
 
-def advice_on_new_rows(findings: Sequence[Finding], embedding: str) -> str:
+def advice_on_new_rows(findings: Sequence[TensorFinding], embedding: str) -> str:
     """What to do about a checkpoint whose base is whole."""
     grade, fault = new_rows_fault(findings, embedding)
     if not fault:

@@ -11,14 +11,15 @@ from collections.abc import Collection
 
 import torch
 
-from core.proof.diagnosis import NEW_ROWS, Finding
+from core.library.diagnosis import NEW_ROWS, TensorFinding
 from core.proof.tensor_change import named
 
 _NEAR = 1e-3  # of the old rows' length: rows that are nearer are alike. The mean resizing leaves 5e-5
 _AT_ONCE = 1024  # rows held against all others
 
 
-def examine(name: str, before: torch.Tensor, after: torch.Tensor, used: Collection[int] | None = None) -> list[Finding]:
+def examine(name: str, before: torch.Tensor, after: torch.Tensor,
+            used: Collection[int] | None = None) -> list[TensorFinding]:
     """A finding for the rows of `after` (M, D) behind those of `before` (N, D); none where there are no more.
 
     `used` are the ids that have a piece, where the tokenizer is known: rows without one only fill up the table.
@@ -29,7 +30,7 @@ def examine(name: str, before: torch.Tensor, after: torch.Tensor, used: Collecti
     shape, count = tuple(rows.shape), len(rows)
     if broken := int((~torch.isfinite(rows)).any(1).sum()):
         words = f"{broken} of {count} rows hold values that are no numbers"
-        return [Finding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
+        return [TensorFinding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
     named_rows = sorted(row - len(before) for row in used or () if len(before) <= row < len(after))
     read = rows[named_rows] if named_rows else rows
     length = float(before.float().norm(dim=1).median().clamp(min=1e-12))
@@ -42,7 +43,8 @@ def examine(name: str, before: torch.Tensor, after: torch.Tensor, used: Collecti
     elif apart < len(read):
         words += f"; only {apart} of them differ from each other, and rows that are alike cannot be told apart"
     state = "untrained" if _untrained(read, apart, bool(named_rows)) else "new"
-    return [Finding(name, NEW_ROWS, state, words, shape, kind, rows=count, distinct=apart)]  # type: ignore[arg-type]
+    return [TensorFinding(name, NEW_ROWS, state, words, shape, kind,  # type: ignore[arg-type]
+                          rows=count, distinct=apart)]
 
 
 def distinct(rows: torch.Tensor, near: float) -> int:

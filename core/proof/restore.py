@@ -18,12 +18,9 @@ import torch
 
 from config.errors import UserError
 from core.job.journal import Result
-from core.library import exports, records
-from core.library.aside import written_aside
-from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
-from core.library.records import Origin
-from core.proof import certificate
-from core.proof.certificate import Certificate, Check
+from core.library import certificate, exports, records
+from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
+from core.library.records import ExportRecord, Origin, write_export_record
 from core.proof.tensor_names import Matching
 from core.proof.tokenizer_fit import read as read_pieces
 from core.speech import originals
@@ -33,6 +30,7 @@ from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data import normalise
 from data.bpe import vocabulary
+from data.durable_files import atomic_directory
 from data.entries import BASE_FILE, Language, NewToken
 from data.front_end import FrontEnd
 from models.base import WeightsFile
@@ -62,15 +60,15 @@ def restore(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching
                     front_end.fingerprint)
     record = ExportRecord(asked.name, asked.job, 0, "rows", "", (asked.language,), origin,
                           originals.longest_texts(workspace, base), {})
-    with written_aside(target) as aside:
+    with atomic_directory(target) as aside:
         files = base.family.export(base.base_folder, aside, tensors, None)
         front_end.save(aside / records.FRONT_END)
         shutil.copy2(asked.tokenizer, aside / _TOKENIZER)
-        write_record(aside, record)
+        write_export_record(aside, record)
         certificate.write(aside / CERTIFICATE, prove(base, exports.assemble(aside, torch.device("cpu")), rows, record))
         (aside / "README.md").write_text(_card(record, [(file.path, file.purpose) for file in files]), "utf-8")
         exports.write_sums(aside)
-        exports.check(aside)
+        records.check_export_files(aside)
     return {"export": asked.name, "path": f"exports/{asked.name}", "ref": f"export:{asked.name}",
             "new_rows": front_end.size - front_end.prefix_size, "old_rows": front_end.prefix_size,
             "old_rows_equal": True}
@@ -132,7 +130,8 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
              ("new_rows", hash_tensors(dict(rows)), hash_tensors(kept), "The new rows are those of the checkpoint."),
              ("front_end", record.origin.fingerprint, restored.front_end.fingerprint,
               "The tokenizer is the one that was given.")]
-    checks = [Check(name, "passed" if one == other else "failed", one, other, what) for name, one, other, what in pairs]
+    checks = [CertificateCheck(name, "passed" if one == other else "failed", one, other, what) for name, one, other,
+              what in pairs]
     checks += _speech(base, restored)
     proof = Certificate(f"export:{record.name}", record.run, record.step, record.scope, record.origin.model, "",
                         base.base_hash, restored.front_end.fingerprint, time.time(), tuple(checks), ())
@@ -143,7 +142,7 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _speech(base: VoiceModel, restored: VoiceModel) -> list[Check]:
+def _speech(base: VoiceModel, restored: VoiceModel) -> list[CertificateCheck]:
     """Base-language samples: their ids and their logits, to the bit."""
     clips = replay.load(base, base.family.voices(base.base_folder)).probing
     samples = replay.probes(clips, base.model.prompt_length)
@@ -156,9 +155,10 @@ def _speech(base: VoiceModel, restored: VoiceModel) -> list[Check]:
                               restored.front_end.encode(item.text, item.language))
     languages = ", ".join(sorted({item.language for item in samples}))
 
-    def check(name: str, good: int, what: str) -> Check:
+    def check(name: str, good: int, what: str) -> CertificateCheck:
         verdict: certificate.Result = "skipped" if not samples else "passed" if good == len(samples) else "failed"
-        return Check(name, verdict, f"{len(samples)} samples", f"{good} of {len(samples)} samples ({languages})", what)
+        return CertificateCheck(name, verdict, f"{len(samples)} samples",
+                                f"{good} of {len(samples)} samples ({languages})", what)
 
     return [check("base_logits", equal, "Logits of base-language samples are those of the base, to the bit."),
             check("base_tokens", ids, "Sentences of the base languages are encoded as before.")]

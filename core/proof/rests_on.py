@@ -14,14 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from config.errors import UserError
-from core.incoming import recognisers
-from core.library import records
-from core.library.model_record import RECORD
-from core.library.records import CheckpointRecord, ExtensionRecord
-from core.proof import certificate
-from core.proof.certificate import Certificate
+from core.library import certificate, records
+from core.library.certificate import Certificate
+from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
+from core.sources import recognisers
 from core.workspace import Workspace
 from data import manifest
+from data.durable_files import hash_file, hash_tree
 
 _VERSION = 2  # of what `core.proof.certify` computes; another one makes every certificate be made again
 _FOLDER = "certificates"  # in the workspace's cache
@@ -29,13 +28,13 @@ _FOLDER = "certificates"  # in the workspace's cache
 
 def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
     """The hash for the checkpoint in `folder`, measured on a kind of `device` by so many sentences a language."""
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     dataset = rows = ""
     with suppress(UserError):
         dataset = manifest.load_card(workspace.dataset(record.dataset)).fingerprint
     with suppress(UserError):
-        rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
-    base = records.hash_files(workspace.model(record.origin.model))
+        rows = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
+    base = hash_tree(workspace.model(record.origin.model))
     judge = _recogniser(workspace, record.judge)
     values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, judge]
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
@@ -49,15 +48,15 @@ def _recogniser(workspace: Workspace, name: str) -> object:
         folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
     except UserError as error:  # its record is damaged, and nothing is judged by it
         return error.message
-    if (folder / RECORD).is_file():
-        return records.hash_file(folder / RECORD)
+    if (folder / MODEL_RECORD).is_file():
+        return hash_file(folder / MODEL_RECORD)
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
 def find(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
     """A certificate that rests on just that: the run's own, or one that an export made."""
-    for path in (run / certificate.FILE, _path(workspace, wanted)):
+    for path in (run / certificate.CERTIFICATE, _path(workspace, wanted)):
         with suppress(UserError):
             found = certificate.read(path)
             if found.content == wanted:

@@ -25,7 +25,7 @@ _LOW = 0.25  # of the shorter side; a rank above is not called low
 class Change:
     """How one tensor differs. Moves are lengths of differences over lengths of base rows."""
 
-    state: str  # of `core.proof.diagnosis.State`
+    state: str  # of `core.library.diagnosis.State`
     words: str
     change: float = 0.0
     rows_moved: int = 0

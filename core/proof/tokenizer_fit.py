@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from config.errors import UserError
-from core.proof.diagnosis import TokenizerFit
+from core.library.diagnosis import TokenizerFit
 from data.bpe import highest_id, vocabulary
 
 _NAMED = 6  # pieces named in a report

@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from core.proof.diagnosis import (
+from core.library.diagnosis import (
     NEW_ROWS,
     OLD_ROWS,
     UNUSED,
-    Finding,
-    Heard,
+    Conclusion,
     Languages,
     Level,
+    ProbeComparison,
+    TensorFinding,
     TokenizerFit,
-    Verdict,
 )
 from core.proof.new_language import advice_on_new_rows, alike, counts_of_new, listed, new_rows_fault, unlearned
 
@@ -29,13 +29,13 @@ _MEASURED = ("shrunk", "trained", "low rank")  # of the others, the length of th
 _STILL = 0.8  # share of codes whose likeliest must be the same for "mostly"
 
 
-def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def worst_first(findings: Sequence[TensorFinding]) -> tuple[TensorFinding, ...]:
     """The order in which findings are read: what breaks a model first, then by how far it moved."""
     return tuple(sorted(findings, key=lambda one: (_SEVERITY[one.state], -one.change, one.name, one.part)))
 
 
-def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: Heard | None,
-          notes: Sequence[str] = (), embedding: str = "") -> Verdict:
+def judge(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None, heard: ProbeComparison | None,
+          notes: Sequence[str] = (), embedding: str = "") -> Conclusion:
     """What the findings come to; `notes` are said beside them. `embedding` names the table that speech reads."""
     languages = base_languages(findings, tokenizer)
     restorable, why_not = can_restore(findings, tokenizer, embedding)
@@ -51,11 +51,11 @@ def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: He
         *([tokenizer_words(tokenizer)] if tokenizer else []), *([heard_words(heard)] if heard else []), *notes,
     )
     headline = f"{_headline(languages, findings, tokenizer)} {fault}".strip()
-    return Verdict(level, headline, languages, sentences,
+    return Conclusion(level, headline, languages, sentences,
                    _advice(languages, findings, restorable, why_not, embedding), restorable)
 
 
-def base_languages(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> Languages:
+def base_languages(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> Languages:
     """Whether the base languages can still work."""
     old = [one for one in findings if one.part not in (NEW_ROWS, UNUSED)]
     if any(one.state in _LOST for one in old):
@@ -71,7 +71,7 @@ def base_languages(findings: Sequence[Finding], tokenizer: TokenizerFit | None) 
     return "rounded" if states <= {"equal", "rounded", "extra"} else "changed"
 
 
-def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None,
+def can_restore(findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None,
                 embedding: str = "") -> tuple[bool, str]:
     """Whether rows alone were damaged and new ones can be kept; else why not, as a sentence."""
     old = [one for one in findings if one.part == OLD_ROWS]
@@ -101,7 +101,7 @@ def can_restore(findings: Sequence[Finding], tokenizer: TokenizerFit | None,
     return True, ""
 
 
-def _not_known(old: Sequence[Finding], tokenizer: TokenizerFit | None) -> str:
+def _not_known(old: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> str:
     """Why nobody can say which rows of a permuted table are the new ones; nothing where the tokenizer tells."""
     if behind := max(one.rows_behind for one in old):
         return f"{behind} of the base's rows stand among the new ones, so which rows are new is not known."
@@ -112,7 +112,7 @@ def _not_known(old: Sequence[Finding], tokenizer: TokenizerFit | None) -> str:
     return ""
 
 
-def _headline(languages: Languages, findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> str:
+def _headline(languages: Languages, findings: Sequence[TensorFinding], tokenizer: TokenizerFit | None) -> str:
     followed = tokenizer is not None and tokenizer.rows_follow
     if languages == "kept":
         unfit = tokenizer is not None and not tokenizer.fits
@@ -148,7 +148,7 @@ def _several(parts: set[str]) -> bool:
     return len(parts) > 1 or any(part in ("layers", OLD_ROWS, "positions") for part in parts)
 
 
-def _rows_words(findings: Sequence[Finding]) -> list[str]:
+def _rows_words(findings: Sequence[TensorFinding]) -> list[str]:
     """A sentence for each table's old rows."""
     words = []
     for one in findings:
@@ -161,7 +161,7 @@ def _rows_words(findings: Sequence[Finding]) -> list[str]:
     return words
 
 
-def _rest_words(findings: Sequence[Finding]) -> list[str]:
+def _rest_words(findings: Sequence[TensorFinding]) -> list[str]:
     """A sentence for each other part of the model."""
     words = []
     rest = [one for one in findings if one.part not in (OLD_ROWS, NEW_ROWS)]
@@ -188,7 +188,7 @@ def _rest_words(findings: Sequence[Finding]) -> list[str]:
     return words
 
 
-def _new_words(new: Sequence[Finding], smaller: bool) -> list[str]:
+def _new_words(new: Sequence[TensorFinding], smaller: bool) -> list[str]:
     if not new:
         return [] if smaller else ["No new rows: it has the vocabulary size of the base."]
     return [f"New rows of {one.name}: {one.rows}; {one.words}." for one in new]
@@ -216,7 +216,7 @@ def tokenizer_words(fit: TokenizerFit) -> str:
     return "; ".join(said) + "."
 
 
-def heard_words(heard: Heard) -> str:
+def heard_words(heard: ProbeComparison) -> str:
     """What both models said of base-language samples."""
     languages = ", ".join(heard.languages)
     if heard.equal == heard.samples:
@@ -226,7 +226,7 @@ def heard_words(heard: Heard) -> str:
             f"{heard.agreement:.0%} of codes ({kept}); the predictions are {heard.divergence:.3g} nats a code apart.")
 
 
-def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool, why_not: str,
+def _advice(languages: Languages, findings: Sequence[TensorFinding], restorable: bool, why_not: str,
             embedding: str) -> str:
     if restorable:
         return ("Rows alone were damaged. The base's rows can be put back and the new ones kept: the base languages "
@@ -249,6 +249,6 @@ def _advice(languages: Languages, findings: Sequence[Finding], restorable: bool,
             + "Listen to the base languages, or train the new language with Lisan, where they cannot move.")
 
 
-def _smaller(findings: Sequence[Finding]) -> bool:
+def _smaller(findings: Sequence[TensorFinding]) -> bool:
     """Whether a table has fewer rows than that of the base."""
     return any(one.part == OLD_ROWS and one.state == "misshapen" and one.shape[:1] < (one.rows,) for one in findings)

@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError
 
 from config.errors import UserError
-from core.incoming.recognisers import AS_RECOGNISER, Asked, remedy
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard, Speller, best_path
+from core.sources.recognisers import AS_RECOGNISER, RecogniserOption, repair_hint
 
 _MOST_TOKENS = 440  # that Whisper's decoder has room for beside its prompt
 
@@ -26,7 +26,7 @@ _MOST_TOKENS = 440  # that Whisper's decoder has room for beside its prompt
 class _Loaded:
     """A model with what turns waveforms into its input, and its signs into text."""
 
-    def __init__(self, folder: Path, device: torch.device, language: str, called: str, asked: Asked,
+    def __init__(self, folder: Path, device: torch.device, language: str, called: str, asked: RecogniserOption,
                  begun: bool = False) -> None:
         import transformers
 
@@ -85,7 +85,7 @@ class HubRecogniser:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, language: str, called: str,
-             asked: Asked = AS_RECOGNISER, begun: bool = False) -> HubRecogniser:
+             asked: RecogniserOption = AS_RECOGNISER, begun: bool = False) -> HubRecogniser:
         """`called`: what it calls the language, where that is told; `asked`: by what it was chosen, for errors.
 
         `begun`: texts were written so already, maybe when a name that is not known gave way to `language`.
@@ -179,7 +179,7 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
 @contextmanager
-def _explained(folder: Path, asked: Asked) -> Iterator[None]:
+def _explained(folder: Path, asked: RecogniserOption) -> Iterator[None]:
     """No network while a recogniser is loaded, and faults in words."""
     from huggingface_hub import constants
 
@@ -191,6 +191,6 @@ def _explained(folder: Path, asked: Asked) -> Iterator[None]:
             SafetensorError) as error:
         said = " ".join(str(error).split())[:300]
         raise UserError(f"The recogniser in {folder} could not be loaded: {type(error).__name__}: {said}.",
-                        remedy(folder, asked)) from error
+                        repair_hint(folder, asked)) from error
     finally:
         constants.HF_HUB_OFFLINE = before

@@ -13,10 +13,10 @@ import torch
 
 from config.errors import UserError
 from core import compute
-from core.incoming import recognisers
-from core.incoming.recognisers import BUILT_IN
 from core.job.reporter import Reporter, stage
 from core.segments.language_codes import names_of
+from core.sources import recognisers
+from core.sources.recognisers import BUILT_IN
 from core.workspace import Workspace
 from data import long_audio
 from data.romanise import romanise
@@ -156,7 +156,7 @@ def load_listener(name: str, revision: str, language: str, called: str, sample: 
 
 def _brought(name: str, revision: str, language: str, called: str, workspace: Workspace, reporter: Reporter) -> Path:
     with stage(reporter, "recogniser"):
-        return recognisers.bring(name, revision, names_of(language, called), workspace, reporter)
+        return recognisers.ensure_recogniser(name, revision, names_of(language, called), workspace, reporter)
 
 
 def _built_in(language: str, workspace: Workspace) -> BuiltIn:

@@ -19,15 +19,14 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
-from core.incoming import recognisers
-from core.incoming.recognisers import AS_JUDGE, BUILT_IN
 from core.job.reporter import Reporter, stage
-from core.library import exports, exports_record, records
+from core.library import exports, records
 from core.library.catalog import resolve
-from core.library.exports_record import ExportRecord
-from core.library.records import CheckpointRecord
+from core.library.records import CheckpointRecord, ExportRecord
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Recogniser
+from core.sources import recognisers
+from core.sources.recognisers import AS_JUDGE, BUILT_IN
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import audio
@@ -123,7 +122,8 @@ def bring(choice: Choice, language: str, workspace: Workspace, reporter: Reporte
     """Fetch the recogniser where it has to be; nothing for none, or the built-in one."""
     if choice.judge not in ("", BUILT_IN):
         with stage(reporter, "recogniser"):
-            recognisers.bring(choice.judge, _REVISION, names_of(language, choice.recogniser_language), workspace,
+            recognisers.ensure_recogniser(choice.judge, _REVISION, names_of(language, choice.recogniser_language),
+                                          workspace,
                               reporter,
                               asked=AS_JUDGE)
 
@@ -191,7 +191,7 @@ def _of_training(workspace: Workspace, model: VoiceModel) -> Choice | None:
     if model.ref.startswith("export:"):
         return _where_it_was_trained(workspace, exports.record_of(model))
     if model.ref.startswith("run:"):
-        return records.read(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
+        return records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
     return None
 
 
@@ -204,9 +204,9 @@ def _where_it_was_trained(workspace: Workspace, record: ExportRecord) -> ExportR
     if record.judge in ("", BUILT_IN) or ("/" in record.judge and not folder.is_absolute()) or folder.is_dir():
         return record
     with suppress(UserError):
-        run = records.read(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
+        run = records.read_record(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
                            CheckpointRecord)
-        if run.origin == record.origin and exports_record.name_alone(run.judge) == folder.name:
+        if run.origin == record.origin and records.strip_folder(run.judge) == folder.name:
             return replace(record, judge=run.judge)
     return replace(record, judge=folder.name)
 

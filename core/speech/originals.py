@@ -82,7 +82,7 @@ def _dataset(workspace: Workspace, model: VoiceModel) -> manifest.Dataset | None
     kind = model.ref.partition(":")[0]
     if kind == "run":
         folder = resolve(workspace, model.ref).folder
-        name = records.read(folder / records.CHECKPOINT, CheckpointRecord).dataset
+        name = records.read_record(folder / records.CHECKPOINT, CheckpointRecord).dataset
     elif kind == "export":
         name = exports.record_of(model).dataset
     else:

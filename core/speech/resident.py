@@ -31,6 +31,7 @@ from core.job.directory import Job
 from core.job.journal import Event, decode, encode
 from core.job.locks import FileLock
 from core.workspace import Workspace
+from data.durable_files import write_bytes
 
 VERBS = ("synthesize", "compare")
 COMMAND = (sys.executable, "-m", "core.speech.resident_process")
@@ -88,9 +89,7 @@ class Request:
     def answer(self, ending: Event) -> None:
         """Tell the worker how it ended."""
         path = self.residence.folder / f"{_ANSWERED}-{self.token}"
-        aside = path.with_name("." + path.name)
-        aside.write_bytes(encode(ending))
-        aside.rename(path)
+        write_bytes(path, encode(ending), sync=False)
 
 
 def take(residence: Residence) -> Request | None:

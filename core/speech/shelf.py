@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from config.schema import SoundOptions, SpeakingPrecision
-from core.library import exports_record, records
+from core.library import records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.speech import originals, speaking_precision
@@ -103,14 +103,14 @@ def _sources(workspace: Workspace, ref: str) -> list[Path]:
     """Files and folders that a model is made from, and the texts that say how long a piece may be."""
     kind, _, name = ref.partition(":")
     if kind == "extension":
-        extension = records.read(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+        extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
         return [workspace.extension(name), workspace.model(extension.origin.model)]
     found = resolve(workspace, ref)
     if found.kind == "base":
         return [found.folder]
     if found.kind == "export":
-        return [found.folder, *_texts(workspace, exports_record.read_record(found.folder).dataset)]
-    record = records.read(found.folder / records.CHECKPOINT, CheckpointRecord)
+        return [found.folder, *_texts(workspace, records.read_export_record(found.folder).dataset)]
+    record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
     return [found.folder, workspace.model(record.origin.model), *_texts(workspace, record.dataset)]
 
 

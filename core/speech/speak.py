@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
-from core.speech import references
+from core.library import reference_voices
 from core.voice_model.loading import VoiceModel
 from data.level import UNCLIPPED
 from data.reading import pieces_of
@@ -233,6 +233,6 @@ def find_voice(model: VoiceModel, name: str) -> Voice:
             f"{name!r} is neither a voice of the model nor a recording.",
             f"Its voices: {', '.join(voices) or 'none'}. A reference recording is given by its path.",
         )
-    reference = references.read(path)
+    reference = reference_voices.read_recording(path)
     waveform = torch.from_numpy(reference.waveform)
     return model.family.voice(model.base_folder, model.device, waveform, reference.sample_rate)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.workspace import Workspace
+from data.durable_files import write_bytes
 from data.manifest import read_text
 
 _MAX_BYTES = 20_000_000
@@ -23,9 +24,7 @@ def save_pasted(workspace: Workspace, text: str) -> Path:
     try:
         path.parent.mkdir(exist_ok=True)
         if not path.is_file():
-            partial = path.with_name(f".{path.name}")
-            partial.write_bytes(_content(text))
-            partial.replace(path)
+            write_bytes(path, _content(text))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror or error}.", "Free some disk space.") from error
     return path

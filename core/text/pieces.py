@@ -26,6 +26,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
 from data.bpe import vocabulary
+from data.durable_files import write_text
 from data.entries import BASE_FILE
 from data.front_end import FrontEnd
 
@@ -53,9 +54,7 @@ class Pieces:
 
     def save(self, path: Path) -> None:
         """Write them as JSON, whole or not at all."""
-        partial = path.with_name(f".{path.name}")
-        partial.write_text(json.dumps(asdict(self), ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_text(path, json.dumps(asdict(self), ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Pieces:

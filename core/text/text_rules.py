@@ -20,6 +20,7 @@ from config.rules_file import parse
 from config.text_rules import TextRules
 from core.workspace import Workspace, resolve_inside
 from data import rules as shipped
+from data.durable_files import write_text
 from data.languages.traced import Change
 from data.languages.written_out import Writer
 from data.manifest import Dataset, read_json_lines
@@ -180,9 +181,7 @@ def save(workspace: Workspace, name: str, text: str) -> SavedRules:
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return SavedRules(name, wanted, path, "already there")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
     return SavedRules(name, wanted, path, "written")
 
 

@@ -5,7 +5,6 @@ The page reads the report from `lab.json` in the job's folder.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from core.text.pieces import OWN, Pieces, characters_of, train_pieces, with_all_
 from core.text.script_coverage import MIN_OCCURRENCES, RecordingPrompt, ScriptBlock
 from data import normalise
 from data.bpe import BYTES, vocabulary
+from data.durable_files import write_json
 from data.entries import BASE_FILE
 from data.front_end import FrontEnd
 
@@ -121,10 +121,8 @@ class TokenizerComparison:
 
     def save(self, folder: Path) -> Path:
         """Write `lab.json` into `folder`, whole or not at all."""
-        path, partial = folder / FILE, folder / f".{FILE}"
-        partial.write_text(json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
-        return path
+        write_json(folder / FILE, asdict(self))
+        return folder / FILE
 
     @classmethod
     def load(cls, folder: Path) -> TokenizerComparison:

@@ -36,9 +36,9 @@ def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callabl
     found = catalog.resolve(workspace, reference)
     if found.kind != "run":
         raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
-    if (fault := records.damage(found.folder)) is not None:
+    if (fault := records.find_damage(found.folder)) is not None:
         raise UserError(fault, "Adopt another checkpoint of the run.")
-    record = records.read(found.folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
     if record.origin.base_hash != voice.base_hash:
         raise UserError(
             f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "

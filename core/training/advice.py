@@ -13,7 +13,7 @@ import torch
 
 from config.schema import TrainOptions
 from core.job.reporter import size_text
-from core.library import offers
+from core.library import model_info
 from core.training import scopes
 from core.training.plan import duration
 from core.training.trainer import Trainer
@@ -86,7 +86,7 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
 
 
 def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
-    preset = offers.preset(trainer.voice.family.name, "train", TrainOptions)
+    preset = model_info.preset(trainer.voice.family.name, "train", TrainOptions)
     for name, what in _trained(options).items():
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
         if not usual / FAR <= asked <= usual * FAR:

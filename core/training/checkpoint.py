@@ -32,6 +32,7 @@ from core.training.patience import Patience
 from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import is_of_base, new_rows
 from data.batches import Position
+from data.durable_files import hash_tree
 
 FOLDER = kept.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
@@ -85,7 +86,7 @@ def last_whole(run: Path, tell: Callable[[str], None]) -> int | None:
     found = steps(run)
     faults: dict[int, str] = {}
     for step in reversed(found):
-        if (fault := records.damage(folder_of(run, step))) is None:
+        if (fault := records.find_damage(folder_of(run, step))) is None:
             break
         faults[step] = fault
     if faults and len(faults) == len(found):
@@ -124,7 +125,7 @@ def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainO
         _write_text(aside / _NUMBERS, json.dumps(_numbers(state)))
         config = {"verb": "train", "options": options.model_dump(mode="json")}
         _write_text(aside / records.CONFIG, yaml.safe_dump(config))
-        records.write(aside / records.CHECKPOINT, replace(record, files=records.hash_files(aside)))
+        records.write_record(aside / records.CHECKPOINT, replace(record, files=hash_tree(aside)))
         _flush(aside)
         replaced = target.with_name(f"{_REPLACED}{target.name}")
         if target.exists():  # a step that is measured again, where the run was killed before it could be ranked

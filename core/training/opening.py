@@ -10,11 +10,11 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.incoming.recognisers import BUILT_IN
 from core.job.journal import Warned
 from core.job.reporter import Reporter, telling
 from core.library import records
 from core.library.records import CheckpointRecord
+from core.sources.recognisers import BUILT_IN
 from core.speech import judges
 from core.speech.evaluate import Studio
 from core.speech.judges import Hearing
@@ -142,7 +142,7 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
 def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: VoiceModel) -> CheckpointRecord:
     folder = workspace.extensions / options.extension
     there = folder / records.EXTENSION
-    rows_hash = records.read(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
+    rows_hash = records.read_record(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
                             options.adapter_rank if voice.adapters else None, options.judge,
                             options.recogniser_language)

@@ -100,8 +100,8 @@ def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str)
     path = workspace.extensions / extension / records.EXTENSION
     if not path.is_file():
         return
-    now = records.read(path, ExtensionRecord).origin
-    then = records.read(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
+    now = records.read_record(path, ExtensionRecord).origin
+    then = records.read_record(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Put the extension that it began with back and continue, or start a new run on its weights: "
             f"{adopting(run, step)}.")
     if now.base_hash != then.base_hash:

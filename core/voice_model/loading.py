@@ -102,16 +102,16 @@ def load_base(workspace: Workspace, name: str, device: torch.device) -> VoiceMod
 def load_extension(workspace: Workspace, name: str, device: torch.device) -> VoiceModel:
     """The extended model `name` with its rows as they were initialised."""
     folder = workspace.extension(name)
-    record = records.read(folder / records.EXTENSION, ExtensionRecord)
+    record = records.read_record(folder / records.EXTENSION, ExtensionRecord)
     voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder, record.rows_hash)
     return replace(voice, ref=f"extension:{name}", scope="rows")
 
 
 def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> VoiceModel:
     """The model saved in a checkpoint's folder; on request with the base's values of what was trained of it."""
-    if (fault := records.damage(folder)) is not None:
+    if (fault := records.find_damage(folder)) is not None:
         raise UserError(fault, _other_checkpoint(folder))
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     if record.scope not in get_args(Scope):
         raise UserError(f"{folder / records.CHECKPOINT} has the unknown scope {record.scope!r}.", "Update Lisan.")
     voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
@@ -184,10 +184,10 @@ def with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceMo
 def _other_checkpoint(folder: Path) -> str:
     """The way out of a damaged checkpoint: the latest whole one beside it."""
     others = [other for other in sorted(folder.parent.glob("step-*"), reverse=True)
-              if other != folder and records.damage(other) is None]
+              if other != folder and records.find_damage(other) is None]
     if not others:
         return f"There is no other whole checkpoint in {folder.parent}; start the training anew."
-    step = records.read(others[0] / records.CHECKPOINT, CheckpointRecord).step
+    step = records.read_record(others[0] / records.CHECKPOINT, CheckpointRecord).step
     run = folder.parent.parent.name
     return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and continue the run, "
             f"which then goes on from step {step}.")

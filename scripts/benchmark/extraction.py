@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from core.incoming.sources import demo
 from core.job.journal import Event
 from core.prepare import extract_features
+from core.sources.dataset_source import demo_dataset
 from core.workspace import Workspace
 from data import audio
 from data.importers import import_source
@@ -54,7 +54,7 @@ def _built_in(bench: Bench) -> Row:
     """Features of the demo's clips for the built-in model as preparing makes them: read, extracted and cached."""
     bench.say("Feature extraction, built-in model")
     extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
-    folder = demo("am")
+    folder = demo_dataset("am")
     rows = import_source(folder, "am").rows[:bench.extent.demo_clips]
     clips = [Clip(row.id, str(row.audio.relative_to(folder)), row.text, "am", TRAIN, audio.duration(row.audio), "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]

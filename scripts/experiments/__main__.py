@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core import demo, jobs
 from core.job.state import JobState
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
@@ -114,7 +114,7 @@ def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
     if child.returncode:
         raise UserError(f"{trial.run(seed)} ended with exit code {child.returncode}.", "Its reason stands above.")
     folder = _folder(workspace, trial, seed)
-    measured.proven(trial.name, seed, certificate.read(folder / certificate.FILE), spent).write(folder)
+    measured.proven(trial.name, seed, certificate.read(folder / certificate.CERTIFICATE), spent).write(folder)
 
 
 def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:

@@ -17,11 +17,10 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
-from core.library import exports, records
-from core.library.aside import written_aside
-from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
-from core.library.records import CheckpointRecord, ExtensionRecord
-from core.proof import certificate, certify
+from core.library import certificate, exports, records
+from core.library.certificate import CERTIFICATE
+from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
+from core.proof import certify
 from core.speech import originals
 from core.training import training_data
 from core.training.training_data import TrainingData
@@ -29,6 +28,7 @@ from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data.batches import Order
+from data.durable_files import atomic_directory
 from models.base import LossOptions, SpeechModel
 from scripts.experiments import plan
 
@@ -55,7 +55,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     learn(model, voice.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
     shutil.rmtree(workspace.exports / name, ignore_errors=True)
-    with written_aside(workspace.exports / name) as folder:
+    with atomic_directory(workspace.exports / name) as folder:
         _export(workspace, voice, tensors, folder, name, options)
         made = exports.assemble(folder, _CPU)
         record = _record(workspace, voice, made, name, options)
@@ -116,14 +116,14 @@ def _export(workspace: Workspace, voice: VoiceModel, tensors: Tensors, folder: P
     new = tuple(code for code in voice.front_end.languages if voice.front_end.is_new(code))
     voice.family.export(voice.base_folder, folder, tensors, None)
     voice.front_end.save(folder / records.FRONT_END)
-    write_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, voice.origin,
+    write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, voice.origin,
                                       originals.longest_texts(workspace, voice), {}, cut))
 
 
 def _record(workspace: Workspace, voice: VoiceModel, made: VoiceModel, name: str,
             options: TrainOptions) -> CheckpointRecord:
     """The claim of the recipe: new rows alone were trained."""
-    extension = records.read(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
     return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
                             hash_tensors(base_tensors(made.model.module)), voice.origin)
 

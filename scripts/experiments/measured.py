@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from core.job.state import JobState
-from core.proof import certificate
-from core.proof.certificate import Certificate
+from core.library import certificate
+from core.library.certificate import Certificate
 from scripts.experiments.process import Used
 
 RESULT = "experiment.json"
@@ -51,7 +51,7 @@ def of(trial: str, seed: int, state: JobState, used: Used) -> Measured:
     """A finished training."""
     counts = state.plan.counts if state.plan else {}
     losses = {event.step: event.speech_loss for event in state.evaluations}
-    proof = certificate.read(state.job.directory / certificate.FILE)
+    proof = certificate.read(state.job.directory / certificate.CERTIFICATE)
     return replace(proven(trial, seed, proof, used), losses=losses,
                    trained=sum(int(counts.get(name, 0)) for name in _TRAINED))
 

@@ -27,9 +27,10 @@ from core.job.journal import (
     Started,
     Step,
 )
-from core.proof import certificate, diagnosis, verdict
-from core.proof.certificate import Certificate, Check, LanguageError
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.library import certificate, diagnosis
+from core.library.certificate import Certificate, CertificateCheck, LanguageError
+from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
+from core.proof import verdict
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
@@ -156,13 +157,13 @@ def tokenizer(workspace: Workspace, name: str = "tiny-am") -> None:
 def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
     """A certificate beside the run; with `failed`, the old rows have moved."""
     one, other = "4f9a" * 16, "77b0" * 16
-    certificate.write(workspace.runs / run / certificate.FILE, Certificate(
+    certificate.write(workspace.runs / run / certificate.CERTIFICATE, Certificate(
         f"run:{run}@700", run, 700, "gated", "tiny", "tiny-am", one, other, 1_790_000_000.0,
-        (Check("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
+        (CertificateCheck("prefix_rows", "failed" if failed else "passed", one, other if failed else one,
                "The 2454 old rows of text_emb and text_head are those of the base file."),
-         Check("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
+         CertificateCheck("frozen_tensors", "passed", f"182 tensors, {one}", f"182 equal, {one}",
                "Every tensor of the base model is what it was."),
-         Check("base_logits", "passed", "equal to the bit", "16 of 16 samples (en, fr) equal to the bit",
+         CertificateCheck("base_logits", "passed", "equal to the bit", "16 of 16 samples (en, fr) equal to the bit",
                "Logits of base-language samples before and after.")),
         (LanguageError("en", False, 40, 0.061, 0.061, 0.032), LanguageError("fr", False, 40, 0.073, 0.073, 0.041),
          LanguageError("am", True, 40, 0.731, 0.184, 0.022)),
@@ -172,14 +173,14 @@ def certify(workspace: Workspace, run: str, *, failed: bool = False) -> None:
 def examine(workspace: Workspace) -> Job:
     """An examination of a finetune from elsewhere whose rows alone were damaged."""
     job = make(workspace, "doctor", DoctorOptions(part="model", base="tiny", checkpoint="/elsewhere/t3_am.safetensors"))
-    rows = [Finding(f"{table}.weight", "old rows", "shrunk", "shrunk to 0.99 of what it was: weight decay",
+    rows = [TensorFinding(f"{table}.weight", "old rows", "shrunk", "shrunk to 0.99 of what it was: weight decay",
                     (2535, 1024), "float32", 0.01, 2454, 2454, 0.0101, 0.01) for table in ("text_emb", "text_head")]
-    rows += [Finding(f"{table}.weight", "new rows", "new", "their length is 0.97 times that of the old rows",
+    rows += [TensorFinding(f"{table}.weight", "new rows", "new", "their length is 0.97 times that of the old rows",
                      (81, 1024), "float32", rows=81) for table in ("text_emb", "text_head")]
-    layers = [Finding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
+    layers = [TensorFinding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
-    heard = Heard(16, 0, 0.83, 0.214, ("en", "fr"))
+    heard = ProbeComparison(16, 0, 0.83, 0.214, ("en", "fr"))
     found = verdict.worst_first([*rows, *layers])
     diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
                                              fit, heard, verdict.judge(found, fit, heard)))

@@ -19,7 +19,7 @@ from config.languages import language_name
 from core import jobs
 from core.job.reader import JobBoard
 from core.job.state import JobState
-from core.library import offers
+from core.library import model_info
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser.conftest import NARROW, Take, open_tab, wait_until
@@ -214,10 +214,10 @@ def hear(page: Page, workspace: Workspace, take: Take) -> None:
 
 def miss_a_package(page: Page) -> None:
     """A language whose package is not on this machine says so before anything is started."""
-    lacking = [code for code, package in offers.PACKAGES.items() if find_spec(package) is None]
+    lacking = [code for code, package in model_info.PACKAGES.items() if find_spec(package) is None]
     for code in lacking[:1]:
         choose_language(page, language_name(code))
-        expect(page.locator("#listen-readiness")).to_contain_text(offers.PACKAGES[code].replace("_", "-"))
+        expect(page.locator("#listen-readiness")).to_contain_text(model_info.PACKAGES[code].replace("_", "-"))
     choose_language(page, "Amharic")
     expect(page.locator("#listen-readiness")).not_to_contain_text("package")
 

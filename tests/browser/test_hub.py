@@ -54,7 +54,7 @@ def test_a_download_is_watched_stopped_and_resumed(scene: Scene, open_page: Visi
     expect(progress).to_contain_text(f"{len(FILES)} files, 4.6 MB")
     take(page, "download-1280-light")
     page.locator("#stop-chatterbox").click()
-    expect(progress).to_contain_text("What has come is kept")
+    expect(progress).to_contain_text("What was downloaded is kept")
     scene.hub.faults.clear()
     page.locator("#resume-chatterbox").click()
     expect(progress).to_contain_text("fetched, verified")

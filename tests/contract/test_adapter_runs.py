@@ -15,7 +15,7 @@ from core.export import same_logits
 from core.job import directory
 from core.job.journal import Event, Journal
 from core.job.reporter import StopRequested
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import VoiceModel, load, load_checkpoint
 from core.workspace import Workspace
@@ -72,7 +72,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert result["certificate"] == "passed"
-    proof = certificate.read(parts[0].directory / certificate.FILE)
+    proof = certificate.read(parts[0].directory / certificate.CERTIFICATE)
     assert {name: proof.check(name).verdict for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
         dict.fromkeys(("prefix_rows", "frozen_tensors", "base_logits"), "passed"))
     _exported(world, parts[0].directory, kind)

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from config.schema import ExportOptions, SamplingOptions
 from core import export
-from core.library import exports
-from core.proof import certificate
+from core.library import certificate, exports
 from core.speech.speak import Speaker, joined
 from core.voice_model.loading import load
 from core.workspace import Workspace

@@ -22,8 +22,8 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
-from core.library import exports
-from core.proof import certificate, certify, rests_on
+from core.library import certificate, exports, records
+from core.proof import certify, rests_on
 from core.speech.speak import Speaker, joined
 from core.training import replay
 from core.voice_model.loading import VoiceModel, load
@@ -148,7 +148,7 @@ def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
     shutil.copytree(exported, folder)
     with open(folder / "t3.safetensors", "r+b") as file:
         file.truncate(1000)
-    with pytest.raises(UserError, match=r"t3\.safetensors is damaged: its 1000 bytes are not those that were exported"):
+    with pytest.raises(UserError, match=r"t3\.safetensors is damaged: its 1000 bytes have the SHA-256"):
         exports.load(folder, CPU)
     (folder / "t3.safetensors").unlink()
     with pytest.raises(UserError, match=r"t3\.safetensors is missing"):
@@ -178,7 +178,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
     with pytest.raises(UserError, match="There is already an export named 'first'"):
         export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
-    exports.check(exported)
+    records.check_export_files(exported)
 
 
 def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, monkeypatch) -> None:
@@ -236,9 +236,9 @@ def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: P
     assert found is not None
     assert found.created == made.created
     assert rests_on.find(world, world.runs / RUN, "0" * 64) is None
-    certificate.write(world.runs / RUN / certificate.FILE, replace(made, content=""))  # as older ones are
+    certificate.write(world.runs / RUN / certificate.CERTIFICATE, replace(made, content=""))  # as older ones are
     assert rests_on.find(world, world.runs / RUN, wanted) == found
-    (world.runs / RUN / certificate.FILE).unlink()
+    (world.runs / RUN / certificate.CERTIFICATE).unlink()
 
 
 def test_an_export_has_one_count(world: Workspace, exported: Path, monkeypatch) -> None:

@@ -22,7 +22,7 @@ from core.job import directory
 from core.job.directory import Job
 from core.job.journal import Event, Journal
 from core.job.reporter import StopRequested
-from core.library import exports_record, records
+from core.library import records
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
 from core.training import checkpoint
@@ -118,7 +118,7 @@ class Bench:
             self._check_export(self.workspace.export(name))
 
     def _check_checkpoint(self, folder: Path, options: TrainOptions) -> None:
-        record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
+        record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
         assert record.frozen_hash == record.origin.base_hash  # in the memory of the trainer
         voice = load_checkpoint(self.workspace, folder, CPU)
         assert not voice.changed or (options.scope == "full" and options.full_trainable != "adapters")
@@ -132,7 +132,7 @@ class Bench:
         written = load_file(folder / "t3.safetensors")
         changed = {name for name, value in self.base.items()
                    if not torch.equal(written[name][:len(value)].to(value.dtype), value)}
-        assert not changed or exports_record.read_record(folder).scope == "full"
+        assert not changed or records.read_export_record(folder).scope == "full"
         assert not {"text_emb.weight", "text_head.weight"} & changed
 
 

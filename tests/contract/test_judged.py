@@ -12,9 +12,8 @@ from config.schema import CompareOptions
 from core import compare, train
 from core.job import directory as job
 from core.job.journal import Journal
-from core.library import records
+from core.library import certificate, records
 from core.library.records import CheckpointRecord
-from core.proof import certificate
 from core.training import checkpoint
 from tests.contract.conftest import World
 from tests.contract.families import FAMILIES
@@ -52,8 +51,9 @@ def _judged_throughout(world: World, recogniser: Path) -> None:
     train.run(options, world.workspace, listener)
     evaluated = listener.of("evaluated")[-1]
     assert evaluated.errors["am"] > 0.0  # its weights are random
-    assert records.read(checkpoint.folder_of(run, 2) / records.CHECKPOINT, CheckpointRecord).judge == str(recogniser)
-    assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
+    assert records.read_record(checkpoint.folder_of(run, 2) / records.CHECKPOINT,
+                               CheckpointRecord).judge == str(recogniser)
+    assert "am" in {one.language for one in certificate.read(run / certificate.CERTIFICATE).errors}
     with closing(Journal(made.journal)) as journal:
         for event in listener.events:
             journal.append(event)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +15,13 @@ from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
 from core.job.journal import Result
-from core.library import exports_record, records
-from core.library.model_record import RECORD, Expected, ModelRecord, write_record
-from core.proof import certificate
+from core.library import certificate, records
+from core.library.records import MODEL_RECORD, ModelRecord, write_model_record
 from core.speech import judges
 from core.training import checkpoint, opening
 from core.voice_model.loading import load
 from core.workspace import Workspace
+from data.durable_files import ExpectedFile
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.unit import tiny_recognisers
 from tests.worlds import Listener, extended_world, train_options
@@ -35,8 +34,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def fetched(workspace: Workspace) -> Path:
     """A recogniser as it stands when it was fetched from the hub."""
     folder = tiny_recognisers.write_ctc(workspace.recognisers / "some--ear", {"amh": tiny_recognisers.ETHIOPIC})
-    files = {path.name: Expected(path.stat().st_size) for path in folder.iterdir()}
-    write_record(folder, ModelRecord("recogniser", HUB, HUB, "1" * 40, "main", files))
+    files = {path.name: ExpectedFile(path.stat().st_size) for path in folder.iterdir()}
+    write_model_record(folder, ModelRecord("recogniser", HUB, HUB, "1" * 40, "main", files))
     return folder
 
 
@@ -51,7 +50,7 @@ def same_size(folder: Path) -> None:
 
 
 def damaged_record(folder: Path) -> None:
-    (folder / RECORD).write_text("{", encoding="utf-8")
+    (folder / MODEL_RECORD).write_text("{", encoding="utf-8")
 
 
 FAULTS = {"gone": shutil.rmtree, "cut off": cut_off, "other bytes": same_size, "damaged record": damaged_record}
@@ -116,17 +115,6 @@ def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> N
     assert [clip.error for clip in compared.of("audio") if clip.side == "finetuned"] == [of_run.error]
 
 
-def test_an_export_of_before_has_its_judge_from_the_options_of_its_run(world: Workspace) -> None:
-    path = world.exports / "judged" / exports_record.RECORD
-    values = json.loads(path.read_text(encoding="utf-8"))
-    assert values.pop("judge") == HUB
-    values.pop("recogniser_language")
-    path.write_text(json.dumps(values), encoding="utf-8")
-    assert exports_record.read_record(path.parent).judge == HUB
-    (path.parent / exports_record.TRAINING).write_text(yaml.safe_dump({"options": {}}), encoding="utf-8")
-    assert exports_record.read_record(path.parent).judge == ""
-
-
 def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path: Path) -> None:
     """It names the folder of its judge, which is found here by the run, and nowhere without it."""
     ear = tiny_recognisers.write_ctc(tmp_path / "own" / "ear", {"amh": tiny_recognisers.ETHIOPIC})
@@ -137,8 +125,9 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert [path.name for path in files if str(tmp_path).encode() in path.read_bytes()] == []
     assert [path.name for path in files if str(ROOT).encode() in path.read_bytes()] == []
-    options = yaml.safe_load((folder / exports_record.TRAINING).read_text(encoding="utf-8"))["options"]
-    assert (exports_record.read_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear", "demo-am")
+    options = yaml.safe_load((folder / records.TRAINING_OPTIONS).read_text(encoding="utf-8"))["options"]
+    assert (records.read_export_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear",
+                                                                                                       "demo-am")
     (clip,) = speak(world, "export:theirs")[0].of("audio")
     assert clip.heard
     shutil.rmtree(world.runs / "other")  # as on another machine
@@ -157,8 +146,9 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
 ])
 def test_the_folder_of_a_judge_is_told_by_the_run(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                   judge: str, here: bool, wanted: str) -> None:
-    record = replace(exports_record.read_record(kept.exports / "judged"), judge=judge)
-    run = records.read(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT, records.CheckpointRecord)
+    record = replace(records.read_export_record(kept.exports / "judged"), judge=judge)
+    run = records.read_record(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT,
+                              records.CheckpointRecord)
     monkeypatch.setattr(judges.records, "read", lambda *_: replace(run, judge=str(tmp_path / "own/ear")))
     found = judges._where_it_was_trained(kept, record if here else replace(record, run="none")).judge
     assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)
@@ -186,7 +176,8 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
         listener = Listener(world.runs / f"export-{name}")
         export.run(ExportOptions(run=f"run:{RUN}", export=name), world, listener)
         folder = world.exports / name
-        return listener, certificate.read(folder / certificate.FILE), (folder / "README.md").read_text(encoding="utf-8")
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        return listener, certificate.read(folder / certificate.CERTIFICATE), card
 
     listener, proof, card = exported("without")
     assert_told(warnings(listener))
@@ -195,7 +186,7 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
     assert f"am: {reason}" in proof.check("judged_errors").seen
     assert not proof.failed()
     assert reason[:40] in card
-    record = exports_record.read_record(world.exports / "without")
+    record = records.read_export_record(world.exports / "without")
     assert (record.judge, "am" in record.judge_errors) == (HUB, False)
     ear.rename(world.recognisers / "some--ear")
     listener, proof, _ = exported("with")
@@ -209,15 +200,15 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, judge=str(ear))
     run = world.runs / "judged"
     train.run(options, world, Listener(run))
-    assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
-    (run / certificate.FILE).unlink()  # a kill before it was made
+    assert "am" in {one.language for one in certificate.read(run / certificate.CERTIFICATE).errors}
+    (run / certificate.CERTIFICATE).unlink()  # a kill before it was made
     cut_off(ear)
     resumed = Listener(run)
     result = train.run(options, world, resumed)
     assert (result["best_step"], result["chosen_by"]) == (2, "judged error")
     (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
     assert f"Put a whole recogniser into {ear}" in told
-    proof = certificate.read(run / certificate.FILE)
+    proof = certificate.read(run / certificate.CERTIFICATE)
     assert "am: not measured, because the recogniser ear, the judge of its training" in proof.check(
         "judged_errors").seen
     assert (proof.content, str(tmp_path) in proof.check("judged_errors").seen) == ("", False)

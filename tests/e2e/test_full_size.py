@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from data.manifest import read_json_lines
 from tests.chatterbox_world import write_full_size

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 
-from core.proof import certificate
+from core.library import certificate
 from core.workspace import Workspace
 from scripts.command import main
 from tests.serving import ROOT
@@ -70,4 +70,4 @@ def test_a_recording_and_its_subtitles_become_a_trained_step(tmp_path: Path) -> 
     assert (report["found"], report["kept"], report["errors"]) == (CLIPS, CLIPS, [])
     (run,) = workspace.runs.glob("train-*")
     assert list((run / "checkpoints").glob("step-*")), "no step was saved"
-    assert certificate.read(run / certificate.FILE).failed() == ()
+    assert certificate.read(run / certificate.CERTIFICATE).failed() == ()

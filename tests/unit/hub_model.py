@@ -5,21 +5,21 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from core.incoming.fetch import Order, from_hub
-from core.incoming.hub import Hub
-from core.incoming.transfer import Patience
 from core.job.journal import Event, Progress, Result, Warned
-from core.library.catalog import Family, Variant, family, model_name, variant
+from core.library.catalog import ModelFamily, ModelVariant, family, model_name, variant
+from core.sources.base_models import ModelRequest, download_model
+from core.sources.downloader import RetryPolicy
+from core.sources.hub import Hub
 from core.workspace import Workspace
 from tests.hub import LoopbackHub
 
 MAIN, PACK = "ResembleAI/chatterbox", "ResembleAI/Chatterbox-Multilingual-hi"
 T3, S3GEN = "t3_mtl23ls_v3.safetensors", "s3gen.safetensors"
 GRAPHEMES, CANGJIE = "grapheme_mtl_merged_expanded_v1.json", "Cangjie5_TC.json"
-QUICK = Patience(max_attempts=4, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.05)
+QUICK = RetryPolicy(max_attempts=4, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.05)
 STALLED = replace(QUICK, stall_s=0.5)  # for a hub that is made to fall silent; a busy machine is silent for as long
 TOKEN = "hf_" + "Zt7" * 11
-CHATTERBOX: Family = family("chatterbox")
+CHATTERBOX: ModelFamily = family("chatterbox")
 
 
 def made_up(name: str, size: int) -> bytes:
@@ -64,17 +64,17 @@ class Recorder:
         return [event for event in self.events if isinstance(event, Progress)]
 
 
-def order(name: str = "", **changes: str) -> Order:
+def order(name: str = "", **changes: str) -> ModelRequest:
     """The order of a variant, the recommended one for no name."""
-    chosen: Variant = variant(CHATTERBOX, name)
-    return Order(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
+    chosen: ModelVariant = variant(CHATTERBOX, name)
+    return ModelRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
 
 
 def get(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, token: str | None = None,
-        wanted: Order | None = None, patience: Patience = QUICK) -> Result:
+        wanted: ModelRequest | None = None, retry: RetryPolicy = QUICK) -> Result:
     """Download from the loopback hub in this process."""
     recorder = recorder or Recorder(workspace.runs)
-    return from_hub(wanted or order(), Hub(served.url, token), workspace, recorder, patience)
+    return download_model(wanted or order(), Hub(served.url, token), workspace, recorder, retry)
 
 
 def partial(workspace: Workspace, name: str = "chatterbox") -> Path:

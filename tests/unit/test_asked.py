@@ -27,8 +27,7 @@ from core.job import asked
 from core.job.directory import create
 from core.job.journal import Failed, Journal, Queued
 from core.job.locks import FileLock
-from core.library.exports_record import ExportRecord, write_record
-from core.library.records import FRONT_END, Origin
+from core.library.records import FRONT_END, ExportRecord, Origin, write_export_record
 from core.workspace import Workspace
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
@@ -47,7 +46,7 @@ def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
     (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
     (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
     (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
-    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' names no model"),
+    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' is no reference to a model"),
     (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
     (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
     (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
@@ -130,7 +129,7 @@ def speaking(workspace: Workspace) -> Workspace:
     (base / "voices").mkdir()
     (base / "voices" / "anna.ogg").touch()
     origin = Origin("tiny", "tiny", "", 10, 10, "")
-    write_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
+    write_export_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
     return workspace
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.library import exports
-from core.library.exports_record import CERTIFICATE
-from core.proof import certificate
-from core.proof.certificate import Certificate
+from core.library import certificate, exports
+from core.library.certificate import CERTIFICATE, Certificate
 from core.workspace import Workspace
 from scripts.experiments import broken
 from scripts.experiments.broken import _CPU

@@ -7,7 +7,7 @@ from core.demo import ChainOptions, chain
 from core.job.directory import create
 from core.job.journal import CheckpointSaved, Journal
 from core.library import catalog
-from core.library.model_record import ModelRecord, write_record
+from core.library.records import ModelRecord, write_model_record
 from core.workspace import Workspace
 
 
@@ -49,7 +49,7 @@ def test_checkpoints_that_were_removed_are_not_offered(workspace: Workspace):
     "tiny", "", "file:/etc/passwd", "base:../../x", "run:../../x", "export:..", "run:",
 ])
 def test_a_reference_that_names_no_model_is_refused(workspace: Workspace, reference: str):
-    with pytest.raises(UserError, match="names no model|cannot be a name"):
+    with pytest.raises(UserError, match="is no reference to a model|cannot be a name"):
         catalog.resolve(workspace, reference)
 
 
@@ -59,7 +59,7 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
     trained(workspace, "r", (100, True))
     trained(workspace, "none")
     create(workspace, "export", ExportOptions(run="run:r"))
-    found = catalog.voice_models(workspace, jobs.JobBoard(workspace).states())
+    found = catalog.list_references(workspace, jobs.JobBoard(workspace).states())
     assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
 
 
@@ -114,7 +114,7 @@ def test_an_unknown_variant_is_refused_with_those_there_are(family: str, name: s
 def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
     for name in ("tiny", "mine"):
         (workspace.models / name).mkdir()
-    write_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
+    write_model_record(workspace.models / "mine", ModelRecord("chatterbox", "hi", "a/b", "c" * 40, "main", {}))
     assert catalog.family_of(workspace, "mine") == "chatterbox"
     assert catalog.family_of(workspace, "tiny") == "tiny"
     with pytest.raises(UserError, match="no base model named 'other'"):
@@ -123,7 +123,7 @@ def test_the_family_of_a_model_stands_in_its_record(workspace: Workspace):
 
 @pytest.mark.parametrize("text", [
     "[]", "{}", '{"family": "chatterbox"}', "\x00",
-    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "asked": "", '
+    '{"family": "f", "variant": "v", "repository": "r", "revision": "", "requested_revision": "", '
     '"files": {"../x": {"size": 1, "sha256": ""}}}',
 ])
 def test_a_damaged_or_malicious_record_is_refused(workspace: Workspace, text: str):

@@ -14,11 +14,11 @@ from config.errors import UserError
 from core import train
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.library import records
+from core.library import certificate, records
+from core.library.certificate import Certificate, CertificateCheck
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
-from core.proof import certificate, certify, rests_on
-from core.proof.certificate import Certificate, Check
+from core.proof import certify, rests_on
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
@@ -84,13 +84,13 @@ def test_a_base_tensor_that_moved_fails(world: Workspace, monkeypatch: pytest.Mo
 
 
 def test_what_moved_in_the_trainer_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = records.read
+    read = records.read_record
 
     def other(path: Path, kind):
         record = read(path, kind)
         return dataclasses.replace(record, frozen_hash="0" * 64) if kind is CheckpointRecord else record
 
-    monkeypatch.setattr(records, "read", other)
+    monkeypatch.setattr(records, "read_record", other)
     assert certified(world).failed() == ("frozen_in_training",)
 
 
@@ -106,20 +106,20 @@ def test_a_deleted_dataset_is_said_and_not_made_up(world: Workspace) -> None:
 
 
 def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
-    check = Check("base_logits", "failed", "equal", "not", "Logits.")
+    check = CertificateCheck("base_logits", "failed", "equal", "not", "Logits.")
     made = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                        (certificate.LanguageError("am", True, 4, 0.7, None, 0.1),))
-    certificate.write(tmp_path / certificate.FILE, made)
-    assert certificate.read(tmp_path / certificate.FILE) == made
-    (tmp_path / certificate.FILE).write_text("{")
+    certificate.write(tmp_path / certificate.CERTIFICATE, made)
+    assert certificate.read(tmp_path / certificate.CERTIFICATE) == made
+    (tmp_path / certificate.CERTIFICATE).write_text("{")
     with pytest.raises(UserError, match="is damaged"):
-        certificate.read(tmp_path / certificate.FILE)
+        certificate.read(tmp_path / certificate.CERTIFICATE)
     with pytest.raises(UserError, match="no certificate"):
         certificate.read(tmp_path / "other.json")
 
 
 def test_reading_a_certificate_needs_no_torch() -> None:
-    code = "import sys, core.proof.certificate, core.library.records; sys.exit('torch' in sys.modules)"
+    code = "import sys, core.library.certificate, core.library.records; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -177,11 +177,11 @@ def test_a_run_stopped_in_its_certificate_is_whole_and_certified_on_resume(world
     options, run = train_options(evaluation_sentences=0), world.runs / f"stopped-{unit.split()[0]}"
     with pytest.raises(StopRequested, match="training is whole: all of its 8 steps are done and saved. Only its cert"):
         train.run(options, world, Impatient(run, unit))
-    assert not (run / certificate.FILE).exists()
+    assert not (run / certificate.CERTIFICATE).exists()
     listener = Listener(run)
     train.run(options, world, listener)
     assert listener.of("step") == []
-    assert certificate.read(run / certificate.FILE).step == 8
+    assert certificate.read(run / certificate.CERTIFICATE).step == 8
 
 
 def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> None:
@@ -196,7 +196,7 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
-    assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
+    assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
     made = certify.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
     assert (new.sentences, new.chose) == (3, False)

@@ -10,34 +10,36 @@ import pytest
 from config.errors import UserError
 from core.job.directory import NO_DEVICE, Job
 from core.job.state import JobState
-from core.proof import diagnosis
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.library import diagnosis
+from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
 from core.proof.verdict import base_languages, can_restore, judge, worst_first
 from ui import doctor
 
 DAMAGED = (
-    Finding("text_emb.weight", "old rows", "shrunk", "shrunk to 0.99", (57, 32), "float32", 0.01, 46, 46, 0.01, 0.01),
-    Finding("text_emb.weight", "new rows", "new", "their length is 1.00 times", (11, 32), "float32", rows=11),
-    *(Finding(f"tfmr.layers.{place}.self_attn.q_proj.weight", "layers", "equal", "equal to the bit", (32, 32))
+    TensorFinding("text_emb.weight", "old rows", "shrunk", "shrunk to 0.99", (57, 32), "float32", 0.01, 46, 46, 0.01,
+                  0.01),
+    TensorFinding("text_emb.weight", "new rows", "new", "their length is 1.00 times", (11, 32), "float32", rows=11),
+    *(TensorFinding(f"tfmr.layers.{place}.self_attn.q_proj.weight", "layers", "equal", "equal to the bit", (32, 32))
       for place in range(4)),
 )
 FIT = TokenizerFit("/x/tokenizer.json", 57, 57, 46, 0, (), 0, (), 0, 0, (), 0, 11, 0)
 
 
-def made(findings: tuple[Finding, ...], fit: TokenizerFit | None = None, heard: Heard | None = None) -> Diagnosis:
+def made(findings: tuple[TensorFinding, ...], fit: TokenizerFit | None = None,
+         heard: ProbeComparison | None = None) -> Diagnosis:
     return Diagnosis("tiny", "/there/<it>.safetensors", "tiny", "", ("float32",), worst_first(findings), fit, heard,
                      judge(findings, fit, heard))
 
 
-@pytest.mark.parametrize("heard", [None, Heard(4, 0, 0.25, 1.5, ("en", "fr"))])
-def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: Heard | None) -> None:
+@pytest.mark.parametrize("heard", [None, ProbeComparison(4, 0, 0.25, 1.5, ("en", "fr"))])
+def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: ProbeComparison | None) -> None:
     found = made(DAMAGED, replace(FIT, moved=(("a", 3, 5),), moved_count=1), heard)
     diagnosis.write(tmp_path, found)
     assert diagnosis.read(tmp_path) == found
 
 
 def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
-    (tmp_path / diagnosis.FILE).write_text('{"findings": 3}', encoding="utf-8")
+    (tmp_path / diagnosis.DIAGNOSIS).write_text('{"findings": 3}', encoding="utf-8")
     with pytest.raises(UserError, match="could not be read"):
         diagnosis.read(tmp_path)
 
@@ -92,11 +94,11 @@ def test_a_restoring_that_failed_at_once_leaves_the_verdict_to_be_seen(tmp_path:
 
 
 def test_a_tensor_that_nobody_reads_decides_nothing() -> None:
-    gone = Finding("tfmr.embed_tokens.weight", "unused", "missing", "the checkpoint has none")
+    gone = TensorFinding("tfmr.embed_tokens.weight", "unused", "missing", "the checkpoint has none")
     assert base_languages((*DAMAGED[1:], gone), None) == "kept"
     assert base_languages((*DAMAGED[1:], replace(gone, part="layers")), None) == "lost"
 
 
 def test_few_codes_that_stayed_are_called_few() -> None:
-    said = made(DAMAGED, None, Heard(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
+    said = made(DAMAGED, None, ProbeComparison(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
     assert any("25% of codes (few)" in one for one in said)

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core import examine
-from core.proof import certificate, diagnosis
-from core.proof.diagnosis import Diagnosis, Finding
+from core.library import certificate, diagnosis
+from core.library.diagnosis import Diagnosis, TensorFinding
 from core.voice_model.loading import load, load_base
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
@@ -57,7 +57,7 @@ def doctor(world: Workspace, tmp_path: Path) -> Doctor:
     return examined
 
 
-def finding(found: Diagnosis, name: str, part: str = "") -> Finding:
+def finding(found: Diagnosis, name: str, part: str = "") -> TensorFinding:
     [one] = [one for one in found.findings if one.name == name and part in ("", one.part)]
     return one
 
@@ -453,7 +453,7 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
         assert torch.equal(written[table][old:].float(), held[table][old:])
     rows = new_rows(restored.model.module, restored.model.text_tables)
     assert torch.equal(rows["text_emb"], held[TABLES[0]][-len(damaged.NEW):])
-    proof = certificate.read(world.exports / name / certificate.FILE)
+    proof = certificate.read(world.exports / name / certificate.CERTIFICATE)
     assert {check.verdict for check in proof.checks} == {"passed"}
     same_speech(base, restored)
     ids = restored.front_end.encode("ሀለ", "am")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from config.schema import DoctorOptions
 from core import examine
-from core.proof import certificate, diagnosis
+from core.library import certificate, diagnosis
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests import damaged
@@ -42,7 +42,7 @@ def test_rows_shrunk_by_weight_decay_are_found_and_put_back(tmp_path: Path) -> N
     written = load_file(workspace.exports / "mended" / "t3_finetuned.safetensors")
     assert all(torch.equal(written[name][:len(value)], value) for name, value in base.items() if value.ndim)
     assert all(torch.equal(written[table][len(base[table]):], held[table][len(base[table]):]) for table in TABLES)
-    proof = certificate.read(workspace.exports / "mended" / certificate.FILE)
+    proof = certificate.read(workspace.exports / "mended" / certificate.CERTIFICATE)
     assert {check.name: check.verdict for check in proof.checks}["base_logits"] == "passed"
     assert not proof.failed()
     restored = load(workspace, "export:mended", torch.device("cpu"))

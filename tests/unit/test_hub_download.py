@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.incoming import fetch
 from core.job.journal import Plan
 from core.library import catalog
-from core.library.model_record import read_record
+from core.library.records import read_model_record
+from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
@@ -59,7 +59,7 @@ def test_the_wanted_files_come_whole_from_one_commit_that_is_recorded(served, wo
     result = get(served, workspace, recorder)
     model = workspace.model("chatterbox")
     assert contents(model) == FILES
-    record = read_record(model)
+    record = read_model_record(model)
     assert (record.family, record.variant, record.repository, record.revision) == (
         "chatterbox", "multilingual-v3", MAIN, commit)
     assert {name: (file.size, file.sha256) for name, file in record.files.items()} == {
@@ -90,7 +90,7 @@ def test_a_pack_takes_what_it_lacks_from_the_main_repository(served, workspace):
     model = workspace.model("chatterbox-hi")
     shared = {name: FILES[name] for name in ("ve.safetensors", "conds.pt", "Cangjie5_TC.json")}
     assert contents(model) == {**pack, **shared}
-    record = read_record(model)
+    record = read_model_record(model)
     assert (record.repository, record.revision) == (PACK, own)
     assert record.companions == {MAIN: served.repositories[MAIN].main}
 
@@ -98,10 +98,10 @@ def test_a_pack_takes_what_it_lacks_from_the_main_repository(served, workspace):
 def test_a_revision_can_be_asked_for(served, workspace):
     first = served.repositories[MAIN].main
     served.add(MAIN, {**FILES, GRAPHEMES: b'{"newer": 1}'})
-    get(served, workspace, wanted=order(asked=first))
+    get(served, workspace, wanted=order(revision=first))
     assert (workspace.model("chatterbox") / GRAPHEMES).read_bytes() == FILES[GRAPHEMES]
     with pytest.raises(UserError, match="has no revision 'v9'"):
-        get(served, workspace, wanted=order(asked="v9", save_as="other"))
+        get(served, workspace, wanted=order(revision="v9", save_as="other"))
 
 
 def test_a_dropped_connection_is_taken_up_where_it_broke(served, workspace, recorder):
@@ -115,7 +115,7 @@ def test_a_dropped_connection_is_taken_up_where_it_broke(served, workspace, reco
 
 def test_a_stall_is_noticed_told_and_restarted(served, workspace, recorder):
     served.fault(T3, stall_after=100_000, times=1)
-    get(served, workspace, recorder, patience=STALLED)
+    get(served, workspace, recorder, retry=STALLED)
     assert "no byte came for" in recorder.warnings[0]
     assert contents(workspace.model("chatterbox")) == FILES
     assert served.sent[T3] == len(FILES[T3])
@@ -123,7 +123,7 @@ def test_a_stall_is_noticed_told_and_restarted(served, workspace, recorder):
 
 def test_a_hub_that_never_answers_ends_in_plain_words(served, workspace, recorder):
     served.fault("list", stall_after=0)
-    error = failing(served, workspace, recorder, patience=STALLED)
+    error = failing(served, workspace, recorder, retry=STALLED)
     assert "no answer within" in error.message or "did not answer" in error.message
     assert "then continue; or give a folder" in error.hint
     assert "--folder" in error.hint
@@ -148,7 +148,7 @@ def test_tries_are_bounded_and_what_came_is_kept(served, workspace, recorder):
 
 def test_a_connection_that_brings_much_is_no_failure(served, workspace, recorder):
     served.fault(T3, drop_after=1_100_000)  # it breaks twice
-    get(served, workspace, recorder, patience=replace(QUICK, max_attempts=2))
+    get(served, workspace, recorder, retry=replace(QUICK, max_attempts=2))
     assert served.sent[T3] == len(FILES[T3])
 
 
@@ -163,7 +163,7 @@ def test_wrong_bytes_are_fetched_once_more(served, workspace, recorder):
     served.fault(S3GEN, content=made_up("wrong", len(FILES[S3GEN])), lies=1)
     get(served, workspace, recorder)
     [warning] = recorder.warnings
-    assert "came damaged" in warning
+    assert "arrived damaged" in warning
     assert "SHA-256" in warning
     assert contents(workspace.model("chatterbox")) == FILES
 
@@ -210,7 +210,7 @@ def test_parts_of_another_content_are_not_taken_up(served, workspace, recorder):
     pinned = served.repositories[MAIN].main
     served.add(MAIN, newer)
     get(served, workspace)
-    assert read_record(workspace.model("chatterbox")).revision == pinned  # it goes on with what it began
+    assert read_model_record(workspace.model("chatterbox")).revision == pinned  # it goes on with what it began
     get(served, workspace, wanted=order(save_as="second"))
     assert contents(workspace.model("second")) == newer
 
@@ -224,7 +224,7 @@ def test_a_commit_that_is_gone_is_told_and_the_newest_taken(served, workspace, r
     served.add(MAIN, newer)
     again = Recorder(workspace.runs)
     get(served, workspace, again)
-    assert "any more, with which this download began" in again.warnings[0]
+    assert "at which this download started" in again.warnings[0]
     assert contents(workspace.model("chatterbox")) == newer
     assert served.sent[S3GEN] == len(FILES[S3GEN])  # what is the same was not fetched again
 
@@ -247,7 +247,7 @@ def test_names_that_lead_outside_are_never_written(served, workspace, tmp_path):
 
 
 def test_two_jobs_do_not_write_the_same_model(served, workspace, recorder):
-    with (fetch.partial_folder(workspace.models / "chatterbox"),
+    with (partial_folder(workspace.models / "chatterbox"),
           pytest.raises(UserError, match="chatterbox is being downloaded by another job")):
         get(served, workspace, recorder)
     assert not partial(workspace).exists()

@@ -10,16 +10,15 @@ import pytest
 from config.errors import UserError
 from config.schema import PushOptions
 from core import jobs, push
-from core.incoming.hub import Hub
 from core.job.directory import create
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
-from core.library import records
-from core.library.exports_record import ExportRecord, write_record
-from core.library.records import Origin
-from core.proof import certificate
-from core.proof.certificate import Certificate, Check
+from core.library import certificate
+from core.library.certificate import Certificate, CertificateCheck
+from core.library.records import ExportRecord, Origin, write_export_record
+from core.sources.hub import Hub
 from core.workspace import Workspace
+from data.durable_files import hash_tree
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import TOKEN, Recorder, made_up
 from tests.unit.live_jobs import until
@@ -51,7 +50,7 @@ def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passe
     (folder / "samples" / "am.ogg").write_bytes(made_up("am", 2000))
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# A voice\n")
     origin = Origin("tiny", "tiny", "b" * 64, 10, 12, "f" * 64)
-    write_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
+    write_export_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
     write_certificate(folder, verdict)
     seal(folder)
     return folder
@@ -59,12 +58,12 @@ def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passe
 
 def write_certificate(folder: Path, verdict: str = "passed", **changes: object) -> None:
     proof = Certificate("run:run-1@8", "run-1", 8, "gated", "tiny", "tiny-am", "b" * 64, "f" * 64, 0.0,
-                        (Check("prefix_rows", verdict, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
+                        (CertificateCheck("prefix_rows", verdict, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
     certificate.write(folder / "certificate.json", Certificate(**{**asdict(proof), "checks": proof.checks, **changes}))
 
 
 def seal(folder: Path) -> None:
-    (folder / "SHA256SUMS.json").write_text(json.dumps(records.hash_files(folder, ("SHA256SUMS.json",))))
+    (folder / "SHA256SUMS.json").write_text(json.dumps(hash_tree(folder, ("SHA256SUMS.json",))))
 
 
 def run(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, **options: object) -> dict:
@@ -108,7 +107,7 @@ def test_a_private_repository_is_not_made_public(served, workspace, export):
     run(served, workspace)
     recorder = Recorder(workspace.runs)
     assert run(served, workspace, recorder, public=True)["public"] is False
-    assert "is private; it stays so" in recorder.warnings[0]
+    assert "is private; it stays private" in recorder.warnings[0]
 
 
 @pytest.mark.parametrize(("spoil", "said"), [

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.incoming import fetch
-from core.incoming.hub import Hub
 from core.job.reporter import StopRequested
-from core.library.model_record import Expected, read_record
+from core.library.records import read_model_record
+from core.sources import partial_downloads
+from core.sources.hub import Hub
 from core.workspace import Workspace
+from data.durable_files import ExpectedFile
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import (
     FILES,
@@ -113,7 +114,7 @@ def test_the_environment_names_hub_and_token(served, monkeypatch):
 
 def test_a_full_disk_is_told_with_the_numbers_before_anything_comes(served, workspace, recorder, monkeypatch):
     usage = type("usage", (), {"free": 103_000_000})
-    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(partial_downloads.shutil, "disk_usage", lambda folder: usage)
     error = failing(served, workspace, recorder)
     assert "needs 4.6 MB more, and 103.0 MB are free" in error.message
     assert "Free 1.6 MB" in error.hint
@@ -145,13 +146,13 @@ def test_a_stop_is_heard_while_bytes_come_and_while_none_come(served, workspace,
     stalled = Recorder(workspace.runs)
     stalled.stop_when = lambda: len([one for one in served.asked if T3 in one.path]) > 3 or asked.is_set()
     with pytest.raises(StopRequested):
-        get(served, workspace, stalled, patience=STALLED)
+        get(served, workspace, stalled, retry=STALLED)
     assert workspace.list_models() == []
 
 
 @pytest.mark.parametrize(("wanted", "said"), [
     (order("english", save_as="chatterbox"), "holds chatterbox multilingual-v3, not chatterbox english"),
-    (order(asked="v2"), "not 'v2'"),
+    (order(revision="v2"), "not 'v2'"),
 ])
 def test_a_name_that_another_model_has_is_refused(served, workspace, wanted, said):
     get(served, workspace)
@@ -189,9 +190,9 @@ def test_a_hub_without_hashes_is_told(served, workspace, recorder, monkeypatch):
 
     def bare(self, *rest):
         listing = real(self, *rest)
-        return replace(listing, files={name: Expected(file.size) for name, file in listing.files.items()})
+        return replace(listing, files={name: ExpectedFile(file.size) for name, file in listing.files.items()})
 
     monkeypatch.setattr(Hub, "list", bare)
     get(served, workspace, recorder)
-    assert sum("tells no hash" in warning for warning in recorder.warnings) == len(FILES)
-    assert read_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()
+    assert sum("gives no hash" in warning for warning in recorder.warnings) == len(FILES)
+    assert read_model_record(workspace.model("chatterbox")).files[T3].sha256 == hashlib.sha256(FILES[T3]).hexdigest()

@@ -18,16 +18,16 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
-from core.incoming import sources
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import CONVERTED, Address, brought
-from core.incoming.transfer import Patience
-from core.incoming.web import fetch
+from core.sources import dataset_source
+from core.sources.downloader import RetryPolicy
+from core.sources.hub import Hub
+from core.sources.hub_dataset import CONVERTED, DatasetAddress, ensure_downloaded
+from core.sources.web_file import download_url
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving
 
-QUICK = Patience(max_attempts=3, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
+QUICK = RetryPolicy(max_attempts=3, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 class Server:
@@ -88,12 +88,13 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
     with web() as server:
         server.content, server.cut = archive(tmp_path / "in"), 60_000
         server.headers = {"ETag": '"one"'}
-        with pytest.raises(UserError, match="could not be had"):
-            fetch(server.url, workspace.cache / "downloads", Recorder(), Patience(stall_s=0.5, max_attempts=1))
+        with pytest.raises(UserError, match="could not be downloaded"):
+            download_url(server.url, workspace.cache / "downloads", Recorder(),
+                         RetryPolicy(stall_s=0.5, max_attempts=1))
         kept = next((workspace.cache / "downloads").rglob("readings.zip")).stat().st_size
         assert kept >= 60_000
         server.cut, server.ranges = None, []
-        with sources.gathered(server.url, "am", workspace, Recorder(), patience=QUICK) as gathered:
+        with dataset_source.open_source(server.url, "am", workspace, Recorder(), retry=QUICK) as gathered:
             assert gathered.foreign
             assert len(import_source(gathered.path, foreign=True).rows) == len(AMHARIC)
         assert server.ranges == [None, f"bytes={kept}-"]
@@ -103,17 +104,17 @@ def test_an_archive_by_its_url_is_gone_on_with_and_cleared_away(tmp_path: Path, 
 def test_another_content_begins_anew_and_no_size_is_streamed(tmp_path: Path) -> None:
     with web() as server:
         server.content, server.headers = b"first" * 100, {"ETag": '"one"'}
-        path = fetch(server.url, tmp_path, Recorder(), QUICK)
+        path = download_url(server.url, tmp_path, Recorder(), QUICK)
         server.content, server.headers = b"other" * 100, {"ETag": '"two"'}
-        assert fetch(server.url, tmp_path, Recorder(), QUICK).read_bytes() == b"other" * 100
+        assert download_url(server.url, tmp_path, Recorder(), QUICK).read_bytes() == b"other" * 100
         server.sized = False
-        assert fetch(server.url, tmp_path, Recorder(), QUICK) == path
+        assert download_url(server.url, tmp_path, Recorder(), QUICK) == path
         server.headers = {"Content-Disposition": 'attachment; filename="../../x y.tar"'}
-        assert fetch(server.url, tmp_path, Recorder(), QUICK).relative_to(path.parent) == Path("x_y.tar")
+        assert download_url(server.url, tmp_path, Recorder(), QUICK).relative_to(path.parent) == Path("x_y.tar")
 
 
 @pytest.mark.parametrize(("status", "headers", "said"), [
-    (404, {}, r"/data/readings.zip cannot be had: 127\.0\.0\.1 answered 404"),
+    (404, {}, r"/data/readings.zip cannot be downloaded: 127\.0\.0\.1 answered 404"),
     (200, {"Content-Type": "text/html; charset=utf-8"}, "is a web page, not a file"),
 ])
 def test_what_is_no_file_is_said_without_the_secret(
@@ -121,7 +122,7 @@ def test_what_is_no_file_is_said_without_the_secret(
     with web() as server:
         server.status, server.headers, server.content = status, headers, b"no"
         with pytest.raises(UserError, match=said) as caught:
-            fetch(server.url, tmp_path, Recorder(), QUICK)
+            download_url(server.url, tmp_path, Recorder(), QUICK)
         assert "secret" not in caught.value.message + caught.value.hint
 
 
@@ -139,10 +140,10 @@ def table(folder: Path, texts: tuple[str, ...], first: int = 0) -> bytes:
 
 def taken(url: str, folder: Path, source: str, most: int = 0) -> str:
     """What an import of `source` would read, in `folder`; what it says of it."""
-    address = Address.parse(source, url)
+    address = DatasetAddress.parse(source, url)
     assert address is not None
     downloads = folder.with_name(f"{folder.name} downloads")
-    with brought(address, downloads, "am", most, Hub(url, None, "dataset"), Recorder(), QUICK) as there:
+    with ensure_downloaded(address, downloads, "am", most, Hub(url, None, "dataset"), Recorder(), QUICK) as there:
         shutil.copytree(there.folder, folder)
     assert list(downloads.iterdir()) == []
     return " ".join(there.notes)
@@ -192,16 +193,17 @@ def test_a_dataset_without_tables_comes_converted_or_as_files(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("source", "address"), [
-    ("hub:a/b", Address("a/b")), ("hub:a/b/am_et", Address("a/b", "am_et")),
-    ("hub:a/b@v1/am", Address("a/b", "am", "v1")), ("https://huggingface.co/datasets/a/b", Address("a/b")),
-    ("https://huggingface.co/datasets/a/b/viewer/am/train?row=3", Address("a/b", "am")),
-    ("https://huggingface.co/datasets/a/b/tree/main", Address("a/b")),
+    ("hub:a/b", DatasetAddress("a/b")), ("hub:a/b/am_et", DatasetAddress("a/b", "am_et")),
+    ("hub:a/b@v1/am", DatasetAddress("a/b", "am", "v1")),
+    ("https://huggingface.co/datasets/a/b", DatasetAddress("a/b")),
+    ("https://huggingface.co/datasets/a/b/viewer/am/train?row=3", DatasetAddress("a/b", "am")),
+    ("https://huggingface.co/datasets/a/b/tree/main", DatasetAddress("a/b")),
     ("https://huggingface.co/datasets/a/b/resolve/main/x.zip", None), ("https://example.org/datasets/a/b", None),
 ])
-def test_addresses_of_datasets(source: str, address: Address | None) -> None:
-    assert Address.parse(source) == address
+def test_addresses_of_datasets(source: str, address: DatasetAddress | None) -> None:
+    assert DatasetAddress.parse(source) == address
 
 
 def test_what_names_no_dataset_is_refused() -> None:
     with pytest.raises(UserError, match="names no dataset of the hub"):
-        Address.parse("hub:../..")
+        DatasetAddress.parse("hub:../..")

@@ -15,20 +15,20 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip
 
 from config.errors import UserError
-from core.incoming import sources
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import Address, Brought, brought
-from core.incoming.ranged import BLOCK
-from core.incoming.transfer import Patience
-from core.incoming.unfinished import unfinished
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
+from core.sources import dataset_source
+from core.sources.downloader import RetryPolicy
+from core.sources.http_range_file import BLOCK
+from core.sources.hub import Hub
+from core.sources.hub_dataset import DatasetAddress, FetchedDataset, ensure_downloaded
+from core.sources.partial_downloads import partial_download
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving
 
-QUICK = Patience(max_attempts=2, listing_tries=2, first_wait_s=0.01, longest_wait_s=0.02)
-SOURCE = Address("me/speech")
+QUICK = RetryPolicy(max_attempts=2, listing_attempts=2, first_wait_s=0.01, longest_wait_s=0.02)
+SOURCE = DatasetAddress("me/speech")
 TABLES = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
 
 
@@ -67,8 +67,9 @@ def hub(sound: bytes) -> Iterator[LoopbackHub]:
 
 @contextmanager
 def fetched(hub: LoopbackHub, folder: Path, most: int = 0, reporter: Recorder | None = None,
-            address: Address = SOURCE) -> Iterator[Brought]:
-    with brought(address, folder, "am", most, Hub(hub.url, None, "dataset"), reporter or Recorder(), QUICK) as there:
+            address: DatasetAddress = SOURCE) -> Iterator[FetchedDataset]:
+    with ensure_downloaded(address, folder, "am", most, Hub(hub.url, None, "dataset"), reporter or Recorder(),
+                           QUICK) as there:
         yield there
 
 
@@ -86,7 +87,7 @@ def all_texts(count: int) -> list[str]:
 
 def test_a_stopped_import_goes_on_where_it_was(tmp_path: Path, hub: LoopbackHub, sound: bytes) -> None:
     hub.fault(TABLES[1], bytes_per_s=20_000_000)
-    with pytest.raises(StopRequested, match="What has come is kept"), fetched(
+    with pytest.raises(StopRequested, match="What was downloaded is kept"), fetched(
             hub, tmp_path, reporter=Stopping(hub, TABLES[1], 1_000_000)):
         raise AssertionError("it did not stop")
     (part,) = tmp_path.rglob(Path(TABLES[1]).name)
@@ -135,7 +136,7 @@ def test_it_goes_on_with_the_commit_at_which_it_began(tmp_path: Path, hub: Loopb
     told = Recorder()
     with fetched(hub, tmp_path, reporter=told) as there:
         assert len(texts(there.folder)) == 1
-    assert f"has no {before[:12]} any more" in told.warnings
+    assert f"no longer has {before[:12]}, at which this import started" in told.warnings
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,7 +157,7 @@ def test_many_that_fetch_the_same_at_once_have_it_whole_or_are_refused(tmp_path:
     """None may find the folder of another, which is just being deleted, as its own."""
     def fetch(number: int) -> str:
         try:
-            with unfinished(tmp_path / "home", {"it": "same"}, "c", "it") as home:
+            with partial_download(tmp_path / "home", {"it": "same"}, "c", "it") as home:
                 (home / "content").mkdir()
                 for name in range(20):
                     (home / "content" / f"{name}").write_text(str(number))
@@ -213,7 +214,7 @@ def test_parts_come_from_a_hub_that_fails_or_has_none(
 
 def test_a_stop_is_heard_while_parts_come(tmp_path: Path, hub: LoopbackHub) -> None:
     hub.fault(TABLES[1], bytes_per_s=5_000_000)
-    with pytest.raises(StopRequested, match="What has come is kept"), fetched(
+    with pytest.raises(StopRequested, match="What was downloaded is kept"), fetched(
             hub, tmp_path, 30, Stopping(hub, TABLES[1], 600_000)):
         raise AssertionError
 
@@ -224,12 +225,12 @@ def test_few_clips_of_a_repository_of_files_are_all_that_is_fetched(
     files = {f"data/clips/{number}.wav": sound + bytes(number) for number in range(len(AMHARIC))}
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     hub.add("me/files", {"data/metadata.jsonl": lines, **files}, kind="dataset")
-    with suppress(RuntimeError), fetched(hub, tmp_path, 2, address=Address("me/files")) as there:
+    with suppress(RuntimeError), fetched(hub, tmp_path, 2, address=DatasetAddress("me/files")) as there:
         first = import_source(there.folder, foreign=True).rows[:2]
         assert [row.audio.read_bytes() for row in first] == [sound, sound + bytes(1)]
         raise RuntimeError
     assert set(hub.sent) == {"data/metadata.jsonl", "data/clips/0.wav", "data/clips/1.wav"}
-    with fetched(hub, tmp_path, address=Address("me/files")) as there:
+    with fetched(hub, tmp_path, address=DatasetAddress("me/files")) as there:
         assert sizes(there.folder) == [len(sound) + number for number in range(len(AMHARIC))]
     assert hub.sent["data/clips/0.wav"] == len(sound)
 
@@ -238,15 +239,15 @@ def test_a_source_of_the_hub_is_kept_in_the_workspace_until_its_import_is_whole(
         workspace: Workspace, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     downloads = workspace.cache / "downloads"
-    with pytest.raises(StopRequested), sources.gathered(
-            "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), patience=QUICK):
+    with pytest.raises(StopRequested), dataset_source.open_source(
+            "hub:me/speech", "am", workspace, Stopping(hub, TABLES[1], 1), retry=QUICK):
         raise AssertionError
     (home,) = downloads.iterdir()
     assert home.name.startswith("me--speech-")
     assert list((workspace.cache / "imports").iterdir()) == []
     hub.sent.clear()
     told = Recorder()
-    with sources.gathered("hub:me/speech", "am", workspace, told, patience=QUICK) as gathered:
+    with dataset_source.open_source("hub:me/speech", "am", workspace, told, retry=QUICK) as gathered:
         assert texts(gathered.path) == all_texts(43)
     assert TABLES[0] not in hub.sent
     assert list(downloads.iterdir()) == []

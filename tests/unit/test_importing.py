@@ -16,8 +16,8 @@ from small_data import AMHARIC, RATE, Recorder, SmallFamily, base, write_clip, w
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare
-from core.incoming import sources
 from core.job.journal import Plan
+from core.sources import dataset_source
 from core.workspace import Workspace
 from data import audio, film, manifest
 from data.importers import import_source
@@ -217,6 +217,6 @@ def test_what_a_killed_import_left_is_cleared_away(tmp_path: Path, ready: Worksp
     left.mkdir(parents=True)
     (left / "lock").touch()
     (left / "large").write_bytes(b"x")
-    with sources.gathered(str(write_dataset(tmp_path / "in")), "am", ready, Recorder()) as gathered:
+    with dataset_source.open_source(str(write_dataset(tmp_path / "in")), "am", ready, Recorder()) as gathered:
         assert not left.exists()
         assert gathered.made.is_dir()

@@ -20,14 +20,14 @@ SHARED_MODELS = ("models.base", "models.values", "models.decoder", "models.speec
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
     "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.demo",
-    "core.doctor", "core.download",
-    "core.incoming.hub", "core.incoming.looking", "core.job.asked", "core.job.directory", "core.job.events",
+    "core.machine_check", "core.download",
+    "core.sources.hub", "core.sources.source_preview", "core.job.asked", "core.job.directory", "core.job.events",
     "core.job.free_gpu", "core.job.gpus", "core.job.journal", "core.job.kept",
     "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
-    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
-    "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
-    "core.dataset.review",
-    "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.tokenizer_comparison",
+    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.records",
+    "core.library.model_info", "core.library.presets", "core.library.certificate", "core.library.diagnosis",
+    "core.push", "core.dataset.review",
+    "core.library.segments", "core.library.reference_voices", "core.speech.resident", "core.text.tokenizer_comparison",
     "core.text.pasted_text", "core.text.row_sources", "core.text.script_coverage", "core.text.text_rules",
     "core.training.divisible", "core.worker", "core.workspace",
 )

@@ -17,12 +17,10 @@ from small_data import Recorder
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.incoming import recognisers
-from core.library.exports_record import ExportRecord
-from core.library.model_record import ModelRecord, write_record
-from core.library.records import Origin
+from core.library.records import ExportRecord, ModelRecord, Origin, write_model_record
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Heard
+from core.sources import recognisers
 from core.speech import judges
 from core.speech.judges import RecogniserJudge
 from core.workspace import Workspace
@@ -133,7 +131,7 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
     """As `hf download` leaves it: without a record."""
     if other_revision:
         first = tiny_recognisers.write_ctc(workspace.recognisers / "me--ear")
-        write_record(first, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
+        write_model_record(first, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
     told: list[str] = []
     judges.without(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
     command = shlex.split(told[0][told[0].index("hf download"):told[0].rindex("), then")])
@@ -141,7 +139,7 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
     tiny_recognisers.write_ctc(folder, {"amh": tiny_recognisers.ETHIOPIC})
     assert recognisers.folder_of(workspace, "me/ear", "main") == folder
     recognisers.check(folder)
-    assert recognisers.bring("me/ear", "main", names_of("am"), workspace, Recorder()) == folder
+    assert recognisers.ensure_recogniser("me/ear", "main", names_of("am"), workspace, Recorder()) == folder
     wanted = {path.name for path in folder.iterdir()} | {"pytorch_model-00001-of-00002.bin", "spiece.model"}
     others = {"adapter.eng.safetensors", "adapter.amh.bin", "onnx/model.onnx", "flax_model.msgpack", "README.md"}
     patterns = {option: [command[at + 1] for at, word in enumerate(command) if word == option]

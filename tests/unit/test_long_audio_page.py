@@ -9,11 +9,11 @@ import pytest
 
 from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
-from core.incoming import looking
 from core.job import asked
 from core.job.directory import Job
 from core.job.state import JobState, Status
-from core.segments.folder import PIECES, Card, Piece, Segments, write_card, write_pieces
+from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, write_card, write_clips
+from core.sources import source_preview
 from core.workspace import Workspace
 from data.importers import import_source
 from ui import long_audio as page
@@ -33,10 +33,11 @@ def values(source: Path | str, **changes: object) -> dict:
 def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
     """Two clips, of which nobody knows the text yet."""
     folder = workspace.segments / name
-    pieces = [Piece(f"a-{number}", "audio/a.flac", 3.0 * number, 3.0 * number + 3, "a<b>.wav", 70.0 + number, 73.0)
+    pieces = [SegmentClip(f"a-{number}", "audio/a.flac", 3.0 * number, 3.0 * number + 3, "a<b>.wav", 70.0 + number,
+                          73.0)
               for number in range(2)]
-    write_pieces(folder / PIECES, pieces)
-    write_card(folder, Card(name, "am", "/in", "cut", {}, 1, 2, 6.0, 3600.0))
+    write_clips(folder / PIECES, pieces)
+    write_card(folder, SegmentsCard(name, "am", "/in", "cut", {}, 1, 2, 6.0, 3600.0))
     return Segments.load(folder)
 
 
@@ -72,8 +73,8 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
     assert "none yet" in page.segments_view([segments])
     assert page.doubts_view(segments) == ""
     first, second = segments.pieces()
-    told = [Piece(**{**vars(first), "text": "<i>", "score": 0.2, "doubt": "the recogniser is 20% sure"}),
-            Piece(**{**vars(second), "text": "ሰላም", "score": 0.9})]
+    told = [SegmentClip(**{**vars(first), "text": "<i>", "score": 0.2, "doubt": "the recogniser is 20% sure"}),
+            SegmentClip(**{**vars(second), "text": "ሰላም", "score": 0.9})]
     segments = segments.save_texts(told, "built-in")
     shown = page.doubts_view(segments)
     assert "1 clips of talks to listen to" in shown
@@ -103,7 +104,7 @@ def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         import_source(tmp_path)
     assert "Long recordings on the Data tab" in refused.value.hint
-    assert "it can be prepared once it has texts" in looking.look("segments:talks", "am")[0]
+    assert "it can be prepared once it has texts" in source_preview.preview("segments:talks", "am")[0]
 
 
 def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(workspace: Workspace, tmp_path: Path) -> None:
@@ -117,7 +118,8 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         return SimpleNamespace(id=f"{verb}-1")
 
     stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
-    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
+    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN,
+                                                               *clips)))  # type: ignore[arg-type]
     assert said == [""], "the source is not changed yet"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]
 
@@ -129,7 +131,7 @@ def test_clips_are_offered_as_the_source_when_they_have_texts_and_not_before(wor
         ("finished", False, False), ("running", True, False), ("finished", True, True))
     for status, texts, wanted in moments:
         if texts and not segments.card.texts:
-            told = [Piece(**{**vars(one), "text": "ሰላም"}) for one in segments.pieces()]
+            told = [SegmentClip(**{**vars(one), "text": "ሰላም"}) for one in segments.pieces()]
             segments = segments.save_texts(told, "built-in")
         view = View("data", {}, (JobState(job, status),))
         card = page.ready(of(workspace), view)

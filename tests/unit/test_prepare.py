@@ -13,9 +13,9 @@ from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core import prepare
 from core.dataset.review import index_of
-from core.incoming import sources
 from core.job.journal import Progress
 from core.job.reporter import StopRequested
+from core.sources import dataset_source
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache
@@ -248,4 +248,4 @@ def test_lost_recording_of_a_prepared_dataset_is_named(
 
 def test_demo_of_an_unknown_language_names_those_there() -> None:
     with pytest.raises(UserError, match="no demo dataset for the language 'tlh'"):
-        sources.demo("tlh")
+        dataset_source.demo_dataset("tlh")

@@ -13,7 +13,7 @@ import pytest
 from core.job.directory import Job
 from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
 from core.job.state import JobState
-from core.proof.certificate import Certificate, Check, LanguageError
+from core.library.certificate import Certificate, CertificateCheck, LanguageError
 from core.workspace import Workspace
 from ui import (
     certificate,
@@ -156,7 +156,7 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
     assert listening.BEFORE_HERE in listening.comparison(state, {}, listening.Blind(False))
-    check = Check("judged_errors", "measured", "", "am 15.5%", "What was heard.")
+    check = CertificateCheck("judged_errors", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
     shown = certificate.certificate_view(proof)

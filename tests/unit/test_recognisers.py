@@ -17,15 +17,16 @@ from tiny_recognisers import ETHIOPIC, LETTERS, write_ctc, write_whisper
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
-from core.incoming import recognisers
-from core.incoming.fetch import partial_folder
-from core.incoming.hub import Hub
-from core.incoming.recognisers import AS_JUDGE, AS_RECOGNISER, Asked
-from core.library.model_record import Expected, ModelRecord, read_record, write_record
+from core.library.records import ModelRecord, read_model_record, write_model_record
 from core.segments.hub_recogniser import HubListener, HubRecogniser
 from core.segments.language_codes import names_of
 from core.segments.recogniser import Speller, best_path, frames_of
+from core.sources import recognisers
+from core.sources.hub import Hub
+from core.sources.partial_downloads import partial_folder
+from core.sources.recognisers import AS_JUDGE, AS_RECOGNISER, RecogniserOption
 from core.workspace import Workspace
+from data.durable_files import ExpectedFile
 from tests.hub import LoopbackHub, serving
 from tests.unit.hub_model import QUICK
 
@@ -127,7 +128,7 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     hub = Hub(served.url)
 
     def bring(language: str) -> Path:
-        return recognisers.bring("some/mms", "main", names_of(language), workspace, Recorder(), hub, QUICK)
+        return recognisers.ensure_recogniser("some/mms", "main", names_of(language), workspace, Recorder(), hub, QUICK)
 
     there = bring("am")
     names = {path.name for path in there.iterdir()}
@@ -147,12 +148,12 @@ def test_two_jobs_that_need_a_language_do_not_write_into_one_file(
     write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
     served.add("me/mms", {path.name: path.read_bytes() for path in (tmp_path / "mms").iterdir()})
     hub = Hub(served.url)
-    recognisers.bring("me/mms", "main", ("eng",), workspace, Recorder(), hub, QUICK)
+    recognisers.ensure_recogniser("me/mms", "main", ("eng",), workspace, Recorder(), hub, QUICK)
     target = workspace.recognisers / "me--mms"
     with partial_folder(target), pytest.raises(UserError, match="downloaded by another job"):
-        recognisers.bring("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
+        recognisers.ensure_recogniser("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
     assert not (target / "adapter.amh.safetensors").exists()
-    recognisers.bring("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
+    recognisers.ensure_recogniser("me/mms", "main", ("amh",), workspace, Recorder(), hub, QUICK)
     assert (target / "adapter.amh.safetensors").read_bytes() == (tmp_path / "mms/adapter.amh.safetensors").read_bytes()
 
 
@@ -163,19 +164,19 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     hub = Hub(served.url)
 
     def bring(revision: str) -> Path:
-        return recognisers.bring("some/ctc", revision, (), workspace, Recorder(), hub, QUICK)
+        return recognisers.ensure_recogniser("some/ctc", revision, (), workspace, Recorder(), hub, QUICK)
 
     newest = bring("main")
-    record = read_record(newest)
+    record = read_model_record(newest)
     assert record is not None
     assert bring(record.revision) == newest  # the same, by its commit
     with pytest.raises(UserError, match="has no revision 'v9/beta'"):
         bring("v9/beta")
     assert not recognisers.folder_of(workspace, "some/ctc", "v9/beta").exists()
-    write_record(newest, replace(record, asked="v1"))  # as it lies where another revision was asked for first
+    write_model_record(newest, replace(record, requested_revision="v1"))  # as where another was requested first
     again = bring("main")
     assert again != newest
-    assert read_record(again) == record
+    assert read_model_record(again) == record
     asked = len(served.asked)
     assert (bring("main"), bring("v1")) == (again, newest)
     assert len(served.asked) == asked
@@ -186,11 +187,12 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     ("some/gated", AS_RECOGNISER, "--recogniser FOLDER; on the page: Recogniser"),
     ("no/such", AS_JUDGE, "--judge FOLDER; on the page: Judge"),
 ])
-def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str, asked: Asked, said: str,
+def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str, asked: RecogniserOption,
+                                        said: str,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError) as caught:
-        recognisers.bring(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK, asked)
+        recognisers.ensure_recogniser(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK, asked)
     assert "--folder" not in caught.value.hint
     assert said in caught.value.hint
 
@@ -201,7 +203,7 @@ def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHu
     (AS_JUDGE, ("(--recogniser-language; on the page: The judge's name of the language)", "(--judge)")),
 ], ids=["transcribe", "train"])
 def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
-        tmp_path: Path, asked: Asked, options: tuple[str, str]) -> None:
+        tmp_path: Path, asked: RecogniserOption, options: tuple[str, str]) -> None:
     whisper = write_whisper(tmp_path / "w")
     for called in ("am", "Amharic", "<|am|>", "am-ET", "am_et"):
         assert HubRecogniser.load(whisper, CPU, "x-own", called, asked)._loaded.language == "am"
@@ -225,16 +227,16 @@ def test_texts_that_were_begun_by_a_name_that_is_not_known_go_on(tmp_path: Path)
 
 def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace: Workspace) -> None:
     folder = write_ctc(workspace.recognisers / "some--ctc")
-    files = {path.name: Expected(path.stat().st_size) for path in folder.iterdir()}
-    write_record(folder, ModelRecord("recogniser", "some/ctc", "some/ctc", "1" * 40, "main", files))
-    assert recognisers.bring("some/ctc", "main", (), workspace, Recorder()) == folder
+    files = {path.name: ExpectedFile(path.stat().st_size) for path in folder.iterdir()}
+    write_model_record(folder, ModelRecord("recogniser", "some/ctc", "some/ctc", "1" * 40, "main", files))
+    assert recognisers.ensure_recogniser("some/ctc", "main", (), workspace, Recorder()) == folder
     for name, content, fault in (("config.json", b"{", "config.json has 1 bytes"), ("vocab.json", None, "lacks vocab")):
         before = (folder / name).read_bytes()
         (folder / name).unlink()
         if content is not None:
             (folder / name).write_bytes(content)
         with pytest.raises(UserError, match=fault) as caught:
-            recognisers.bring("some/ctc", "main", (), workspace, Recorder(), asked=AS_JUDGE)
+            recognisers.ensure_recogniser("some/ctc", "main", (), workspace, Recorder(), asked=AS_JUDGE)
         assert f"Delete {folder}" in caught.value.hint
         assert "(--judge)" in caught.value.hint
         (folder / name).write_bytes(before)
@@ -256,9 +258,9 @@ def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) 
 def test_what_is_no_recogniser_is_refused(tmp_path: Path, workspace: Workspace, served: LoopbackHub) -> None:
     served.add("some/ggml", {"config.json": b"{}", "ggml.gguf": b"x"})
     with pytest.raises(UserError, match="lacks weights"):
-        recognisers.bring("some/ggml", "main", (), workspace, Recorder(), Hub(served.url), QUICK)
+        recognisers.ensure_recogniser("some/ggml", "main", (), workspace, Recorder(), Hub(served.url), QUICK)
     with pytest.raises(UserError, match="holds no recogniser"):
-        recognisers.bring(str(tmp_path), "main", (), workspace, Recorder())
+        recognisers.ensure_recogniser(str(tmp_path), "main", (), workspace, Recorder())
     with pytest.raises(UserError, match="names no recogniser"):
         parse_options(TranscribeOptions, {"recogniser": "whisper"})
     assert TranscribeOptions(recogniser="hub:openai/whisper-tiny").recogniser == "openai/whisper-tiny"

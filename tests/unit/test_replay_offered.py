@@ -7,7 +7,7 @@ import pytest
 from config.errors import UserError
 from config.schema import TokenizerOptions, TrainOptions
 from core.job import asked
-from core.library import offers
+from core.library import model_info
 from core.workspace import Workspace
 from data import manifest
 from ui import form, suggest, teach
@@ -25,7 +25,7 @@ def with_english(world: Workspace) -> Workspace:
 
 
 def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
-    assert offers.known(with_english, "tiny") == ("en", "fr")
+    assert model_info.base_languages(with_english, "tiny") == ("en", "fr")
     assert suggest.fitting_datasets(with_english, "tiny-am") == ["demo-am"]
     assert suggest.replayable_datasets(with_english, "tiny-am", "") == ["", "english", "french", "english, french"]
     assert suggest.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"

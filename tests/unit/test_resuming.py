@@ -26,6 +26,7 @@ from core.voice_model.precision import Precision
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalise
+from data.durable_files import hash_tree
 from models.registry import family
 from tests.worlds import SYLLABLES, Listener, extended_world, train_options, write_model
 
@@ -127,9 +128,9 @@ def shared_by(world: Workspace, processes: int, **others: object) -> Path:
     folder = checkpoint.folder_of(world.runs / "one", 2)
     numbers = folder / "training.json"
     numbers.write_text(json.dumps({**json.loads(numbers.read_text()), "processes": processes, **others}))
-    there = records.read(folder / records.CHECKPOINT, records.CheckpointRecord)
-    records.write(folder / records.CHECKPOINT,
-                  replace(there, files=records.hash_files(folder, (records.CHECKPOINT,))))
+    there = records.read_record(folder / records.CHECKPOINT, records.CheckpointRecord)
+    records.write_record(folder / records.CHECKPOINT,
+                  replace(there, files=hash_tree(folder, (records.CHECKPOINT,))))
     return folder
 
 
@@ -192,12 +193,12 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
     with pytest.raises(UserError, match=r"could not be saved in .*The checkpoint of step 2 is intact"):
         milestones.save()
     monkeypatch.undo()
-    assert records.damage(folder) is None
+    assert records.find_damage(folder) is None
     folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
     checkpoint.clean(run)
-    assert records.damage(folder) is None
+    assert records.find_damage(folder) is None
     milestones.save()
-    assert records.damage(folder) is None
+    assert records.find_damage(folder) is None
     assert not list(folder.parent.glob(".*step*"))
 
 

@@ -19,7 +19,7 @@ from core import align, prepare, segment, transcribe
 from core.dataset import cutting, reference_text
 from core.dataset.reference_text import read_reference, spell_sentences, split_words
 from core.job.reporter import StopRequested
-from core.segments.folder import TABLE, Piece, Segments
+from core.library.segments import TABLE, SegmentClip, Segments
 from core.workspace import Workspace
 from data import audio, manifest
 from data.cuts import Limits
@@ -81,7 +81,7 @@ def aligned(workspace: Workspace, source: Path, recorder: Recorder | None = None
     return Segments.load(workspace.segments / "talks")
 
 
-def sound_of(segments: Segments, piece: Piece) -> np.ndarray:
+def sound_of(segments: Segments, piece: SegmentClip) -> np.ndarray:
     samples, rate = soundfile.read(segments.folder / piece.audio, dtype="float32")
     return samples[round(piece.begin_s * rate):round(piece.end_s * rate)]
 

@@ -18,6 +18,7 @@ from core.speech.shelf import Ready, Shelf
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import audio
+from data.durable_files import hash_tree
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.worlds import RATE, tone
 
@@ -91,9 +92,10 @@ def test_a_changed_checkpoint_is_loaded_anew_even_when_its_times_are_set_back(wo
 
 def _sign(folder: Path) -> None:
     """Make a checkpoint whole again after one of its files was changed on purpose."""
-    record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
-    sums = records.hash_files(folder, leave_out=(records.CHECKPOINT,))
-    records.write(folder / records.CHECKPOINT, replace(record, files={name: sums[name] for name in record.files}))
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    sums = hash_tree(folder, leave_out=(records.CHECKPOINT,))
+    records.write_record(folder / records.CHECKPOINT,
+                         replace(record, files={name: sums[name] for name in record.files}))
 
 
 def test_a_recording_that_changes_is_another_voice(world: Workspace, shelf: Shelf, tmp_path: Path) -> None:

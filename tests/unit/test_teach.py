@@ -43,7 +43,7 @@ def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
-    assert asked.train == presets.choose("chatterbox", presets.Speech(), (), "demo").options
+    assert asked.train == presets.fit_preset("chatterbox", presets.SpeechAmount(), (), "demo").options
     steps = dict(demo.steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
@@ -123,7 +123,7 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
         write_speech(workspace, name, hours)
         asked = teach.chain_options(workspace, "chatterbox", "am", name, teach.FULL)
         assert dict(demo.steps(asked))["prepare"].model_dump()["source"] == AS_IS
-        wanted = presets.choose("chatterbox", presets.Speech(int(hours * 600), hours * 3600.0), (), preset)
+        wanted = presets.fit_preset("chatterbox", presets.SpeechAmount(int(hours * 600), hours * 3600.0), (), preset)
         assert asked.train == wanted.options
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
         labels = [label for label, _ in teach.length_choices(workspace, view)["choices"]]  # type: ignore[index]

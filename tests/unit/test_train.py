@@ -12,7 +12,7 @@ from config.errors import UserError
 from core import train
 from core.job import kept
 from core.job.reporter import describe, size_text
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
 from core.voice_model.loading import load, load_checkpoint, load_extension
@@ -95,7 +95,7 @@ def test_in_full_a_sentence_of_two_base_languages_is_heard_before_the_first_step
 
 def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) -> None:
     listener = started(world)
-    made = certificate.read(listener.directory / certificate.FILE)
+    made = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert made.failed() == ()
     assert made.step == ranking.read(listener.directory).best
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
@@ -113,7 +113,7 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
     listener = started(world, max_minutes=1e-6)
     assert [event.step for event in listener.of("step")] == [1]
     assert any("time limit" in event.message for event in listener.of("warned"))
-    assert certificate.read(listener.directory / certificate.FILE).step == 1
+    assert certificate.read(listener.directory / certificate.CERTIFICATE).step == 1
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
@@ -194,7 +194,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     listener = started(world)
     assert "No judge knows 'am'" in listener.of("warned")[0].message
     assert ranking.read(listener.directory).measure == "held-out speech loss"
-    assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
+    assert certificate.read(listener.directory / certificate.CERTIFICATE).check("judged_errors").verdict == "skipped"
 
 
 def test_adapters_load_with_peft_itself(world: Workspace) -> None:

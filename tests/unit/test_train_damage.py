@@ -11,7 +11,7 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.proof import certificate
+from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import load_checkpoint
 from core.workspace import Workspace
@@ -103,7 +103,7 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
     broken.write_bytes(broken.read_bytes()[:-1])
     listener = started(world, evaluation_sentences=0)
     assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
-    assert certificate.read(run / certificate.FILE).step == 8
+    assert certificate.read(run / certificate.CERTIFICATE).step == 8
 
 
 def test_a_damaged_record_is_named(world: Workspace) -> None:

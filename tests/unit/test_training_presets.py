@@ -14,7 +14,7 @@ from config.schema import TrainOptions
 from core.job import gpus
 from core.job.gpus import Gpu
 from core.library import presets, records
-from core.library.presets import NAMES, Speech
+from core.library.presets import NAMES, SpeechAmount
 from core.workspace import Workspace
 from scripts import command
 
@@ -25,33 +25,33 @@ def gpu(gib: float, index: int = 0) -> Gpu:
     return Gpu(index, f"GPU-{index}a", "Some card", int(gib * 1024), int(gib * 1000), 0)
 
 
-def speech(hours: float, clip_s: float = 6.0) -> Speech:
-    return Speech(round(hours * H / clip_s), hours * H)
+def speech(hours: float, clip_s: float = 6.0) -> SpeechAmount:
+    return SpeechAmount(round(hours * H / clip_s), hours * H)
 
 
 @pytest.mark.parametrize(("hours", "name"), [
     (0.3, "demo"), (1, "small-data"), (4.9, "small-data"), (5, "standard"), (49, "standard"), (50, "large"),
     (900, "large")])
 def test_the_hours_choose_the_preset(hours: float, name: str) -> None:
-    assert presets.by_speech(speech(hours))[0] == name
+    assert presets.preset_for_speech(speech(hours))[0] == name
 
 
 @pytest.mark.parametrize(("gib", "size"), [(15.0, 16), (16, 16), (22.5, 24), (23.6, 24), (40, 24), (79.6, 80),
                                            (139, 80), (11, 16)])
 def test_the_memory_that_cards_of_a_class_tell_chooses_it(gib: float, size: int) -> None:
-    assert presets.by_memory([gpu(gib)])[0] == size
+    assert presets.memory_class_for([gpu(gib)])[0] == size
 
 
 def test_the_smallest_of_several_cards_decides_and_a_small_one_is_told() -> None:
-    assert presets.by_memory([gpu(80), gpu(24, 1)])[0] == 24
-    assert "less than the smallest class" in presets.by_memory([gpu(11)])[1]
+    assert presets.memory_class_for([gpu(80), gpu(24, 1)])[0] == 24
+    assert "less than the smallest class" in presets.memory_class_for([gpu(11)])[1]
 
 
 def test_a_processor_is_called_one() -> None:
-    chosen = presets.choose("chatterbox", speech(10), ())
+    chosen = presets.fit_preset("chatterbox", speech(10), ())
     assert any("No GPU was found" in reason for reason in chosen.reasons)
     assert "activation_checkpointing" not in chosen.values
-    asked = presets.choose("chatterbox", speech(10), (), memory="80")
+    asked = presets.fit_preset("chatterbox", speech(10), (), memory="80")
     assert any("as asked for; no GPU was found" in reason for reason in asked.reasons)
 
 
@@ -59,9 +59,9 @@ def test_a_processor_is_called_one() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("memory", ["16", "24", "80"])
 def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memory: str) -> None:
-    chosen = presets.choose(family, speech(10), [gpu(80)], name, memory)
+    chosen = presets.fit_preset(family, speech(10), [gpu(80)], name, memory)
     assert isinstance(chosen.options, TrainOptions)
-    assert set(chosen.values) <= set(presets.settled_fields())
+    assert set(chosen.values) <= set(presets.preset_fields())
     assert not {"extension", "dataset", "device"} & set(chosen.values)
     assert chosen.measured == (family == "tiny" and name == "demo")
     assert ("Not yet measured" in chosen.words) != chosen.measured
@@ -69,7 +69,7 @@ def test_each_preset_gives_a_training_in_each_class(family: str, name: str, memo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
-    options = presets.choose("chatterbox", speech(10), [gpu(24)], name).options
+    options = presets.fit_preset("chatterbox", speech(10), [gpu(24)], name).options
     assert (options.adapter_rank, options.adapter_rank_mlp, options.adapter_scale) == (32, 16, 2.0)
     assert (options.adapter_dropout, options.scope) == (0.05, "gated")
     assert options.row_lr == pytest.approx(10 * options.adapter_lr)
@@ -77,14 +77,15 @@ def test_shape_and_rates_are_those_of_the_design(name: str) -> None:
 
 def test_sixteen_gigabytes_compute_activations_again() -> None:
     for name in ("small-data", "standard", "large"):
-        assert presets.choose("chatterbox", speech(10), [gpu(16)], name).options.activation_checkpointing == "on"
+        assert presets.fit_preset("chatterbox", speech(10), [gpu(16)], name).options.activation_checkpointing == "on"
 
 
 @given(hours=some.floats(0.1, 500), clip_s=some.floats(0.5, 30), count=some.integers(0, 8),
        size=some.sampled_from([16, 24, 80]), name=some.sampled_from(["small-data", "standard", "large"]))
 def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float, count: int, size: int,
                                                      name: str) -> None:
-    options = presets.choose("chatterbox", speech(hours, clip_s), [gpu(size, index) for index in range(count)], name,
+    options = presets.fit_preset("chatterbox", speech(hours, clip_s), [gpu(size, index) for index in range(count)],
+                                 name,
                              "auto").options
     tokens = {16: 2000, 24: 4000, 80: 16000}[size if count else 16]
     clip = presets.TOKENS_A_SECOND * speech(hours, clip_s).clip_s
@@ -93,7 +94,7 @@ def test_a_batch_holds_no_more_tokens_than_its_class(hours: float, clip_s: float
 
 
 def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
-    one, eight = (presets.choose("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
+    one, eight = (presets.fit_preset("chatterbox", speech(100), [gpu(24, index) for index in range(count)]).options
                   for count in (1, 8))
     clips = [each.batch_size * each.gradient_accumulation * each.processes for each in (one, eight)]
     assert eight.processes == 8
@@ -102,9 +103,9 @@ def test_a_step_is_as_large_on_one_gpu_as_on_eight() -> None:
 
 def test_what_is_not_there_is_refused_with_what_is() -> None:
     with pytest.raises(UserError, match="no preset named 'huge'"):
-        presets.choose("tiny", Speech(), (), "huge")
+        presets.fit_preset("tiny", SpeechAmount(), (), "huge")
     with pytest.raises(UserError, match="memory class '12'"):
-        presets.choose("tiny", Speech(), (), "demo", "12")
+        presets.fit_preset("tiny", SpeechAmount(), (), "demo", "12")
 
 
 def test_the_driver_is_read_as_it_writes() -> None:
@@ -140,7 +141,7 @@ def world(folder: Path) -> Workspace:
     (workspace.datasets / "mine" / "dataset.yaml").write_text(about, encoding="utf-8")
     (workspace.extensions / "tiny-am").mkdir()
     origin = records.Origin("tiny", "tiny", "", 1, 2, "")
-    records.write(workspace.extensions / "tiny-am" / records.EXTENSION,
+    records.write_record(workspace.extensions / "tiny-am" / records.EXTENSION,
                   records.ExtensionRecord("tiny-am", "tiny-am", ("am",), "romanised", 0, "", origin))
     return workspace
 

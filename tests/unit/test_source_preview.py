@@ -10,7 +10,7 @@ import pytest
 from small_data import AMHARIC, write_clip, write_dataset
 
 from config.errors import UserError
-from core.incoming import looking
+from core.sources import source_preview
 from core.workspace import Workspace
 from data.importers import Imported, import_source
 
@@ -31,28 +31,29 @@ def upload(folder: Path, **files: bytes) -> list[Path]:
 
 def test_files_that_were_uploaded_together_are_one_source(tmp_path: Path, workspace: Workspace) -> None:
     sound = write_clip(tmp_path / "a.wav").read_bytes()
-    kept = looking.keep(workspace, upload(tmp_path / "up", film__wav=sound, film__srt=SRT.encode()))
+    kept = source_preview.store_upload(workspace, upload(tmp_path / "up", film__wav=sound, film__srt=SRT.encode()))
     assert kept.is_relative_to(workspace.cache / "uploads")
-    lines = looking.look(str(kept), "am")
+    lines = source_preview.preview(str(kept), "am")
     assert lines[0].startswith("Recognised as subtitles (SRT)")
     assert lines[1] == "Of its 1 entries 1 have a recording and a text."
     with pytest.raises(UserError) as caught:
-        looking.look(str(looking.keep(workspace, upload(tmp_path / "odd", notes__txt=b"nothing of use here"))), "am")
+        source_preview.preview(str(source_preview.store_upload(workspace,
+                                                    upload(tmp_path / "odd", notes__txt=b"nothing of use here"))), "am")
     assert caught.value.message.startswith("notes.txt, line 1")
     assert str(workspace.path) not in caught.value.message + caught.value.hint
     old = kept.parent / "old"
     old.mkdir()
     os.utime(old, (time.time() - 10**6,) * 2)
-    single = looking.keep(workspace, upload(tmp_path / "more", x__zip=b"PK\3\4"))
+    single = source_preview.store_upload(workspace, upload(tmp_path / "more", x__zip=b"PK\3\4"))
     assert single.name == "x.zip"
     assert not old.exists()
-    assert "is an archive" in looking.look(str(single), "am")[0]
+    assert "is an archive" in source_preview.preview(str(single), "am")[0]
 
 
 def test_two_uploads_of_one_name_are_refused(tmp_path: Path, workspace: Workspace) -> None:
     paths = [*upload(tmp_path / "one", a__wav=b"1"), *upload(tmp_path / "two", a__wav=b"2")]
     with pytest.raises(UserError, match=r"Two of the files are called 'a\.wav'"):
-        looking.keep(workspace, paths)
+        source_preview.store_upload(workspace, paths)
 
 
 def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
     write_clip(tmp_path / "b.wav")
     (tmp_path / "a.txt").write_text("ሰላም")
     (tmp_path / "b.txt").write_text(" \n")
-    said = looking.look(str(tmp_path), "am")
+    said = source_preview.preview(str(tmp_path), "am")
     assert "Of its 2 entries 1 have a recording and a text." in said
     assert said[-1] == "Left out: b.wav: there is nothing in b.txt beside it."
     table = tmp_path / "table"
@@ -68,7 +69,7 @@ def test_an_empty_text_is_no_text(tmp_path: Path) -> None:
     write_clip(table / "a.wav")
     write_clip(table / "b.wav")
     (table / "metadata.csv").write_text("audio,text\na.wav,ሰላም\nb.wav,\n")
-    said = looking.look(str(table), "am")
+    said = source_preview.preview(str(table), "am")
     assert "Of its 2 entries 1 have a recording and a text." in said
     assert "empty" in said[-1]
 
@@ -77,13 +78,13 @@ def test_what_is_left_out_is_said_before_the_job(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path, AMHARIC[:1])
     for index in range(5):
         write_clip(folder / f"lonely{index}.wav")
-    lines = looking.look(str(folder), "am")
+    lines = source_preview.preview(str(folder), "am")
     assert "Of its 6 entries 1 have a recording and a text." in lines
     assert lines[-2:] == ("Left out: lonely2.wav: there is no lonely2.txt beside it.",
                           "2 more are left out; the report will name them all.")
     with pytest.raises(UserError, match="There is no dataset at"):
-        looking.look(str(tmp_path / "nowhere"), "am")
-    assert looking.look("demo", "am") == looking.look("", "am") == ()
+        source_preview.preview(str(tmp_path / "nowhere"), "am")
+    assert source_preview.preview("demo", "am") == source_preview.preview("", "am") == ()
 
 
 def put(folder: Path, **files: str) -> Path:

@@ -1,8 +1,7 @@
-"""From what a person names to a folder or file on this machine: a path, an archive, a URL, or a dataset of the hub.
+"""The sources of a dataset: a path, an archive, a URL, or a dataset of the hub, opened as a folder or file.
 
-What is fetched lies in the workspace's cache until its import is whole, so that one that was stopped or failed goes on
-with it; what is unpacked, as long as the import runs. It came from elsewhere, so it may name no file outside of its own
-folder.
+A download stays in the workspace's cache until its import is whole, so that a stopped or failed import resumes it; an
+unpacked archive stays as long as the import runs. What comes from elsewhere may name no file outside of its folder.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from pathlib import Path
 
 import data
 from config.errors import UserError
-from core.incoming.hub import Hub
-from core.incoming.hub_dataset import PREFIX, Address, brought
-from core.incoming.looking import UPLOADS
-from core.incoming.scratch import scratch
-from core.incoming.transfer import Patience
-from core.incoming.unpack import is_archive, unpack
-from core.incoming.web import fetch
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
-from core.segments.folder import PREFIX as PREFIX_SEGMENTS
-from core.segments.folder import find
+from core.library.segments import PREFIX as PREFIX_SEGMENTS
+from core.library.segments import find_segments
+from core.sources.archives import is_archive, unpack_archive
+from core.sources.downloader import RetryPolicy
+from core.sources.hub import Hub
+from core.sources.hub_dataset import PREFIX, DatasetAddress, ensure_downloaded
+from core.sources.partial_downloads import temporary_folder
+from core.sources.source_preview import UPLOADS
+from core.sources.web_file import download_url
 from core.workspace import Workspace
 from data import film
 from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id
@@ -35,8 +34,8 @@ _STOPPED = "Stopped before the dataset was written."
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What an import reads. `made` is where what it needs on the way may be put."""
+class OpenSource:
+    """What an import reads. `made` is a folder for files that it makes."""
 
     path: Path
     made: Path
@@ -46,29 +45,29 @@ class Gathered:
 
 
 @contextmanager
-def gathered(source: str, language: str, workspace: Workspace, reporter: Reporter, most: int = 0,
-             patience: Patience = Patience()) -> Iterator[Gathered]:  # noqa: B008  a frozen value
-    """What `source` names, here as long as the block lasts. Of a hub's dataset, `most` clips are fetched (0: all)."""
+def open_source(source: str, language: str, workspace: Workspace, reporter: Reporter, max_clips: int = 0,
+                retry: RetryPolicy = RetryPolicy()) -> Iterator[OpenSource]:  # noqa: B008  a frozen value
+    """The files of `source`, as long as the block lasts. Of a hub's dataset `max_clips` are downloaded (0: all)."""
     if source.startswith(PREFIX_SEGMENTS):
-        yield Gathered(find(workspace, source), workspace.cache)
+        yield OpenSource(find_segments(workspace, source), workspace.cache)
         return
     downloads = workspace.cache / "downloads"
-    with scratch(workspace) as folder:
+    with temporary_folder(workspace) as folder:
         made = folder / "made"
         made.mkdir()
         if address := _on_the_hub(source):
             hub = Hub.from_environment("dataset")
-            with brought(address, downloads, language, most, hub, reporter, patience) as there:
-                yield Gathered(there.folder, made, True, there.notes, there.skipped)
+            with ensure_downloaded(address, downloads, language, max_clips, hub, reporter, retry) as fetched:
+                yield OpenSource(fetched.folder, made, True, fetched.notes, fetched.skipped)
             return
         if _is_url(source):
-            path = fetch(_as_file(source), downloads, reporter, patience)
+            path = download_url(_as_file(source), downloads, reporter, retry)
         else:
-            path = demo(language) if source == "demo" else Path(source).expanduser()
+            path = demo_dataset(language) if source == "demo" else Path(source).expanduser()
         if path.is_file() and is_archive(path):
             yield _unpacked(path, folder / "unpacked", made, workspace, reporter)
         else:
-            yield Gathered(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
+            yield OpenSource(path, made, _is_url(source) or path.is_relative_to(workspace.cache / UPLOADS))
         if path.is_relative_to(downloads):  # its clips are in the dataset now
             shutil.rmtree(path.parent, ignore_errors=True)
 
@@ -77,8 +76,8 @@ def _is_url(source: str) -> bool:
     return source.lower().startswith(("http://", "https://"))
 
 
-def _on_the_hub(source: str) -> Address | None:
-    return Address.parse(source) if _is_url(source) or source.startswith(PREFIX) else None
+def _on_the_hub(source: str) -> DatasetAddress | None:
+    return DatasetAddress.parse(source) if _is_url(source) or source.startswith(PREFIX) else None
 
 
 def _as_file(url: str) -> str:
@@ -86,21 +85,21 @@ def _as_file(url: str) -> str:
     return url.replace("/blob/", "/resolve/") if url.startswith("https://huggingface.co/") else url
 
 
-def read(source: Gathered, language: str, reporter: Reporter) -> Imported:
-    """The rows of what was gathered; the sound of films is taken out as they are reached."""
+def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported:
+    """The rows of the source; the sound of a film is extracted when its row is reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
     listed = _Chain(source.skipped, imported.entries)
-    heard = _Heard(listed, source.made, source.path, reporter)
-    return replace(imported, entries=heard, notes=(*source.notes, *imported.notes))
+    entries = _WithFilmSound(listed, source.made, source.path, reporter)
+    return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
 
 
-def count(imported: Imported) -> int:
-    """How many entries there are, without opening a film."""
+def count_rows(imported: Imported) -> int:
+    """How many entries there are; no film is opened."""
     entries = imported.entries
-    return sum(1 for _ in (entries.entries if isinstance(entries, _Heard) else entries))
+    return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
 
 
-def demo(language: str) -> Path:
+def demo_dataset(language: str) -> Path:
     """The dataset of `language` that ships with the app."""
     demos = Path(str(data.__file__)).parent / "demo"
     folder = demos / language
@@ -113,23 +112,23 @@ def demo(language: str) -> Path:
     return folder
 
 
-def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, reporter: Reporter) -> Gathered:
+def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, reporter: Reporter) -> OpenSource:
     folder.mkdir()
     done = 0
 
-    def tell(size: int, name: str) -> None:
+    def on_block(size: int, name: str) -> None:
         nonlocal done
         done += size
         check_stop(reporter, _STOPPED)
         reporter.emit(Progress(done, None, "bytes", Path(name).name[:60]))
 
-    skipped = unpack(path, folder, workspace.free_bytes(), tell)
-    return Gathered(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
+    skipped = unpack_archive(path, folder, workspace.free_bytes(), on_block)
+    return OpenSource(folder, made, True, (f"{path.name} is an archive; it was unpacked.",), tuple(skipped))
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """One after the other, on each pass."""
+    """Skipped entries, then the others; may be iterated more than once."""
 
     first: tuple[Skipped, ...]
     then: Iterable[Entry]
@@ -140,8 +139,8 @@ class _Chain:
 
 
 @dataclass(frozen=True)
-class _Heard:
-    """Entries whose recordings can be read as they are: for films, the sound that was taken out into `folder`."""
+class _WithFilmSound:
+    """Entries whose recordings can be read as they are: of a film, its sound, extracted into `folder`."""
 
     entries: Iterable[Entry]
     folder: Path
@@ -156,13 +155,13 @@ class _Heard:
                 continue
             sound = self.folder / _sound_name(entry.audio, self.root)
             if (fault is None or fault[0] != entry.audio) and not sound.is_file():
-                fault = self._take_out(entry.audio, sound)
+                fault = self._extract_sound(entry.audio, sound)
             if fault is not None and fault[0] == entry.audio:
                 yield Skipped(entry.where, fault[1])
             else:
                 yield replace(entry, audio=sound)
 
-    def _take_out(self, path: Path, sound: Path) -> tuple[Path, str] | None:
+    def _extract_sound(self, path: Path, sound: Path) -> tuple[Path, str] | None:
         try:
             film.sound_of(path, sound, lambda: check_stop(self.reporter, _STOPPED))
         except UserError as error:
@@ -171,6 +170,6 @@ class _Heard:
 
 
 def _sound_name(path: Path, root: Path) -> str:
-    """A name for the sound of a film that is the same each time it is imported, wherever it was unpacked."""
+    """The name of a film's sound, the same at each import, wherever the film was unpacked."""
     inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
     return f"{safe_id(path.stem)}-{sha256(str(inside).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}.flac"

@@ -1,27 +1,26 @@
-"""What a hub has, and its bytes, through `huggingface_hub`'s own session. Never loads torch.
+"""A client of the Hugging Face hub, through `huggingface_hub`'s own session. Never loads torch.
 
-Names, sizes, hashes and the commit come from `HfApi.model_info`; the bytes from the hub's
-`resolve` address, by ranged requests. `hf_hub_download` is not used: it cannot say how many
-bytes of a whole set have come, does not hear a stop, and its transfer backend (`hf_xet`)
-neither resumes nor notices a stall. What goes wrong becomes a `UserError` in own words, so
-that no answer of a server, no address with a signature and no token stands in one.
+Names, sizes, hashes and the commit come from `HfApi.repo_info`; the bytes from the hub's `resolve` address, by ranged
+requests. `hf_hub_download` is not used: it does not report the bytes of a set of files, does not stop on request, and
+its transfer backend (`hf_xet`) neither resumes nor sees a stall. Every fault becomes a `UserError` with a message of
+our own, so that none holds a server's response, a signed address or a token.
 
-The token is the one that `huggingface_hub` finds (`HF_TOKEN` first). It is sent to the hub
-alone: the session drops it when an answer leads to another host.
+The token is the one that `huggingface_hub` finds (`HF_TOKEN` first). It is sent to the hub alone: the session drops it
+when a response redirects to another host.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from config.errors import UserError
-from core.library.model_record import Expected
+from data.durable_files import ExpectedFile
 
 if TYPE_CHECKING:
     from httpx2 import Response
@@ -30,12 +29,12 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # read when huggingface_hub is
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_RETRY_AFTER_S = 120.0
-_RESUME = "What has come is kept: continue the job when the network is back."
+_RESUME = "What was downloaded is kept: continue the job when the network is back."
 _TOKENS = "make a token at {hub}/settings/tokens, set HF_TOKEN to it in the environment, and start Lisan again"
 
 
 class Interrupted(Exception):
-    """The network or the hub failed in a way that may pass; the text says how. `wait_s`: how long the hub asks for."""
+    """A fault of the network or the hub that may pass. `wait_s`: how long the hub asks to wait."""
 
     def __init__(self, message: str, wait_s: float = 0.0) -> None:
         super().__init__(message)
@@ -53,21 +52,28 @@ class RemoteFile:
     repository: str
     commit: str
     name: str
-    expected: Expected
+    expected: ExpectedFile
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What a repository has at a commit, by name."""
+class RepositoryFiles:
+    """The files of a repository at a commit, by name."""
 
     repository: str
     commit: str
-    files: Mapping[str, Expected]
+    files: Mapping[str, ExpectedFile]
+
+    def file(self, name: str) -> RemoteFile:
+        return RemoteFile(self.repository, self.commit, name, self.files[name])
+
+    def size(self, names: Iterable[str]) -> int:
+        """Bytes of the named files together."""
+        return sum(self.files[name].size for name in names)
 
 
 @dataclass(frozen=True)
-class Body:
-    """The bytes of an answer. `start` is the position of the first; `total` is the whole file's size where told."""
+class ByteStream:
+    """The body of a response. `start` is the position of its first byte; `total` the whole file's size, if known."""
 
     start: int
     total: int | None
@@ -76,12 +82,12 @@ class Body:
 
 @dataclass(frozen=True)
 class Hub:
-    """Where to ask, and as whom."""
+    """A hub's address, and the token to use there."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
-    kind: Literal["model", "dataset"] = "model"  # of the repositories that are meant
-    otherwise: str = ""  # how who asks can be given the files without a hub, where that is not the kind's own way
+    kind: Literal["model", "dataset"] = "model"  # of its repositories
+    local_option: str = ""  # the option that takes files from the disk; empty: that of the kind
 
     @classmethod
     def from_environment(cls, kind: Literal["model", "dataset"] = "model") -> Hub:
@@ -103,22 +109,22 @@ class Hub:
         return (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
 
     @property
-    def _by_hand(self) -> str:
+    def _without_hub(self) -> str:
         own = {"model": "--folder PATH; on the page: Model", "dataset": "--source PATH; on the page: Source"}
-        return f"a folder with the files ({self.otherwise or own[self.kind]})"
+        return f"a folder with the files ({self.local_option or own[self.kind]})"
 
-    def list(self, repository: str, revision: str, patience_s: float) -> Listing:
-        """Names, sizes and hashes at `revision`. Raises `Interrupted`, or `UserError` for what waiting cannot mend."""
+    def list(self, repository: str, revision: str, timeout_s: float) -> RepositoryFiles:
+        """Names, sizes and hashes at `revision`; raises `Interrupted`, or `UserError` when waiting is no use."""
         from huggingface_hub import DatasetInfo, HfApi, ModelInfo
 
         with self._explained(repository, revision):
             api = HfApi(endpoint=self.endpoint, token=self.token or False)
             try:
                 info = api.repo_info(repository, revision=revision, repo_type=self.kind, files_metadata=True,
-                                     timeout=patience_s)
+                                     timeout=timeout_s)
             except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
                 raise UserError(
-                    f"{self.host} answered something that is no list of files.",
+                    f"{self.host} sent something that is no list of files.",
                     "Check HF_ENDPOINT, and whether this network asks for a login in the browser first; then continue.",
                 ) from None
         files = {}
@@ -126,16 +132,16 @@ class Hub:
             size = item.lfs.size if item.lfs else item.size
             if size is not None:
                 blob = "" if item.lfs else item.blob_id or ""
-                files[item.rfilename] = Expected(size, item.lfs.sha256 if item.lfs else "", blob)
+                files[item.rfilename] = ExpectedFile(size, item.lfs.sha256 if item.lfs else "", blob)
         if not info.sha:
-            raise UserError(f"{self.host} does not tell the commit of {repository}.", "Use another HF_ENDPOINT.")
-        return Listing(repository, info.sha, files)
+            raise UserError(f"{self.host} does not give the commit of {repository}.", "Use another HF_ENDPOINT.")
+        return RepositoryFiles(repository, info.sha, files)
 
     @contextmanager
-    def open(self, file: RemoteFile, start: int, patience_s: float, until: int | None = None) -> Iterator[Body]:
-        """The bytes of `file` from `start` up to `until` (None: its end); a hub that cannot do that gives all of them.
+    def open(self, file: RemoteFile, start: int, timeout_s: float, until: int | None = None) -> Iterator[ByteStream]:
+        """The bytes of `file` from `start` up to `until` (None: its end); all bytes from a hub without ranges.
 
-        Raises `Interrupted` also while the blocks are read. `patience_s` is for each wait for the network.
+        Raises `Interrupted` also while the blocks are read. `timeout_s` is for each wait for the network.
         """
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -146,15 +152,15 @@ class Hub:
         if start or until is not None:
             headers["Range"] = f"bytes={start}-{'' if until is None else until - 1}"
         with (self._explained(file.repository, file.commit, file.name),
-              get_session().stream("GET", url, headers=headers, timeout=patience_s) as response):
+              get_session().stream("GET", url, headers=headers, timeout=timeout_s) as response):
             if start and response.status_code == 416:  # there is nothing behind `start`
-                yield Body(start, _total_of(response), iter(()))
+                yield ByteStream(start, _total_of(response), iter(()))
                 return
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
             first, total = part_of(response)
-            yield Body(first, total, response.iter_bytes())
+            yield ByteStream(first, total, response.iter_bytes())
 
     @contextmanager
     def _explained(self, repository: str, revision: str, name: str = "") -> Iterator[None]:
@@ -165,8 +171,8 @@ class Hub:
             yield
         except errors.OfflineModeIsEnabled:
             raise UserError(
-                f"{repository} cannot be asked for: HF_HUB_OFFLINE is set.",
-                f"Unset it, then continue; or give {self._by_hand}.",
+                f"{repository} cannot be downloaded: HF_HUB_OFFLINE is set.",
+                f"Unset it, then continue; or give {self._without_hub}.",
             ) from None
         except errors.HFValidationError:
             raise UserError(f"{repository!r} is not the name of a repository.", "Write OWNER/NAME.") from None
@@ -175,7 +181,7 @@ class Hub:
         except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, httpx2.TooManyRedirects):
             raise UserError(
                 f"{self.host} leads nowhere for {repository}.",
-                f"Check HF_ENDPOINT, or give {self._by_hand}.",
+                f"Check HF_ENDPOINT, or give {self._without_hub}.",
             ) from None
         except httpx2.TimeoutException:
             raise Interrupted(f"{self.host} did not answer in time") from None
@@ -183,7 +189,7 @@ class Hub:
             raise Interrupted(f"the connection to {self.host} failed ({type(error).__name__})") from None
 
     def _refusal(self, error: Exception, repository: str, revision: str, name: str) -> Exception:
-        """What a status of 400 and above means to a person; `Interrupted` when waiting may help."""
+        """The error for a status of 400 and above; `Interrupted` when waiting may help."""
         from huggingface_hub import errors
 
         response: Response = error.response  # type: ignore[attr-defined]
@@ -207,7 +213,7 @@ class Hub:
             return NoRevision(f"{repository} has no revision {revision!r}.", "Leave --revision out to get the newest.")
         if isinstance(error, errors.EntryNotFoundError):
             return UserError(f"{repository} has no file {name!r} at {revision[:12]}.",
-                             f"Look at what is there: {page}; or give {self._by_hand}.")
+                             f"Look at what is there: {page}; or give {self._without_hub}.")
         if status in (401, 403, 404):
             return UserError(
                 f"{repository} is private, or there is no such repository ({self.host} answered {status}).",
@@ -215,21 +221,21 @@ class Hub:
                 if self.token else f"If it is private, {make_token}. Otherwise check the name at {page}.",
             )
         return UserError(f"{self.host} refused to give {repository} (status {status}).",
-                         f"Continue later, or give {self._by_hand}.")
+                         f"Continue later, or give {self._without_hub}.")
 
 
 def unreachable(what: str, why: object, hint: str = _RESUME) -> UserError:
-    """The error that ends a row of interruptions."""
-    return UserError(f"{what} could not be had: {why}.", hint)
+    """The error after too many interruptions."""
+    return UserError(f"{what} could not be downloaded: {why}.", hint)
 
 
 def part_of(response: Response) -> tuple[int, int | None]:
-    """The position of an answer's first byte, and the size of the whole file where it is told."""
+    """The position of a response's first byte, and the size of the whole file where it is given."""
     return _first_of(response) if response.status_code == 206 else 0, _total_of(response)
 
 
 def is_passing(status: int) -> bool:
-    """Whether a status may be another one when it is asked again."""
+    """Whether a later request may get another status."""
     return status in _TRANSIENT
 
 
@@ -250,5 +256,5 @@ def _total_of(response: Response) -> int | None:
 
 
 def _retry_after(response: Response) -> float:
-    asked = response.headers.get("Retry-After", "")
-    return min(float(asked), _LONGEST_RETRY_AFTER_S) if asked.isdigit() else 0.0
+    value = response.headers.get("Retry-After", "")
+    return min(float(value), _LONGEST_RETRY_AFTER_S) if value.isdigit() else 0.0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.incoming import unpack as unpacking
-from core.incoming.unpack import is_archive, unpack
+from core.sources import archives as unpacking
+from core.sources.archives import is_archive, unpack_archive
 
 FREE = 10**10
 
@@ -59,7 +59,7 @@ GOOD = {"wavs/a.wav": b"sound", "metadata.csv": "a|ሰላም\n".encode(), "text"
 def test_what_leads_out_is_skipped_and_named_and_the_rest_comes(tmp_path: Path, home: Path, make) -> None:
     path = make(tmp_path / ("x.zip" if make is zipped else "x.tar.gz"), {**GOOD, **dict.fromkeys(EVIL, b"evil")})
     before = below(tmp_path)
-    skipped = unpack(path, home, FREE)
+    skipped = unpack_archive(path, home, FREE)
     assert below(home) == GOOD
     assert {**before, **{f"a/b/home/{name}": content for name, content in GOOD.items()}} == below(tmp_path)
     assert len(skipped) == len(EVIL)
@@ -70,35 +70,36 @@ def test_what_leads_out_is_skipped_and_named_and_the_rest_comes(tmp_path: Path, 
 def test_links_and_devices_are_not_followed(tmp_path: Path, home: Path) -> None:
     kinds = {"s.wav": tarfile.SYMTYPE, "h.wav": tarfile.LNKTYPE, "d.wav": tarfile.CHRTYPE}
     path = tarred(tmp_path / "x.tar", GOOD, kinds)
-    assert [entry.reason for entry in unpack(path, home, FREE)] == ["is a link or device, which is not followed"] * 3
+    assert [entry.reason for entry in unpack_archive(path, home,
+                                                     FREE)] == ["is a link or device, which is not followed"] * 3
     other = home.parent / "other"
     other.mkdir()
-    skipped = unpack(zipped(tmp_path / "x.zip", GOOD, {"s.wav": "/etc/passwd"}), other, FREE)
+    skipped = unpack_archive(zipped(tmp_path / "x.zip", GOOD, {"s.wav": "/etc/passwd"}), other, FREE)
     assert [entry.where for entry in skipped] == ["x.zip: s.wav"]
     assert below(home) == below(other) == GOOD
 
 
 def test_a_bomb_is_refused_before_it_fills_the_disk(
         tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_HARMLESS", 1_000_000)
+    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", 1_000_000)
     for path in (zipped(tmp_path / "bomb.zip", {"a.wav": bytes(20_000_000)}),
                  tarred(tmp_path / "bomb.tar.gz", {"a.wav": bytes(20_000_000)})):
         with pytest.raises(UserError, match=rf"{path.name} \(.* kB\) would unpack to more than [34].* MB"):
-            unpack(path, home, FREE)
+            unpack_archive(path, home, FREE)
         assert sum(len(content) for content in below(home).values()) < 5_000_000
 
 
 def test_a_bomb_of_what_is_passed_over_is_refused_too(
         tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_HARMLESS", 1_000_000)
+    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", 1_000_000)
     path = tarred(tmp_path / "bomb.tgz", {"a.bin": bytes(105_000_000)})
     with pytest.raises(UserError, match="would unpack to more than"):
-        unpack(path, home, FREE)
+        unpack_archive(path, home, FREE)
 
 
 def test_a_full_disk_is_said_with_the_room_there_is(tmp_path: Path, home: Path) -> None:
     with pytest.raises(UserError, match="would unpack to more than 0 bytes") as caught:
-        unpack(zipped(tmp_path / "x.zip", GOOD), home, 1000)
+        unpack_archive(zipped(tmp_path / "x.zip", GOOD), home, 1000)
     assert "Free space" in caught.value.hint
     assert "then continue" in caught.value.hint
 
@@ -107,7 +108,7 @@ def test_a_lie_about_the_size_does_not_bring_more(tmp_path: Path, home: Path) ->
     path = zipped(tmp_path / "x.zip", {"a.wav": bytes(5_000_000), "b.wav": b"good"})
     content = path.read_bytes().replace((5_000_000).to_bytes(4, "little"), (1000).to_bytes(4, "little"))
     path.write_bytes(content)
-    skipped = unpack(path, home, FREE)
+    skipped = unpack_archive(path, home, FREE)
     assert below(home) == {"b.wav": b"good"}
     assert "is damaged" in skipped[0].reason
 
@@ -118,7 +119,7 @@ def test_a_damaged_archive_is_said(tmp_path: Path, home: Path) -> None:
     for name, content in broken.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=f"{name} is damaged or no archive"):
-            unpack(tmp_path / name, home, FREE)
+            unpack_archive(tmp_path / name, home, FREE)
 
 
 def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, home: Path) -> None:
@@ -126,7 +127,7 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
     path = tarred(tmp_path / "x.tar", files)
     with tarfile.open(path, "a") as archive:
         archive.addfile(tarfile.TarInfo("a.wav"))
-    said = {entry.where: entry.reason for entry in unpack(path, home, FREE)}
+    said = {entry.where: entry.reason for entry in unpack_archive(path, home, FREE)}
     assert below(home) == {"a.wav": b"1"}
     assert said == {
         "x.tar: a.wav": "is there twice", "x.tar: .git/x.txt": "is hidden",
@@ -136,7 +137,7 @@ def test_what_is_there_twice_nested_hidden_or_of_no_use_is_told(tmp_path: Path, 
 
 
 def test_names_that_turn_the_line_around_are_spelled_out(tmp_path: Path, home: Path) -> None:
-    (entry,) = unpack(zipped(tmp_path / "x.zip", {"../\u202egpj.wav": b""}), home, FREE)
+    (entry,) = unpack_archive(zipped(tmp_path / "x.zip", {"../\u202egpj.wav": b""}), home, FREE)
     assert entry.where == "x.zip: ../\\u202egpj.wav"
 
 

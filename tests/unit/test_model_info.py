@@ -9,8 +9,8 @@ import pytest
 
 from config.schema import TrainOptions
 from core.job.reader import JobBoard
-from core.library import offers
-from core.library.catalog import FAMILIES, VoiceModel, family, resolve
+from core.library import model_info
+from core.library.catalog import FAMILIES, ModelReference, family, resolve
 from core.workspace import Workspace
 from data import normalise
 from models import registry
@@ -46,58 +46,58 @@ def test_the_catalog_names_the_languages_of_every_variant() -> None:
 
 @pytest.mark.parametrize("name", AVAILABLE)
 def test_every_family_has_a_preset_for_its_training(name: str) -> None:
-    assert isinstance(offers.preset(name, "train", TrainOptions), TrainOptions)
+    assert isinstance(model_info.preset(name, "train", TrainOptions), TrainOptions)
 
 
 def test_the_preset_of_chatterbox_is_not_that_of_the_demo() -> None:
-    chosen = offers.preset("chatterbox", "train", TrainOptions)
+    chosen = model_info.preset("chatterbox", "train", TrainOptions)
     assert (chosen.scope, chosen.adapter_rank, chosen.row_lr, chosen.adapter_lr) == ("gated", 32, 1e-3, 1e-4)
     assert (chosen.batch_size, chosen.gradient_accumulation, chosen.evaluation_sentences) == (8, 2, 4)
 
 
 def test_languages_that_were_taught_here_come_first(world: Workspace) -> None:
-    assert offers.languages(world, resolve(world, "base:tiny")) == ("en", "fr")
-    assert offers.languages(world, resolve(world, f"run:{RUN}")) == ("am", "en", "fr")
+    assert model_info.languages(world, resolve(world, "base:tiny")) == ("en", "fr")
+    assert model_info.languages(world, resolve(world, f"run:{RUN}")) == ("am", "en", "fr")
 
 
 def test_a_published_model_speaks_what_its_variant_says(world: Workspace) -> None:
     folder = world.models / "mine"
     folder.mkdir()
     (folder / "model.json").write_text('{"family": "chatterbox", "variant": "hi", "repository": "", "revision": "", '
-                                       '"asked": "", "files": {}}', encoding="utf-8")
+                                       '"requested_revision": "", "files": {}}', encoding="utf-8")
     (folder / "conds.pt").write_bytes(b"")
-    model = VoiceModel("base:mine", "base", "mine", folder)
-    assert offers.languages(world, model) == ("hi",)
-    assert offers.voices(world, "mine") == ("built-in",)
-    assert offers.family_of_voice(world, model).name == "chatterbox"
+    model = ModelReference("base:mine", "base", "mine", folder)
+    assert model_info.languages(world, model) == ("hi",)
+    assert model_info.voice_names(world, "mine") == ("built-in",)
+    assert model_info.family_of_reference(world, model).name == "chatterbox"
 
 
 def test_the_voices_of_the_built_in_model_are_those_it_has(world: Workspace) -> None:
     own = registry.family("tiny").voices(world.model("tiny"))
-    assert set(offers.voices(world, "tiny")) == set(own)
+    assert set(model_info.voice_names(world, "tiny")) == set(own)
 
 
 def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
     voice = resolve(world, f"run:{RUN}")
-    assert offers.model_of_voice(world, voice) == "tiny"
-    assert offers.family_of_voice(world, voice).name == "tiny"
-    assert offers.model_of_extension(world, "tiny-am") == "tiny"
-    assert offers.languages_of_extension(world, "tiny-am") == ("am",)
+    assert model_info.base_model_of(world, voice) == "tiny"
+    assert model_info.family_of_reference(world, voice).name == "tiny"
+    assert model_info.model_of_extension(world, "tiny-am") == "tiny"
+    assert model_info.languages_of_extension(world, "tiny-am") == ("am",)
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
     files = {name: (MADE_UP / name).read_bytes() for name in normalise.DATA_FILES}
     lacks = normalise.missing(normalise.for_base_language(code, True), files)
-    told = offers.unready(family("chatterbox"), code, taught=False)
+    told = model_info.text_package_hint(family("chatterbox"), code, taught=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:
         assert told.split("package ")[1].split(",")[0] in lacks
 
 
 def test_a_language_that_was_taught_here_needs_no_package() -> None:
-    assert offers.unready(family("chatterbox"), "ja", taught=True) == ""
-    assert offers.unready(family("tiny"), "ja", taught=False) == ""
+    assert model_info.text_package_hint(family("chatterbox"), "ja", taught=True) == ""
+    assert model_info.text_package_hint(family("tiny"), "ja", taught=False) == ""
 
 
 def test_presets_are_files_of_the_repository() -> None:

@@ -1,4 +1,4 @@
-"""What the doctor found in a model from elsewhere, as it stands in `diagnosis.json`. Never loads torch."""
+"""The model doctor's findings in a checkpoint, as `diagnosis.json` holds them. Never loads torch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.errors import UserError
+from data.durable_files import write_json
 
-FILE = "diagnosis.json"
+DIAGNOSIS = "diagnosis.json"
 OLD_ROWS, NEW_ROWS, UNUSED = "old rows", "new rows", "unused"  # parts of a table with one row a text id, or of none
 State = Literal["equal", "rounded", "shrunk", "low rank", "trained", "permuted", "transposed", "replaced", "broken",
                 "misshapen", "missing", "extra", "untrained", "new"]
-"""What became of a tensor, or of the old or new rows of one; `untrained` are new rows that are alike."""
+"""How a tensor, or its old or new rows, differs from the base; `untrained` are new rows that are alike."""
 Level = Literal["good", "changed", "bad"]
 Languages = Literal["kept", "rounded", "changed", "lost"]
-"""Whether the base languages can still work: to the bit, but for rounding, nobody can say from weights, no."""
+"""Whether the base languages can still work: unchanged, changed by rounding alone, not known from weights, no."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class TensorFinding:
     """One tensor. `change` is the length of the difference over that of the base tensor; so are moves of rows."""
 
     name: str
@@ -41,7 +42,7 @@ class Finding:
 
     @property
     def touched(self) -> bool:
-        """Whether values are others than in the base, by more than rounding."""
+        """Whether its values differ from the base by more than rounding."""
         return self.state not in ("equal", "rounded", "new", "untrained", "extra")
 
 
@@ -82,8 +83,8 @@ class TokenizerFit:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
+class ProbeComparison:
+    """Teacher-forced logits of base-language samples from both models, compared."""
 
     samples: int
     equal: int  # whose logits are equal to the bit
@@ -93,8 +94,8 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The judgement in words."""
+class Conclusion:
+    """The conclusion in sentences."""
 
     level: Level
     headline: str
@@ -106,32 +107,31 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was found."""
+    """Everything that the doctor found."""
 
     base: str
     checkpoint: str
     family: str
     prefix: str  # before every name in the checkpoint
     dtypes: tuple[str, ...]
-    findings: tuple[Finding, ...]  # the worst first
+    findings: tuple[TensorFinding, ...]  # the worst first
     tokenizer: TokenizerFit | None
-    heard: Heard | None
-    verdict: Verdict
+    heard: ProbeComparison | None
+    verdict: Conclusion
 
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
     """Write `diagnosis.json` into `folder`."""
-    text = json.dumps(dataclasses.asdict(diagnosis), ensure_ascii=False, indent=1) + "\n"
-    (folder / FILE).write_text(text, encoding="utf-8")
+    write_json(folder / DIAGNOSIS, dataclasses.asdict(diagnosis))
 
 
 def read(folder: Path) -> Diagnosis:
     """What `write` wrote; `UserError` when there is none, or it is damaged."""
-    path = folder / FILE
+    path = folder / DIAGNOSIS
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("heard", Heard), ("verdict", Verdict)):
+        values["findings"] = tuple(TensorFinding(**_tuples(one)) for one in values["findings"])
+        for name, kind in (("tokenizer", TokenizerFit), ("heard", ProbeComparison), ("verdict", Conclusion)):
             values[name] = kind(**_tuples(values[name])) if values[name] else None
         return Diagnosis(**_tuples(values))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,11 @@
 """Archives of recordings (ZIP, and TAR with gzip, bzip2 or xz) into a folder, and nothing beyond it. Never loads torch.
 
 Only what could belong to a dataset is written: recordings, texts and tables. A name that leads out of the folder, a
-link, a device, an encrypted or damaged member is skipped and named; an archive that would fill the disk, or that is
-blown up from next to nothing, is refused.
+link, a device, an encrypted or damaged member is skipped and named; an archive that would fill the disk, or that
+expands from next to nothing, is refused.
+
+`tarfile.data_filter` is not used: nothing here is extracted by `tarfile`, members are read as streams, and only plain
+files under checked names are written; ZIP needs the same checks, which the filter does not make.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,20 +26,18 @@ from typing import IO
 
 from config.errors import UserError
 from core.job.reporter import size_text
+from data.durable_files import BLOCK_BYTES, BlockCallback
 from data.importers.lookup import AUDIO_SUFFIXES
 from data.importers.rows import Skipped, visible
 
-Tell = Callable[[int, str], None]
-"""Told of each block: its bytes, and the member it is from."""
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".psv", ".list", ".json", ".jsonl", ".ndjson",
           ".scp", ".parquet")
 _BARE = ("text", "segments", "utt2spk")  # of Kaldi
-_BLOCK = 1 << 20
-_SPARE = 200_000_000  # bytes left free
-_MOST_MEMBERS = 2_000_000
-_BLOWN_UP, _HARMLESS = 200, 500_000_000  # times the archive's size, beyond so many bytes
-_MOST_NAMED = 1000  # skipped members that are named one by one
+_SPARE_BYTES = 200_000_000  # bytes left free
+_MAX_MEMBERS = 2_000_000
+_MAX_EXPANSION, _ALWAYS_ALLOWED = 200, 500_000_000  # times the archive's size, beyond so many bytes
+_MAX_NAMED = 1000  # skipped members that are named one by one
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile,
             NotImplementedError)
 
@@ -52,12 +53,14 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: None) -> list[Skipped]:
-    """Write the members of the archive at `path` into `folder`, which is empty; what was not taken.
+def unpack_archive(path: Path, folder: Path, free: int,
+                   on_block: BlockCallback = lambda size, name: None) -> list[Skipped]:
+    """Write the members of the archive at `path` into `folder`, which is empty; the skipped ones.
 
     `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
     """
-    unpacking = _Unpacking(path, folder, min(free - _SPARE, max(_HARMLESS, _BLOWN_UP * path.stat().st_size)), tell)
+    room = min(free - _SPARE_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * path.stat().st_size))
+    unpacking = _Unpacking(path, folder, room, on_block)
     try:
         if zipfile.is_zipfile(path):
             _zip(path, unpacking)
@@ -68,17 +71,17 @@ def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: 
             f"{path.name} is damaged or no archive that Lisan opens: {error}.",
             "Give a ZIP, or a TAR (.tar, .tar.gz, .tar.bz2, .tar.xz); download or pack it again.",
         ) from error
-    return unpacking.left()
+    return unpacking.all_skipped()
 
 
 @dataclass
 class _Unpacking:
-    """Where members go, and how much more may come."""
+    """The folder for the members, and how many bytes may still be written."""
 
     archive: Path
     folder: Path
     room: int
-    tell: Tell
+    on_block: BlockCallback
     skipped: list[Skipped] = field(default_factory=list)
     written: int = 0
     members: int = 0
@@ -86,10 +89,10 @@ class _Unpacking:
     other: str = ""  # the first of them
 
     def wanted(self, name: str, size: int) -> Path | None:
-        """Where the member `name` goes; None, and said, where it is not taken."""
+        """The path for the member `name`; None, with its reason noted, where it is skipped."""
         self.members += 1
-        if self.members > _MOST_MEMBERS:
-            raise UserError(f"{self.archive.name} has more than {_MOST_MEMBERS} files.", "Pack it in parts.")
+        if self.members > _MAX_MEMBERS:
+            raise UserError(f"{self.archive.name} has more than {_MAX_MEMBERS} files.", "Pack it in parts.")
         self.check(size, name)
         inside = _inside(name)
         if isinstance(inside, str):
@@ -115,26 +118,26 @@ class _Unpacking:
             )
 
     def skip(self, name: str, reason: str) -> None:
-        if len(self.skipped) < _MOST_NAMED:
+        if len(self.skipped) < _MAX_NAMED:
             self.skipped.append(Skipped(f"{self.archive.name}: {visible(name[:200])}", reason))
         else:
             self.others += 1
 
     def write(self, name: str, target: Path, source: IO[bytes]) -> None:
-        """Copy a member, counting what truly comes."""
+        """Copy a member; its real bytes are counted, not those that the archive claims."""
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "xb") as writing:
-                while block := source.read(_BLOCK):
+                while block := source.read(BLOCK_BYTES):
                     self.check(len(block), name)
                     self.written += len(block)
                     writing.write(block)
-                    self.tell(len(block), name)
+                    self.on_block(len(block), name)
         except (FileExistsError, NotADirectoryError):
             self.skip(name, "is there twice")
 
-    def left(self) -> list[Skipped]:
-        """What was not taken; the files of no use as one."""
+    def all_skipped(self) -> list[Skipped]:
+        """The skipped members; files that are of no use here as one entry."""
         if self.others:
             more = f" and {self.others - 1} more" if self.others > 1 else ""
             self.skipped.append(Skipped(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
@@ -197,7 +200,7 @@ def _tar(path: Path, to: _Unpacking) -> None:
 
 
 class _Bounded:
-    """A TAR's bytes, uncompressed; no more than the disk could take, also of what is passed over."""
+    """A TAR's uncompressed bytes; no more than the disk could take, also of skipped members."""
 
     def __init__(self, path: Path, to: _Unpacking) -> None:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Reference recordings: what is read of one, what is refused, and those kept in the workspace. Never loads torch."""
+"""Reference recordings for voice cloning: reading, checks, and the workspace's `voices`. Never loads torch."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import soundfile
 
 from config.errors import UserError
 from core.workspace import Workspace
+from data.durable_files import atomic_path
 
 SHORTEST_S, LONGEST_S = 0.5, 30.0
 _SILENT_PEAK = 1e-3  # -60 dB of full scale
 _LOW_RATE = 16_000  # Hz; what is below lacks the sounds that make a voice clear
 _SHORT_S = 3.0
-_ASK = "Give a few seconds of clear speech by one person."
+_HINT = "Give a few seconds of clear speech by one person."
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The part of a recording that is used: waveform (S,) float32, and what a person should know of the rest."""
+class ReferenceRecording:
+    """The part of a recording that is used: waveform (S,) float32, and notes for the user."""
 
     waveform: np.ndarray
     sample_rate: int
     notes: tuple[str, ...]
 
 
-def read(path: Path, called: str = "") -> Reference:
+def read_recording(path: Path, title: str = "") -> ReferenceRecording:
     """The first 30 s of the recording at `path` as one channel; `UserError` when there is no voice in it.
 
-    Faults name it as it is `called`, else by its path.
+    Messages name it by `title`, else by its path.
     """
-    name = called or str(path)
+    name = title or str(path)
     try:
         with soundfile.SoundFile(str(path)) as file:
             rate, channels, whole_s = file.samplerate, file.channels, file.frames / file.samplerate
@@ -45,23 +46,23 @@ def read(path: Path, called: str = "") -> Reference:
         ) from error
     waveform = samples.mean(axis=1)
     _check(name, waveform, rate)
-    return Reference(waveform, rate, tuple(_notes(rate, channels, whole_s)))
+    return ReferenceRecording(waveform, rate, tuple(_notes(rate, channels, whole_s)))
 
 
 def _check(name: str, waveform: np.ndarray, rate: int) -> None:
     duration_s = len(waveform) / rate
     if duration_s < SHORTEST_S:
         raise UserError(
-            f"The reference recording {name} lasts {duration_s:.2f} s; at least {SHORTEST_S} s are needed.", _ASK)
+            f"The reference recording {name} lasts {duration_s:.2f} s; at least {SHORTEST_S} s are needed.", _HINT)
     if not np.isfinite(waveform).all():
         raise UserError(f"The reference recording {name} holds samples that are no numbers.", "Convert it again.")
     peak = float(np.abs(waveform).max())
     if peak < _SILENT_PEAK:
-        raise UserError(f"The reference recording {name} is silent: its peak is {peak:.5f} of full scale.", _ASK)
+        raise UserError(f"The reference recording {name} is silent: its peak is {peak:.5f} of full scale.", _HINT)
 
 
 def _notes(rate: int, channels: int, whole_s: float) -> list[str]:
-    """What is odd about a recording that can be used all the same."""
+    """Notes about a recording that can be used, but not at its best."""
     found = []
     if whole_s > LONGEST_S:
         found.append(f"It lasts {whole_s:.0f} s; the first {LONGEST_S:.0f} s are used.")
@@ -74,25 +75,24 @@ def _notes(rate: int, channels: int, whole_s: float) -> list[str]:
     return found
 
 
-def keep(workspace: Workspace, path: Path, title: str) -> tuple[Path, Reference]:
-    """Keep what is used of a recording in the workspace's `voices`, under a name made of `title`."""
-    reference = read(path, title)
+def save_recording(workspace: Workspace, path: Path, title: str) -> tuple[Path, ReferenceRecording]:
+    """Write the part that is used to the workspace's `voices`, under a name made of `title`."""
+    reference = read_recording(path, title)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(title).stem).strip("-._")[:40] or "recording"
     number, target = 1, workspace.voices / f"{stem}.wav"
     while target.exists():
         number += 1
         target = workspace.voices / f"{stem}-{number}.wav"
-    aside = target.with_name(f".{target.name}")
     try:
         workspace.voices.mkdir(exist_ok=True)
-        soundfile.write(str(aside), reference.waveform, reference.sample_rate, subtype="PCM_16", format="WAV")
-        aside.rename(target)
+        with atomic_path(target) as temporary:
+            soundfile.write(str(temporary), reference.waveform, reference.sample_rate, subtype="PCM_16", format="WAV")
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(f"{target} could not be written: {error}.", "Free some disk space.") from error
     return target, reference
 
 
-def kept(workspace: Workspace) -> list[Path]:
+def list_recordings(workspace: Workspace) -> list[Path]:
     """The recordings in the workspace, the newest first."""
     found = [path for path in workspace.voices.glob("*.wav") if not path.name.startswith(".")]
     return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)

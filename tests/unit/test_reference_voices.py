@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from config.errors import UserError
-from core.speech import references
+from core.library import reference_voices
 from core.workspace import Workspace
 
 
@@ -25,26 +25,26 @@ def write(path: Path, samples: np.ndarray, rate: int = 16_000) -> Path:
 
 def test_a_good_recording_is_kept_as_it_is(workspace: Workspace, tmp_path: Path) -> None:
     path = write(tmp_path / "My voice (1).wav", sound(5.0))
-    kept, reference = references.keep(workspace, path, path.name)
+    kept, reference = reference_voices.save_recording(workspace, path, path.name)
     assert kept == workspace.voices / "My-voice-1.wav"
     assert reference.notes == ()
     again, rate = soundfile.read(kept)
     assert rate == 16_000
     np.testing.assert_allclose(again, sound(5.0)[:, 0], atol=1e-4)
-    assert references.kept(workspace) == [kept]
+    assert reference_voices.list_recordings(workspace) == [kept]
 
 
 def test_a_second_one_of_the_same_name_does_not_replace_the_first(workspace: Workspace, tmp_path: Path) -> None:
     path = write(tmp_path / "me.wav", sound(5.0))
-    first, second = (references.keep(workspace, path, "me.wav")[0] for _ in range(2))
+    first, second = (reference_voices.save_recording(workspace, path, "me.wav")[0] for _ in range(2))
     assert (first.name, second.name) == ("me.wav", "me-2.wav")
-    assert references.kept(workspace)[0] == second
+    assert reference_voices.list_recordings(workspace)[0] == second
 
 
 @pytest.mark.parametrize("title", ["../../etc/passwd", ".hidden", "ድምፅ", "", "/"])
 def test_no_title_leads_out_of_the_folder(workspace: Workspace, tmp_path: Path, title: str) -> None:
     path = write(tmp_path / "me.wav", sound(1.0))
-    kept, _ = references.keep(workspace, path, title)
+    kept, _ = reference_voices.save_recording(workspace, path, title)
     assert kept.parent == workspace.voices
     assert not kept.name.startswith(".")
 
@@ -55,14 +55,14 @@ def test_no_title_leads_out_of_the_folder(workspace: Workspace, tmp_path: Path, 
     (sound(1.5), 16_000, "It lasts 1.5 s; five to ten seconds give a better likeness."),
 ])
 def test_what_is_odd_is_told_and_used(tmp_path: Path, samples: np.ndarray, rate: int, note: str) -> None:
-    reference = references.read(write(tmp_path / "me.wav", samples, rate))
+    reference = reference_voices.read_recording(write(tmp_path / "me.wav", samples, rate))
     assert reference.notes == (note,)
     assert reference.waveform.shape == (len(samples),)
 
 
 def test_of_an_hour_only_the_beginning_is_read(workspace: Workspace, tmp_path: Path) -> None:
     path = write(tmp_path / "hour.flac", np.tile(sound(60.0, 8_000), (60, 1)), 8_000)
-    kept, reference = references.keep(workspace, path, "hour")
+    kept, reference = reference_voices.save_recording(workspace, path, "hour")
     assert len(reference.waveform) == 30 * 8_000
     assert reference.notes[0] == "It lasts 3600 s; the first 30 s are used."
     assert soundfile.info(kept).duration == 30.0
@@ -78,11 +78,11 @@ def test_what_holds_no_voice_is_refused_and_not_kept(workspace: Workspace, tmp_p
                                                      message: str) -> None:
     path = write(tmp_path / "me.wav", samples)
     with pytest.raises(UserError, match=message):
-        references.keep(workspace, path, "me.wav")
-    assert references.kept(workspace) == []
+        reference_voices.save_recording(workspace, path, "me.wav")
+    assert reference_voices.list_recordings(workspace) == []
 
 
 def test_what_is_no_sound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "me.wav").write_text("not audio")
     with pytest.raises(UserError, match=r"me\.wav could not be read as audio"):
-        references.read(tmp_path / "me.wav")
+        reference_voices.read_recording(tmp_path / "me.wav")

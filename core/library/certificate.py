@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.errors import UserError
+from data.durable_files import write_json
 
-FILE = "certificate.json"
+CERTIFICATE = "certificate.json"
 Result = Literal["passed", "failed", "measured", "skipped"]
 
 
 @dataclass(frozen=True)
-class Check:
+class CertificateCheck:
     """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
 
     name: str
     verdict: Result
     expected: str
     seen: str
-    what: str  # in plain words
+    what: str  # as a sentence
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Certificate:
     base_hash: str
     fingerprint: str
     created: float  # seconds since 1970
-    checks: tuple[Check, ...]
+    checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageError, ...]
     content: str = ""  # a hash of all it rests on, see `core.proof.rests_on`
 
@@ -68,26 +69,24 @@ class Certificate:
         """Names of failed checks that no override names."""
         return tuple(name for name in self.failed() if name not in override)
 
-    def check(self, name: str) -> Check:
+    def check(self, name: str) -> CertificateCheck:
         """The check called `name`."""
         return next(check for check in self.checks if check.name == name)
 
 
 def write(path: Path, certificate: Certificate) -> None:
-    """Write the certificate as JSON, in place of an older one at once."""
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(json.dumps(dataclasses.asdict(certificate), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    aside.replace(path)
+    """Write the certificate as JSON; an older one is replaced."""
+    write_json(path, dataclasses.asdict(certificate))
 
 
 def read(path: Path) -> Certificate:
     """The certificate in `path`; `UserError` when there is none or it is damaged."""
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        checks = tuple(Check(**check) for check in values.pop("checks"))
+        checks = tuple(CertificateCheck(**check) for check in values.pop("checks"))
         errors = tuple(LanguageError(**error) for error in values.pop("errors"))
         return Certificate(**values, checks=checks, errors=errors)
     except FileNotFoundError as error:
         raise UserError(f"There is no certificate at {path}.", "It is made when the training ends.") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run: it is made anew.") from error
+        raise UserError(f"The certificate {path} is damaged: {error!r}.", "Export the run again.") from error

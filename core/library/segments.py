@@ -1,0 +1,139 @@
+"""`segments/NAME` on disk: clips cut from long recordings, and their texts. Never loads torch.
+
+All clips of a recording stand one behind the other in `audio/RECORDING.flac`, resampled, denoised and at one loudness.
+`work/pieces.jsonl` says where each clip starts there and where it was in the recording; `metadata.jsonl`, which
+`prepare` reads like any table, has the clips with a text. `segments.yaml` is the card.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from config.errors import UserError
+from core.workspace import Workspace
+from data.durable_files import write_text
+
+PREFIX = "segments:"
+CARD, PIECES, TABLE = "segments.yaml", "work/pieces.jsonl", "metadata.jsonl"
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_COLUMNS = {"begin_s": "begin", "end_s": "end"}  # field by the column that importers know
+_FIELDS = {column: name for name, column in _COLUMNS.items()}
+_AGAIN = "Cut or align the recordings again under another name."
+
+
+@dataclass(frozen=True)
+class SegmentClip:
+    """A clip. Its text is empty until it is transcribed; `doubt` is a sentence that says why to listen to it."""
+
+    id: str
+    audio: str  # relative to the folder
+    begin_s: float  # in `audio`
+    end_s: float
+    recording: str  # its name in the source
+    from_s: float  # in the recording
+    to_s: float
+    speaker: str = ""
+    in_speech: bool = False  # cut where there is no pause
+    text: str = ""
+    score: float | None = None  # 0 to 1: confidence of the recogniser
+    doubt: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+@dataclass(frozen=True)
+class SegmentsCard:
+    """A description of the segments, for people and for the check that the same was requested."""
+
+    name: str
+    language: str
+    source: str
+    made: str  # `cut`, or `aligned` with a text that was there
+    settings: dict[str, object]
+    recordings: int
+    clips: int
+    duration_s: float  # of all clips
+    recorded_s: float  # of all recordings
+    texts: int = 0
+    doubtful: int = 0
+    recogniser: str = ""  # that found or aligned the texts
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A folder of segments with its card."""
+
+    folder: Path
+    card: SegmentsCard
+
+    @classmethod
+    def load(cls, folder: Path) -> Segments:
+        path = folder / CARD
+        try:
+            return cls(folder, SegmentsCard(**yaml.safe_load(path.read_text(encoding="utf-8"))))
+        except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
+            raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+
+    def pieces(self) -> tuple[SegmentClip, ...]:
+        """Every clip, with its text where it has one."""
+        found = read_clips(self.folder / PIECES)
+        return with_texts(found, read_clips(self.folder / TABLE)) if (self.folder / TABLE).is_file() else found
+
+    def save_texts(self, pieces: Iterable[SegmentClip], recogniser: str) -> Segments:
+        """Write the table of the clips that have a text, and update the card."""
+        with_text = [piece for piece in pieces if piece.text]
+        write_clips(self.folder / TABLE, with_text)
+        card = replace(self.card, texts=len(with_text), doubtful=sum(bool(piece.doubt) for piece in with_text),
+                       recogniser=recogniser)
+        write_card(self.folder, card)
+        return replace(self, card=card)
+
+
+def find_segments(workspace: Workspace, source: str) -> Path:
+    """The folder of the source `segments:NAME`; `UserError` where it has no texts."""
+    folder = workspace.segment_folder(source.removeprefix(PREFIX))
+    if not (folder / TABLE).is_file():
+        raise UserError(f"The segments {folder.name!r} have no texts yet.",
+                        f"Transcribe them first: python -m scripts.transcribe --segments {folder.name}.")
+    return folder
+
+
+def with_texts(pieces: Iterable[SegmentClip], transcribed: Iterable[SegmentClip]) -> tuple[SegmentClip, ...]:
+    """`pieces`, each replaced by the transcribed one of the same id."""
+    known = {piece.id: piece for piece in transcribed}
+    return tuple(known.get(piece.id, piece) for piece in pieces)
+
+
+def read_clips(path: Path) -> tuple[SegmentClip, ...]:
+    """The clips of a table that `write_clips` wrote."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold what Python takes for other line ends
+        return tuple(SegmentClip(**{_FIELDS.get(name, name): value for name, value in json.loads(line).items()})
+                     for line in lines if line)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} could not be read: {error}.", _AGAIN) from error
+
+
+def write_clips(path: Path, pieces: Iterable[SegmentClip]) -> None:
+    """A line a clip, under the column names that importers know; a file that is there stays until this one is whole."""
+    lines = (json.dumps({_COLUMNS.get(name, name): value for name, value in asdict(piece).items()}, ensure_ascii=False)
+             + "\n" for piece in pieces)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(map(_escaped, lines)))
+
+
+def _escaped(line: str) -> str:
+    """JSON that UTF-8 can hold: surrogates, from file names that are not UTF-8, are escaped."""
+    return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+
+
+def write_card(folder: Path, card: SegmentsCard) -> None:
+    write_text(folder / CARD, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))

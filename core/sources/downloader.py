@@ -1,0 +1,308 @@
+"""Downloads with retries: resumed, checked by hash, watched for stalls, and ready to stop. Never loads torch.
+
+A thread reads from the network; the caller writes. So the caller can count bytes, see that none come and stop at
+once, even while the thread hangs in a name look-up or a dead connection. It then abandons the thread, which ends when
+its own timeout runs out, and which cannot do harm, because only the caller writes.
+
+Tried instead: `huggingface_hub.file_download.http_get`. It sees a stop and a stall only between blocks of 10 MB, and a
+kill loses as much; twelve of the tests for kill, resume, stall and stop fail with it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from config.errors import UserError
+from core.job.journal import Progress, Warned
+from core.job.reporter import Reporter, check_stop, size_text
+from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, RepositoryFiles, unreachable
+from data.durable_files import FileHasher
+
+Answer = TypeVar("Answer")
+_POLL_S = 0.1
+_RATE_WINDOW_S = 15.0
+_REPORT_S, _REPORT_IDLE_S = 0.5, 3.0  # between two events of progress; while nothing comes
+_USEFUL_BYTES = 1 << 20  # a connection that brought so many was no failure
+_STOPPED = "Stopped. What was downloaded is kept: continue it, or start it again."
+
+
+class ByteServer(Protocol):
+    """A server that files are downloaded from: `core.sources.hub.Hub`, or another."""
+
+    @property
+    def host(self) -> str: ...
+
+    def open(self, file: RemoteFile, start: int, timeout_s: float) -> AbstractContextManager[ByteStream]: ...
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often to try again. Waits between attempts double from `first_wait_s` up to `longest_wait_s`."""
+
+    stall_s: float = 30.0  # without a byte, until the connection is dropped
+    max_attempts: int = 10  # in a row that bring nothing
+    listing_attempts: int = 4
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 60.0
+
+    def wait_s(self, failures: int, retry_after_s: float = 0.0) -> float:
+        """How long to wait after so many failures in a row; at least what the hub asks for."""
+        return max(retry_after_s, min(self.longest_wait_s, self.first_wait_s * 2.0 ** (failures - 1)))
+
+
+class DownloadProgress:
+    """Counts the bytes of a set of files, reports them about twice a second, and sees a stop."""
+
+    def __init__(self, reporter: Reporter, total: int | None, done: int = 0, stopped: str = _STOPPED) -> None:
+        self.reporter, self.total, self.done = reporter, total, done
+        self._stopped = stopped
+        self._reported_at = 0.0
+        self._reported_done = -1
+        self._received = 0
+        self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+
+    def add(self, count: int, name: str) -> None:
+        """`count` bytes of `name` came."""
+        self.done += count
+        self._received += count
+        self.update(name)
+
+    def update(self, name: str) -> None:
+        """Report when a report is due, also when nothing came; raise `StopRequested` on a stop."""
+        check_stop(self.reporter, self._stopped)
+        now = time.monotonic()
+        due = self._reported_at + (_REPORT_S if self.done != self._reported_done else _REPORT_IDLE_S)
+        if now < due and self.done != self.total:
+            return
+        self._reported_at, self._reported_done = now, self.done
+        self._recent.append((now, self._received))
+        while now - self._recent[0][0] > _RATE_WINDOW_S and len(self._recent) > 2:
+            self._recent.popleft()
+        (began, first), (ended, last) = self._recent[0], self._recent[-1]
+        rate = (last - first) / (ended - began) if ended > began else 0.0
+        left = (self.total - self.done) / rate if rate > 0 and self.total is not None else None
+        self.reporter.emit(Progress(self.done, self.total, "bytes", name, round(rate), left and round(left, 1)))
+
+    def wait(self, seconds: float, name: str) -> None:
+        """Wait so long, or until a stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.update(name)
+            time.sleep(min(left, _POLL_S))
+
+
+def list_repository(hub: Hub, repository: str, revision: str, reporter: Reporter,
+                    retry: RetryPolicy) -> RepositoryFiles:
+    """`hub.list` with retries."""
+    return call_with_retries(lambda: hub.list(repository, revision, retry.stall_s), reporter, retry, repository)
+
+
+def call_with_retries(work: Callable[[], Answer], reporter: Reporter, retry: RetryPolicy, what: str) -> Answer:
+    """The result of `work`, which is called again when it is interrupted; a stop ends it also while it hangs."""
+    for failures in range(1, retry.listing_attempts + 1):
+        try:
+            return _in_thread(work, reporter, retry.stall_s)
+        except Interrupted as fault:
+            if failures == retry.listing_attempts:
+                raise unreachable(what, fault, "Check the network and HF_ENDPOINT, then continue; or give a folder "
+                                               "with the files (--folder PATH; on the page: Model).") from None
+            until = time.monotonic() + retry.wait_s(failures, fault.wait_s)
+            while time.monotonic() < until:
+                check_stop(reporter, _STOPPED)
+                time.sleep(_POLL_S)
+    raise AssertionError("at least one attempt")
+
+
+def _in_thread(work: Callable[[], Answer], reporter: Reporter, limit_s: float) -> Answer:
+    """The result of `work` in a thread that is abandoned when it takes longer than `limit_s`, or on a stop."""
+    answers: queue.Queue[Answer | BaseException] = queue.Queue()
+
+    def run() -> None:
+        try:
+            answers.put(work())
+        except BaseException as error:  # noqa: BLE001  handed over to the thread that waits
+            answers.put(error)
+
+    threading.Thread(target=run, name="call the hub", daemon=True).start()
+    until = time.monotonic() + limit_s
+    while True:
+        with suppress(queue.Empty):
+            answer = answers.get(timeout=_POLL_S)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+        check_stop(reporter, _STOPPED)
+        if time.monotonic() > until:
+            raise Interrupted(f"no answer within {limit_s:g} s")
+
+
+class _WrongBytes(Exception):
+    """What came is not the file; the text says how it differs."""
+
+
+class _ReaderThread:
+    """Reads a response in a thread. `get` returns its blocks, None at the end."""
+
+    def __init__(self, response: AbstractContextManager[ByteStream]) -> None:
+        self._response = response
+        self._items: queue.Queue[ByteStream | bytes | BaseException | None] = queue.Queue(maxsize=16)
+        self._abandoned = threading.Event()
+        threading.Thread(target=self._run, name="read from the hub", daemon=True).start()
+
+    def get(self) -> ByteStream | bytes | None:
+        """The stream first, then its blocks. Raises `queue.Empty` when nothing came for a moment."""
+        item = self._items.get(timeout=_POLL_S)
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def abandon(self) -> None:
+        """Let the thread end; its blocks are not wanted any more."""
+        self._abandoned.set()
+
+    def _run(self) -> None:
+        try:
+            with self._response as body:
+                self._put(body)
+                for block in body.blocks:
+                    if not self._put(block):
+                        return
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001  handed over to the thread that waits
+            self._put(error)
+
+    def _put(self, item: ByteStream | bytes | BaseException | None) -> bool:
+        """Hand `item` over; False when the thread was abandoned."""
+        while not self._abandoned.is_set():
+            with suppress(queue.Full):
+                self._items.put(item, timeout=_POLL_S)
+                return True
+        return False
+
+
+class Downloader:
+    """Downloads files of one server, one at a time."""
+
+    def __init__(self, server: ByteServer, progress: DownloadProgress, retry: RetryPolicy) -> None:
+        self.server, self.progress, self.retry = server, progress, retry
+
+    def download(self, file: RemoteFile, path: Path, partial: FileHasher | None = None) -> str:
+        """Complete `path`; the file's SHA-256. `partial` has hashed the bytes that are there.
+
+        They stay when this raises: `UserError` after too many failures in a row, or when the server sent wrong bytes
+        twice; `StopRequested` on a stop.
+        """
+        hasher = partial or FileHasher(file.expected)
+        for attempt in (1, 2):
+            try:
+                self._complete(file, path, hasher)
+                if fault := hasher.fault():
+                    raise _WrongBytes(fault)
+                return hasher.sha256
+            except _WrongBytes as fault:
+                path.unlink(missing_ok=True)
+                self.progress.done -= hasher.size
+                hasher = FileHasher(file.expected)
+                if attempt == 2:
+                    raise UserError(
+                        f"{self.server.host} sends other bytes for {file.name} than its own list says: {fault}.",
+                        "Continue later or from another HF_ENDPOINT. The damaged file was deleted, the others are "
+                        "kept.",
+                    ) from None
+                message = f"{file.name} arrived damaged ({fault}); it is downloaded once more."
+                self.progress.reporter.emit(Warned(message))
+        raise AssertionError("two attempts")
+
+    def download_unsized(self, file: RemoteFile, path: Path, room: int) -> None:
+        """Download a file whose size is not known to `path`, in one connection; at most `room` bytes."""
+        reader = _ReaderThread(self.server.open(file, 0, self.retry.stall_s + _POLL_S * 10))
+        size = 0
+        try:
+            items = self._watched(reader, file)
+            next(items)
+            with open(path, "wb") as writing:
+                for block in items:
+                    assert isinstance(block, bytes)
+                    size += len(block)
+                    if size > room:
+                        raise UserError(f"{file.name} is larger than the {size_text(room)} that are free here.",
+                                        "Free space on the workspace's disk, then continue.")
+                    writing.write(block)
+                    self.progress.add(len(block), file.name)
+        except Interrupted as fault:
+            raise unreachable(file.name, fault, "The server does not give its size, so it starts again.") from None
+        finally:
+            reader.abandon()
+
+    def _complete(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
+        """Append to `path` until it has its size, over as many connections as it takes."""
+        failures, mark = 0, hasher.size
+        while hasher.size < file.expected.size:
+            try:
+                self._receive(file, path, hasher)
+            except Interrupted as fault:
+                useful = hasher.size - mark >= _USEFUL_BYTES
+                failures, mark = (1, hasher.size) if useful else (failures + 1, mark)
+                if failures >= self.retry.max_attempts:
+                    raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
+                where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
+                self.progress.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))
+                self.progress.wait(self.retry.wait_s(failures, fault.wait_s), file.name)
+        if not path.exists():  # a file without a byte
+            path.touch()
+
+    def _receive(self, file: RemoteFile, path: Path, hasher: FileHasher) -> None:
+        """One connection: append its blocks until the file has its size."""
+        timeout_s = self.retry.stall_s + _POLL_S * 10  # longer than here, where a stall is seen first
+        reader = _ReaderThread(self.server.open(file, hasher.size, timeout_s))
+        try:
+            items = self._watched(reader, file)
+            body = next(items)
+            assert isinstance(body, ByteStream)
+            skip = self._bytes_to_skip(body, file, hasher.size)
+            with open(path, "ab") as writing:
+                for block in items:
+                    assert isinstance(block, bytes)
+                    wanted = block[skip:][:file.expected.size - hasher.size]
+                    skip = max(0, skip - len(block))
+                    writing.write(wanted)
+                    writing.flush()  # a killed worker loses only what is on the network
+                    hasher.update(wanted)
+                    self.progress.add(len(wanted), file.name)
+                    if hasher.size == file.expected.size:
+                        return
+        finally:
+            reader.abandon()
+        raise Interrupted("the connection ended early")
+
+    def _bytes_to_skip(self, body: ByteStream, file: RemoteFile, size: int) -> int:
+        """How many bytes of the response are here already, because the hub sent an earlier part than was asked for."""
+        if body.total is not None and body.total != file.expected.size:
+            raise _WrongBytes(f"it has {body.total} bytes, the whole file {file.expected.size}")
+        if body.start > size:
+            raise Interrupted("the hub sent another part than was asked for")
+        return size - body.start
+
+    def _watched(self, reader: _ReaderThread, file: RemoteFile) -> Iterator[ByteStream | bytes]:
+        """The items of `reader`; raises `Interrupted` on a stall."""
+        last = time.monotonic()
+        while True:
+            try:
+                item = reader.get()
+            except queue.Empty:
+                self.progress.update(file.name)
+                if (silent := time.monotonic() - last) > self.retry.stall_s:
+                    raise Interrupted(f"no byte came for {silent:.0f} s, so the connection was dropped") from None
+                continue
+            if item is None:
+                return
+            last = time.monotonic()
+            yield item

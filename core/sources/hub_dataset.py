@@ -1,0 +1,350 @@
+"""A dataset of the hub, by its id, on this machine for as long as it is imported.
+
+Parquet tables are taken where there are some, in the repository or where the hub keeps its own conversion; otherwise
+the repository's recordings, texts, tables and archives. Where few clips are wanted, little more than these is
+downloaded.
+
+A Parquet table becomes recordings and lines of one `manifest.jsonl`; then it is deleted and noted, so that a job which
+resumes the import starts with the next table, and the disk holds no more than it must. Of a table with more rows than
+are wanted only the part with these is read. Never loads torch.
+
+Tried instead: pyarrow over `huggingface_hub.HfFileSystem`. It downloads more of a large table, stores nothing for a job
+that resumes, and reads wrong bytes from a hub without ranges, which three of our tests show.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from io import RawIOBase
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from config.errors import UserError, listed
+from core.job.journal import Warned
+from core.job.reporter import Reporter, check_stop, size_text
+from core.sources.archives import SUFFIXES, unpack_archive
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
+from core.sources.http_range_file import HttpRangeFile, RangesUnsupported
+from core.sources.hub import Hub, NoRevision, RepositoryFiles
+from core.sources.partial_downloads import SPARE_BYTES, check_disk, discard, find_started, partial_download
+from data.durable_files import FileHasher, hash_with_progress, write_json
+from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
+from data.importers.columns import SPLIT_NAMES
+from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
+from data.kept import Kept
+
+PREFIX = "hub:"
+STOPPED = "Stopped before the dataset was written. What was downloaded is kept: continue it, or start it again."
+CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
+_STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
+_TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".json", ".jsonl", ".scp")
+_ADDRESS = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+?))?(?:/([\w.-]+))?(?:/[\w.-]+)?/?")
+_SPLIT = re.compile(r"(train|test|validation|valid|dev|eval)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class DatasetAddress:
+    """`hub:OWNER/NAME[@REVISION][/CONFIG]`, or the page of a dataset."""
+
+    repository: str
+    config: str = ""
+    revision: str = ""
+
+    @classmethod
+    def parse(cls, source: str, endpoint: str = "https://huggingface.co") -> DatasetAddress | None:
+        """None for what is no dataset of the hub, such as the address of a file there."""
+        rest = source
+        if source.startswith(PREFIX):
+            rest = source.removeprefix(PREFIX)
+        else:
+            parts = urlsplit(source)
+            if parts.hostname != urlsplit(endpoint).hostname or not parts.path.startswith("/datasets/"):
+                return None
+            rest = unquote(parts.path.removeprefix("/datasets/"))
+            if re.search(r"/(resolve|blob|raw)/", rest):
+                return None
+            rest = re.sub(r"/(viewer|tree/main)(?=/|$)", "", rest)
+        match = _ADDRESS.fullmatch(rest.strip())
+        if match is None:
+            raise UserError(f"{source!r} names no dataset of the hub.",
+                            "Write hub:OWNER/NAME, or hub:OWNER/NAME/CONFIG.")
+        return cls(match[1], match[3] or "", match[2] or "")
+
+
+@dataclass(frozen=True)
+class FetchedDataset:
+    """A dataset of the hub on this machine, in a form that the importers know."""
+
+    folder: Path
+    notes: tuple[str, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is wanted of which dataset, and how to get it."""
+
+    address: DatasetAddress
+    language: str
+    max_clips: int  # 0: all
+    hub: Hub
+    downloads: Path
+    reporter: Reporter
+    retry: RetryPolicy
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What identifies the download of an earlier job."""
+        address = self.address
+        return {"hub": self.hub.host, "repository": address.repository, "revision": address.revision,
+                "configuration": address.config, "language": self.language}
+
+    def list(self, revision: str) -> RepositoryFiles:
+        return list_repository(self.hub, self.address.repository, revision, self.reporter, self.retry)
+
+    def download(self, found: RepositoryFiles, names: Sequence[str], folder: Path,
+                 progress: DownloadProgress) -> Sequence[Path]:
+        """Files of the repository under their names in `folder`; what is there of them is hashed and resumed."""
+        folder.mkdir(exist_ok=True)
+        paths = {name: _inside(folder, name) for name in names}
+        hashers: dict[str, FileHasher] = {}
+        for name, path in paths.items():
+            if path.is_file():
+                hashers[name] = hash_with_progress(path, found.files[name], lambda size, of: progress.update(of))
+                progress.done += hashers[name].size
+        check_disk(folder, found.size(names) - sum(hasher.size for hasher in hashers.values()),
+                   f"What is wanted of {found.repository}")
+        downloader = Downloader(self.hub, progress, self.retry)
+        for name, path in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            downloader.download(found.file(name), path, hashers.get(name))
+        return tuple(paths.values())
+
+
+@contextmanager
+def ensure_downloaded(address: DatasetAddress, downloads: Path, language: str, max_clips: int, hub: Hub,
+                      reporter: Reporter,
+                      retry: RetryPolicy = RetryPolicy()) -> Iterator[FetchedDataset]:  # noqa: B008  a frozen value
+    """The dataset as long as the block lasts; about `max_clips` clips of it, all for 0.
+
+    It lies in a folder of its own within `downloads`. Where the block or the download fails, what was downloaded
+    stays there, and a later job resumes it at the same commit.
+    """
+    request = _Request(address, language, max_clips, hub, downloads, reporter, retry)
+    found = _look_up(request)
+    tables = _tables(found)
+    config = _choose_config(request, list(tables)) if tables else address.config
+    name = "-".join(filter(None, (address.repository.replace("/", "--"), found.commit[:12], config)))
+    with partial_download(downloads / safe_id(name), request.key, found.commit, address.repository) as home:
+        yield (_fetch_tables(request, found, tables, config, home) if tables
+               else _fetch_files(request, found, home))
+
+
+def _look_up(request: _Request) -> RepositoryFiles:
+    """The files at the commit of an earlier job's download; else of the repository, or of the hub's conversion."""
+    repository = request.address.repository
+    if started := find_started(request.downloads, request.key):
+        commit, home = started
+        try:
+            return request.list(commit)
+        except NoRevision:
+            beside = "" if discard(home) else ", beside another job that works on what it has of it"
+            request.reporter.emit(Warned(f"{repository} no longer has {commit[:12]}, at which this import started; it "
+                                         f"starts again{beside}."))
+    found = request.list(request.address.revision or "main")
+    if not _tables(found) and not request.address.revision:
+        with suppress(NoRevision):
+            converted = request.list(CONVERTED)
+            return converted if _tables(converted) else found
+    return found
+
+
+def _tables(found: RepositoryFiles) -> dict[str, list[str]]:
+    """Parquet files by the name of their configuration."""
+    tables: dict[str, list[str]] = {}
+    for name in sorted(_safe(found)):
+        if name.endswith(".parquet"):
+            parts = PurePosixPath(name).parts
+            config = parts[0] if len(parts) > 1 and parts[0] != "data" else "default"
+            tables.setdefault(config, []).append(name)
+    return tables
+
+
+def _safe(found: RepositoryFiles) -> list[str]:
+    return [name for name in found.files if ".." not in PurePosixPath(name).parts and not name.startswith("/")]
+
+
+def _inside(folder: Path, name: str) -> Path:
+    return folder.joinpath(*PurePosixPath(name).parts)
+
+
+def _choose_config(request: _Request, configs: list[str]) -> str:
+    """The configuration that was asked for, the only one, or that of the language."""
+    wanted, code = request.address.config, request.language
+    fitting = [name for name in configs if re.split(r"[_-]", name.lower())[0] == code]
+    for name in (wanted,) if wanted else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
+        if name in configs:
+            return name
+    shown = listed(sorted(configs), 30)
+    raise UserError(
+        f"{request.address.repository} has {len(configs)} configurations, and none is {wanted or code!r}: {shown}.",
+        f"Name one: {PREFIX}{request.address.repository}/CONFIG.",
+    )
+
+
+def _split_of(name: str, config: str) -> str:
+    """The split that a table's name says; empty for none that Lisan knows."""
+    found = _SPLIT.search(name.removeprefix(f"{config}/"))
+    return SPLIT_NAMES.get(found[1].lower(), "") if found else ""
+
+
+def _fetch_files(request: _Request, found: RepositoryFiles, home: Path) -> FetchedDataset:
+    """Download recordings, texts and tables, and unpack archives."""
+    config = request.address.config
+    names = [name for name in _safe(found) if name.lower().endswith((*AUDIO_SUFFIXES, *_TEXTS, *SUFFIXES))
+             and (not config or name.startswith(f"{config}/")) and not name.startswith(".")]
+    archives = [name for name in names if name.lower().endswith(SUFFIXES)]
+    recordings = [name for name in names if name.lower().endswith(AUDIO_SUFFIXES)]
+    if not recordings and not archives:
+        raise UserError(f"{found.repository} has no recordings, Parquet tables or archives that Lisan reads.",
+                        "Look at its page; a dataset that a script makes cannot be read.")
+    content = home / "content"
+    content.mkdir(exist_ok=True)
+    plain = [name for name in names if name not in archives]
+    few = bool(request.max_clips) and not archives
+    progress = DownloadProgress(request.reporter, None if few else found.size(names), 0, STOPPED)
+    if few:
+        request.download(found, [name for name in plain if name not in recordings], content, progress)
+        plain = _first_recordings(content, recordings, request)
+    request.download(found, plain, content, progress)
+    skipped: list[Skipped] = []
+    for path in request.download(found, archives, home / "archives", progress):
+        inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
+        shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
+        inside.mkdir(parents=True)
+        skipped += unpack_archive(path, inside, shutil.disk_usage(inside).free,
+                                  lambda size, name: progress.update(name))
+    fetched = plain if few else names
+    origin = f"{found.repository} of {request.hub.host} at {found.commit[:12]}"
+    return FetchedDataset(content, (f"{origin}: {len(fetched)} files, {size_text(found.size(fetched))}.",),
+                          tuple(skipped))
+
+
+def _first_recordings(content: Path, recordings: list[str], request: _Request) -> list[str]:
+    """The recordings that the first clips need; the importers choose them among empty files."""
+    for name in recordings:
+        path = _inside(content, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    rows = (entry for entry in import_source(content, request.language, foreign=True) if isinstance(entry, Row))
+    wanted = {os.path.realpath(row.audio) for row in islice(rows, request.max_clips)}
+    return [name for name in recordings if os.path.realpath(content / name) in wanted]
+
+
+@dataclass
+class _WrittenTables:
+    """The tables that were written, and the rows and bytes of the manifest after them."""
+
+    tables: list[str] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def read(cls, home: Path) -> _WrittenTables:
+        """What an earlier job wrote; nothing where its recordings are not all there, whole."""
+        content = home / "content"
+        try:
+            written = cls(**json.loads((home / _STATE).read_text(encoding="utf-8")))
+            os.truncate(content / MANIFEST, written.bytes)  # the table after them is written again
+            if sum(_is_whole(content, line) for line in _lines(content)) == written.rows:
+                return written
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        shutil.rmtree(content, ignore_errors=True)
+        content.mkdir()
+        return cls()
+
+
+def _lines(content: Path) -> Iterator[dict[str, object]]:
+    if (content / MANIFEST).is_file():
+        with open(content / MANIFEST, encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def _is_whole(content: Path, line: dict[str, object]) -> bool:
+    return not line["audio"] or (content / str(line["audio"])).stat().st_size == line["bytes"]
+
+
+def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, list[str]], config: str,
+                  home: Path) -> FetchedDataset:
+    """Write the tables of a configuration into `home`/content, up to `max_clips` rows, or those of an earlier job."""
+    splits = {name: _split_of(name, config) for name in tables[config]}
+    if len(set(splits.values())) == 1:  # a single one is no split at all
+        splits = dict.fromkeys(splits, "")
+    ordered = sorted(splits, key=lambda name: (splits[name] != "train", name))
+    written = _WrittenTables.read(home)
+    before, left = len(written.tables), [name for name in ordered if name not in written.tables]
+    done, max_clips = found.size(written.tables), request.max_clips
+    if not max_clips:
+        here = sum(path.stat().st_size for path in (home / _TABLES).rglob("*") if path.is_file())
+        check_disk(home, found.size(left) - here, f"What is wanted of {found.repository}")
+    progress = DownloadProgress(request.reporter, None if max_clips else done + found.size(left), done, STOPPED)
+    clips = written.rows
+    with Kept() as ids:
+        for line in _lines(home / "content"):
+            ids.replace(Path(str(line["audio"])).stem.casefold(), "")
+        for name in left:
+            wanted = max_clips - clips if max_clips else None
+            if wanted is not None and wanted <= 0:
+                break
+            with (_open_table(request, found, home, name, wanted, progress) as table,
+                  closing(_write_rows(request, found, table, home, splits[name], ids, name)) as sizes):
+                rows = sum(1 for _ in islice(sizes, wanted))
+            clips += rows
+            if rows == wanted:  # the table may have more
+                break
+            written = _WrittenTables([*written.tables, name], clips, (home / "content" / MANIFEST).stat().st_size)
+            write_json(home / _STATE, asdict(written))
+            shutil.rmtree(home / _TABLES, ignore_errors=True)
+    which = f", configuration {config}" if len(tables) > 1 else ""
+    there = f", {before} of which were here already" if before else ""
+    return FetchedDataset(home / "content", (
+        f"{found.repository} of {request.hub.host} at {found.commit[:12]}{which}: {clips} clips of {len(ordered)} "
+        f"Parquet tables{there}.",))
+
+
+def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
+                name: str) -> Generator[int, None, None]:
+    """Write the rows of a table; the size of each. Stops before the disk is full."""
+    content = home / "content"
+    for size in write_out(table, PurePosixPath(name).name, content, split, ids):
+        check_stop(request.reporter, STOPPED)
+        if shutil.disk_usage(content).free < size + SPARE_BYTES:
+            clips = sum(1 for _ in (content / FOLDER).iterdir())
+            raise UserError(f"The disk of {content} is full after {clips} clips of {found.repository}.",
+                            "Free space, then continue; or take fewer clips: --max-clips.")
+        yield size
+
+
+@contextmanager
+def _open_table(request: _Request, found: RepositoryFiles, home: Path, name: str, wanted: int | None,
+                progress: DownloadProgress) -> Iterator[Path | RawIOBase]:
+    """The table: whole, or read in parts where it has more rows than are wanted and the hub supports ranges."""
+    if wanted:
+        parts = home / _PARTS / sha256(name.encode()).hexdigest()[:16]
+        try:
+            with HttpRangeFile(found.file(name), parts, request.hub, progress, request.retry) as table:
+                if count_rows(table, PurePosixPath(name).name) > wanted:
+                    yield table
+                    return
+        except RangesUnsupported:
+            pass
+    yield request.download(found, [name], home / _TABLES, progress)[0]

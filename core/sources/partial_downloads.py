@@ -1,0 +1,143 @@
+"""Folders for what is not whole yet: downloads that a later job resumes, and temporary files of an import.
+
+Each folder holds a lock while a job works in it. Only the holder of the lock may delete the folder, and it renames it
+first: else a job that comes meanwhile would find it half deleted, fill it again, and lose that too. Never loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from config.errors import UserError
+from core.job.locks import FileLock
+from core.job.reporter import size_text
+from core.workspace import Workspace
+from data.durable_files import write_json
+
+PLAN, LOCK = "plan.json", "lock"
+SPARE_BYTES = 100_000_000  # left for journals and the system
+_DELETED = ".gone-"
+_LOCK_ATTEMPTS = 5  # on a folder that others delete in the same moment
+
+
+def check_disk(folder: Path, needed: int, what: str) -> None:
+    """Raise `UserError` with both numbers when `needed` bytes more do not fit on the disk of `folder`."""
+    free = shutil.disk_usage(folder).free
+    if needed + SPARE_BYTES > free:
+        raise UserError(
+            f"{what} needs {size_text(needed)} more, and {size_text(free)} are free on the disk of {folder}.",
+            f"Free {size_text(needed + SPARE_BYTES - free)}, or choose another disk with --workspace.",
+        )
+
+
+@contextmanager
+def partial_folder(target: Path) -> Iterator[Path]:
+    """The hidden folder beside `target` for its parts, locked against other jobs; deleted when nothing is in it."""
+    partial = target.with_name(f".{target.name}.partial")
+    partial.mkdir(exist_ok=True)
+    lock = FileLock.take(partial / LOCK)
+    if lock is None:
+        raise UserError(f"{target.name} is being downloaded by another job.", "Watch that one, or stop it first.")
+    try:
+        yield partial
+    finally:
+        lock.close()
+        if partial.is_dir() and {path.name for path in partial.iterdir()} <= {LOCK}:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def partial_download(home: Path, wanted: Mapping[str, str], commit: str, what: str) -> Iterator[Path]:
+    """The folder `home`, locked against other jobs; it is deleted when the block ends well, and else stays.
+
+    `wanted` is what was asked for, and `commit` the commit that it had then, for `find_started`.
+    """
+    for left in home.parent.glob(f"{_DELETED}*"):  # of a job that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    lock = _lock_folder(home, create=True)
+    if lock is None:
+        raise UserError(f"{what} is being fetched by another job.", "Watch that one, or stop it first.")
+    try:
+        write_json(home / PLAN, {"wanted": dict(wanted), "commit": commit})
+        yield home
+        _delete(home)
+    finally:
+        lock.close()
+
+
+def discard(home: Path) -> bool:
+    """Delete what an earlier job fetched; False, with nothing deleted, where a job works on it."""
+    lock = _lock_folder(home, create=False)
+    if lock is None:
+        return False
+    try:
+        _delete(home)
+    finally:
+        lock.close()
+    return True
+
+
+def find_started(homes: Path, wanted: Mapping[str, str]) -> tuple[str, Path] | None:
+    """Commit and folder of an earlier job's download of what is wanted; None where there is none."""
+    for path in sorted(homes.glob(f"*/{PLAN}")):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["wanted"] == dict(wanted):
+                return str(values["commit"]), path.parent
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _lock_folder(home: Path, *, create: bool) -> FileLock | None:
+    """The lock of the folder that is at `home` now; None where another job has it, or there is no folder."""
+    for _ in range(_LOCK_ATTEMPTS):
+        if create:
+            home.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = FileLock.take(home / LOCK)
+        except FileNotFoundError:  # the folder was deleted just now
+            continue
+        if lock is None:
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.descriptor), os.stat(home / LOCK)):
+                return lock
+        lock.close()  # the lock of a folder that was deleted while this one waited
+    return None
+
+
+def _delete(home: Path) -> None:
+    (home / PLAN).unlink(missing_ok=True)  # so that no job resumes what is being deleted
+    deleted = home.with_name(f"{_DELETED}{uuid.uuid4().hex[:12]}")
+    with suppress(OSError):
+        os.rename(home, deleted)
+        shutil.rmtree(deleted, ignore_errors=True)
+
+
+@contextmanager
+def temporary_folder(workspace: Workspace) -> Iterator[Path]:
+    """An empty folder on the workspace's disk for as long as the block lasts; those of killed workers are deleted."""
+    home = workspace.cache / "imports"
+    home.mkdir(parents=True, exist_ok=True)
+    for left in home.iterdir():
+        lock = FileLock.take(left / LOCK, 0.0) if left.is_dir() and (left / LOCK).exists() else None
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            lock.close()
+    folder = home / uuid.uuid4().hex[:12]
+    folder.mkdir()
+    lock = FileLock.take(folder / LOCK)
+    assert lock is not None, "nobody else knows the name"
+    try:
+        (folder / "content").mkdir()
+        yield folder / "content"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()

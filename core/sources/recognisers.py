@@ -1,0 +1,178 @@
+"""A speech recogniser of a person's choice: from the hub into `recognisers/NAME`, or a folder that they have.
+
+The files come by `core.sources.base_models`: resumed, checked, stoppable. No other library connects to the network.
+Safetensors weights are preferred; PyTorch's own format is taken where there are no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config.errors import UserError
+from core.job.reporter import Reporter, stage
+from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
+from core.library.records import MODEL_RECORD, read_model_record
+from core.sources.base_models import ModelRequest, download_model
+from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
+from core.sources.hub import Hub, RemoteFile, RepositoryFiles
+from core.sources.partial_downloads import check_disk, partial_folder
+from core.workspace import Workspace
+from data.durable_files import hash_with_progress
+
+BUILT_IN = "built-in"
+_SETTINGS = (".json", ".txt", ".model", ".jinja")
+_LARGEST_SETTING = 64 << 20  # bytes; vocabularies are the largest
+_SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
+_ADAPTER = "adapter.{}.safetensors"
+_NEWEST = "main"  # where no revision is named
+_CHOOSE = "Choose one that transformers loads, such as openai/whisper-small or facebook/mms-1b-all."
+
+
+@dataclass(frozen=True)
+class RecogniserOption:
+    """The option by which a verb takes a recogniser, and its name on the page."""
+
+    option: str
+    field: str
+
+    @property
+    def language_option(self) -> str:
+        """The option for the recogniser's name of the language."""
+        return "--recogniser-language"
+
+    @property
+    def by_hand(self) -> str:
+        return f"{self.option} FOLDER; on the page: {self.field}"
+
+    @property
+    def by_name(self) -> str:
+        return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
+
+
+AS_RECOGNISER, AS_JUDGE = RecogniserOption("--recogniser", "Recogniser"), RecogniserOption("--judge", "Judge")
+
+
+def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,
+                      hub: Hub | None = None, retry: RetryPolicy = RetryPolicy(),  # noqa: B008  a frozen value
+                      asked: RecogniserOption = AS_RECOGNISER) -> Path:
+    """The folder of the recogniser; `adapters` are names for the language, of which the first that it has is taken."""
+    if Path(name).is_absolute():
+        return local_recogniser(Path(name))
+    target = folder_of(workspace, name, revision)
+    check(target, asked)
+    if _has_all(target, adapters):
+        return target
+    hub = replace(hub or Hub.from_environment(), local_option=asked.by_hand)
+    workspace.recognisers.mkdir(exist_ok=True)
+    record = read_model_record(target) if target.is_dir() else None
+    pinned = record.revision if record and record.revision else revision  # a language must fit what is there
+    found = list_repository(hub, name, pinned, reporter, retry)
+    if not target.is_dir():
+        names = list(select_files(found))
+        variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
+        family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
+        request = ModelRequest(family, variant, target.name, revision, workspace.recognisers)
+        download_model(request, hub, workspace, reporter, retry)
+    for code in adapters:
+        if (file := _ADAPTER.format(code)) in found.files:
+            with partial_folder(target):  # two jobs would write into one file
+                if not (target / file).is_file():
+                    _fetch_adapter(found.file(file), target, hub, reporter, retry)
+            break
+    return target
+
+
+def folder_of(workspace: Workspace, name: str, revision: str) -> Path:
+    """The folder of a revision of OWNER/NAME: the first has the plain name, any other a name with its revision."""
+    plain = workspace.recognisers / folder_name(name)
+    record = read_model_record(plain) if plain.is_dir() else None
+    if revision in ((record.requested_revision, record.revision) if record else (_NEWEST,)):
+        return plain
+    digest = hashlib.sha256(revision.encode()).hexdigest()[:8]
+    return plain.with_name(f"{plain.name[:40]}-at-{re.sub(r'[^A-Za-z0-9.]+', '-', revision)[:12]}-{digest}")
+
+
+def folder_name(name: str) -> str:
+    """OWNER/NAME as the name of a folder."""
+    plain = name.replace("/", "--")
+    return plain if len(plain) <= 64 else f"{plain[:55]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def select_files(found: RepositoryFiles) -> Iterator[str]:
+    """The files of a repository that are needed to load it: settings, and the weights in one format."""
+    names = [name for name in found.files if "/" not in name and not name.startswith(".")]
+    weights = _weights(names)
+    if "config.json" not in names or not weights:
+        raise UserError(f"{found.repository} holds no recogniser that can be loaded: it lacks "
+                        f"{'config.json' if 'config.json' not in names else 'weights of PyTorch'}.", _CHOOSE)
+    yield from weights
+    for name in names:
+        if name.endswith(_SETTINGS) and found.files[name].size <= _LARGEST_SETTING and name not in weights:
+            yield name
+
+
+def _weights(names: Sequence[str]) -> list[str]:
+    for kind in ("safetensors", "bin"):
+        whole = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
+        if whole in names:
+            return [whole]
+        if shards := [name for name in names if (match := _SHARD.fullmatch(name)) and match[2] == kind]:
+            return sorted(shards)
+    return []
+
+
+def _has_all(target: Path, adapters: Sequence[str]) -> bool:
+    """Whether nothing must be downloaded: the model is there, and the language, where each has weights of its own."""
+    if not target.is_dir():
+        return False
+    try:
+        config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{target / 'config.json'} could not be read: {error}.", repair_hint(target)) from error
+    by_language = any(target.glob(_ADAPTER.format("*"))) or config.get("adapter_attn_dim") is not None
+    return not by_language or not adapters or any((target / _ADAPTER.format(code)).is_file() for code in adapters)
+
+
+def check(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> None:
+    """Raise `UserError` where a file of a downloaded recogniser is missing, or has another size than it had."""
+    record = read_model_record(folder) if folder.is_dir() else None
+    for name, expected in record.files.items() if record else ():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"The recogniser in {folder} lacks {name}.", repair_hint(folder, asked))
+        if (size := path.stat().st_size) != expected.size:
+            raise UserError(f"The recogniser in {folder} is damaged: {name} has {size} bytes, and came with "
+                            f"{expected.size}.", repair_hint(folder, asked))
+
+
+def repair_hint(folder: Path, asked: RecogniserOption = AS_RECOGNISER) -> str:
+    """What to do about a recogniser that cannot be loaded; a folder of a person's own is theirs to repair."""
+    if (folder / MODEL_RECORD).is_file():
+        return f"Delete {folder}, and it is downloaded again; or choose another recogniser ({asked.option})."
+    return f"Put whole files into {folder}, or choose another recogniser ({asked.option})."
+
+
+def _fetch_adapter(file: RemoteFile, target: Path, hub: Hub, reporter: Reporter, retry: RetryPolicy) -> None:
+    """Download the weights of one language beside the others; an earlier download is resumed."""
+    partial_path = target / f".{file.name}"
+    check_disk(target, file.expected.size, file.name)
+    partial = hash_with_progress(partial_path, file.expected) if partial_path.is_file() else None
+    with stage(reporter, "download the language"):
+        progress = DownloadProgress(reporter, file.expected.size, partial.size if partial else 0)
+        Downloader(hub, progress, retry).download(file, partial_path, partial)
+    os.replace(partial_path, target / file.name)
+
+
+def local_recogniser(folder: Path) -> Path:
+    """`folder` where it holds a recogniser that can be loaded, else `UserError`."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if "config.json" not in names or not _weights(names):
+        raise UserError(f"{folder} holds no recogniser: it needs config.json and weights (model.safetensors).",
+                        f"Give the folder in which these files lie. {_CHOOSE}")
+    return folder

@@ -1,0 +1,210 @@
+"""Files and folders that are whole or not there, and whether files are what they should be. Never loads torch.
+
+A process may be killed at any time and a disk may be full: what is written here has its old content or its new one,
+never a part. With `sync` it also outlives a power cut; caches, which can be made again, do without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from config.errors import UserError
+
+BLOCK_BYTES = 1 << 20
+_DISK_HINT = "Free space on the disk or change its permissions, then continue; nothing that existed was touched."
+BlockCallback = Callable[[int, str], None]
+"""Called for each block that was read: its bytes, and the name of its file."""
+
+
+@contextmanager
+def atomic_path(target: Path, *, sync: bool = True) -> Iterator[Path]:
+    """The path of a hidden file beside `target`, which replaces `target` when the block ends well, else vanishes."""
+    temporary = _hidden_beside(target)
+    try:
+        yield temporary
+        if sync:
+            fsync_path(temporary)
+        os.replace(temporary, target)
+        if sync:
+            fsync_path(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write `content` to `path`, whole or not at all."""
+    with atomic_path(path, sync=sync) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str, *, sync: bool = True) -> None:
+    """Write `text` to `path` as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"), sync=sync)
+
+
+def write_json(path: Path, value: object, *, sync: bool = True) -> None:
+    """Write `value` to `path` as readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n", sync=sync)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append lines to `path` and wait until they are on the disk; a line that was cut off before is ended first."""
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(text.encode("utf-8", "replace"))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def atomic_directory(target: Path, hint: str = _DISK_HINT) -> Iterator[Path]:
+    """A new hidden folder beside `target`, renamed to `target` when the block ends well, else removed.
+
+    `target` must not exist. A failing disk raises `UserError` with `hint`.
+    """
+    temporary = _hidden_beside(target)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        fsync_tree(temporary)
+        temporary.rename(target)
+        fsync_path(target.parent)
+    except OSError as error:
+        raise UserError(f"{target} could not be written: {error.strerror or error}.", hint) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def fsync_path(path: Path) -> None:
+    """Wait until what was written to a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Wait until every file below `folder` is on the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fsync_path(path)
+
+
+def _hidden_beside(target: Path) -> Path:
+    """A new name; listings of the workspace leave out names that start with a dot."""
+    return target.with_name(f".{target.name[:200]}-{uuid.uuid4().hex[:8]}")
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """What a file should be. The hub gives `sha256` of large files and git's SHA-1 (`blob`) of small ones."""
+
+    size: int = -1  # bytes; -1: not known
+    sha256: str = ""
+    blob: str = ""
+
+    @property
+    def hashed(self) -> bool:
+        return bool(self.sha256 or self.blob)
+
+
+class FileHasher:
+    """The hashes of a file, updated block by block."""
+
+    def __init__(self, expected: ExpectedFile) -> None:
+        self.expected = expected
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+        self._blob = hashlib.sha1(b"blob %d\0" % expected.size, usedforsecurity=False) if expected.blob else None
+
+    def update(self, block: bytes) -> None:
+        self.size += len(block)
+        self._sha256.update(block)
+        if self._blob:
+            self._blob.update(block)
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def fault(self) -> str:
+        """How the content differs from what was expected, with both values; empty when it does not."""
+        wanted = self.expected
+        if wanted.size >= 0 and self.size != wanted.size:
+            return f"it has {self.size} bytes, the whole file {wanted.size}"
+        if wanted.sha256 and self.sha256 != wanted.sha256:
+            return (f"its {self.size} bytes have the SHA-256 {self.sha256[:12]}..., those of the whole file "
+                    f"{wanted.sha256[:12]}...")
+        if self._blob and self._blob.hexdigest() != wanted.blob:
+            return f"its git hash begins {self._blob.hexdigest()[:12]}, that of the whole file {wanted.blob[:12]}"
+        return ""
+
+
+def hash_with_progress(path: Path, expected: ExpectedFile, on_block: BlockCallback | None = None) -> FileHasher:
+    """The hashes of `path` as it is, beside what is `expected` of it."""
+    hasher = FileHasher(expected)
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            hasher.update(block)
+            if on_block:
+                on_block(len(block), path.name)
+    return hasher
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_tree(folder: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
+    """SHA-256 of every file below `folder` by its relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    named = {path.relative_to(folder).as_posix(): path for path in paths}
+    return {name: hash_file(path) for name, path in named.items() if name not in leave_out}
+
+
+def find_faults(folder: Path, files: Mapping[str, ExpectedFile],
+                on_block: BlockCallback | None = None) -> Iterator[tuple[str, str]]:
+    """Name and fault, a sentence with both values, of each file of `folder` that is not what is expected."""
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            yield name, f"{path} is missing."
+        elif expected.size >= 0 and (size := path.stat().st_size) != expected.size:
+            word = "cut off" if size < expected.size else "too long"
+            yield name, f"{path} is {word}: it has {size} bytes, the whole file {expected.size}."
+        elif fault := hash_with_progress(path, expected, on_block).fault():
+            yield name, f"{path} is damaged: {fault}."
+
+
+def check_relative_path(name: str, where: object) -> None:
+    """Raise `UserError` when `name`, which stands in `where`, is not a plain path inside of a folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+        raise UserError(
+            f"{where} names {name!r}, which lies outside of its folder.", "Do not use it: it was tampered with.",
+        )
+
+
+def read_sums(path: Path, hint: str) -> dict[str, str]:
+    """SHA-256 by relative path from a JSON file; `UserError` when it is damaged or leads out of its folder."""
+    try:
+        sums = {str(name): str(digest) for name, digest in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"The list of files {path} could not be read: {error}.", hint) from error
+    for name in sums:
+        check_relative_path(name, path)
+    return sums
