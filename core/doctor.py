@@ -180,7 +180,7 @@ def judge_disk(free_gib: float) -> Check:
 
 def check_pack(name: str) -> Check:
     """The hashes of the files of the built-in model as they came with the app."""
-    hint = "Restore the files from the repository (git checkout), or make them anew: python -m scripts.build_tiny."
+    hint = "Restore the files from the repository (git checkout), or make them anew: python -m scripts.dev.tiny."
     try:
         return _check_folder("Built-in model", download.pack_folder(name), hint)
     except UserError as error:

@@ -29,7 +29,7 @@ from core.workspace import Workspace, resolve_inside
 
 SUMS = "SHA256SUMS.json"
 _BLOCK = 1 << 20  # bytes
-_RESTORE = "Restore it from the repository (git checkout), or make the model anew: python -m scripts.build_tiny."
+_RESTORE = "Restore it from the repository (git checkout), or make the model anew: python -m scripts.dev.tiny."
 Report = Callable[[int, str], None]
 """Told of each block: its bytes, and the file it is from."""
 

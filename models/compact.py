@@ -2,7 +2,7 @@
 
 The layers' matrices are kept in bfloat16, or in 8 bits with one scale a row; activations
 between them stay float32, and so do embeddings, norms, heads and the cache. What it costs
-in accuracy is measured by `python -m scripts.benchmark`. The change is for good: load the
+in accuracy is measured by `python -m scripts.dev.benchmark`. The change is for good: load the
 model again to train it or to prove anything about it.
 
 Where the processor multiplies 8-bit integers (VNNI), an activation goes in as two digits to

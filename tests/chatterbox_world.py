@@ -24,7 +24,7 @@ from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.chatterbox.voice_encoder import VoiceEncoder
 from models.decoder import DecoderConfig, RotaryScaling
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.worlds import RATE, extend_world, tone
 
 MADE_UP = Path(__file__).parent / "reference" / "chatterbox"
@@ -83,7 +83,7 @@ def write_full_size(folder: Path) -> None:
 
 @torch.no_grad()
 def fill_quickly(module: nn.Module, seed: int) -> None:
-    """Weights of natural size; `scripts.made_up_weights`, which anyone can make again, takes minutes for a gigabyte."""
+    """Weights of natural size; `scripts.dev.random_weights`, which are reproducible, take minutes for a gigabyte."""
     torch.manual_seed(seed)
     for name, value in module.state_dict().items():
         if name in WINDOWS or not value.is_floating_point():

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def single_start(voice: VoiceModel) -> VoiceModel:
     """Speech that begins with one start, as in training, whatever the family does when it speaks.
 
-    What it does then is compared with its reference: `scripts.conformance`.
+    What it does then is compared with its reference: `scripts.dev.conformance`.
     """
     module: Any = voice.model.module
     module.config = replace(module.config, doubled_start=False)

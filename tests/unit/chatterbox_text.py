@@ -19,7 +19,7 @@ REFERENCE = Path(__file__).parents[1] / "reference"
 MADE_UP = REFERENCE / "chatterbox"
 TOKENIZER = MADE_UP / "tokenizer.json"
 ROWS = highest_id(vocabulary(TOKENIZER.read_bytes(), "tokenizer.json")) + 1
-TEXTS = Path(__file__).parents[2] / "scripts" / "tiny" / "udhr.jsonl"
+TEXTS = Path(__file__).parents[2] / "scripts" / "dev" / "tiny" / "udhr.jsonl"
 MULTILINGUAL = "grapheme_mtl_merged_expanded_v1.json"
 TOOLS = (chinese._segmenter, hebrew._dicta, japanese._converter, russian._stresser)
 

@@ -15,15 +15,15 @@ import torch
 
 from config.errors import UserError
 from models.chatterbox.s3gen import S3Gen
-from scripts.benchmark import __main__ as command
-from scripts.benchmark import extraction, machine, options, published, s3gen, t3, table, training
-from scripts.benchmark.bench import Bench
-from scripts.benchmark.extent import FULL, QUICK, draw
-from scripts.benchmark.machine import Machine
-from scripts.benchmark.reference import VARIABLE, Reference
-from scripts.benchmark.rows import Bound, Cost, Found, Row
-from scripts.benchmark.timing import Spread, in_turns
-from scripts.made_up_weights import tensor
+from scripts.dev.benchmark import __main__ as command
+from scripts.dev.benchmark import extraction, machine, options, published, s3gen, t3, table, training
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.extent import FULL, QUICK, draw
+from scripts.dev.benchmark.machine import Machine
+from scripts.dev.benchmark.reference import VARIABLE, Reference
+from scripts.dev.benchmark.rows import Bound, Cost, Found, Row
+from scripts.dev.benchmark.timing import Spread, in_turns
+from scripts.dev.random_weights import tensor
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
 MACHINE = Machine("cpu", "a processor", 2, 2, 16.0, 0.5, "2.11.0", "abc")
@@ -108,7 +108,7 @@ def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFix
     written = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
     assert {"machine", "command", "date", "extent", "rows", "costs"} == set(written)
     assert written["machine"]["device"] == "cpu"
-    assert written["command"].startswith("python -m scripts.benchmark --quick --only extraction")
+    assert written["command"].startswith("python -m scripts.dev.benchmark --quick --only extraction")
     assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)] * 2
     assert written["rows"][0]["ours"]["count"] == QUICK.repeats
     assert math.isfinite(written["rows"][0]["ours"]["median"])
@@ -163,7 +163,7 @@ def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:
 
 def test_the_table_shows_spread_ratio_aim_and_verdict() -> None:
     row = Row("T3", "a code", "ms", Spread(1234.5, 0.012, 4321, 5), Spread(2469.0, 2469.0, 2469.0, 1), times=1.8)
-    text = table.as_markdown(MACHINE, {"command": "python -m scripts.benchmark"}, Found(
+    text = table.as_markdown(MACHINE, {"command": "python -m scripts.dev.benchmark"}, Found(
         (row,), (Cost("T3", "int8: relative error", 4.0, "%", "a note"),)))
     assert "| a code | ms | 1,234 (0.012 to 4,321) | 2,469 | 2.00 | 1.8 times | met |" in text
     assert "| T3 | int8: relative error | 4 % | a note |" in text

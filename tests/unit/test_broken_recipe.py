@@ -9,8 +9,8 @@ from core.library.exports_record import CERTIFICATE
 from core.proof import certificate
 from core.proof.certificate import Certificate
 from core.workspace import Workspace
-from scripts.experiments import broken
-from scripts.experiments.broken import _CPU
+from scripts.dev.experiments import broken
+from scripts.dev.experiments.broken import _CPU
 from tests.worlds import extended_world, train_options
 
 

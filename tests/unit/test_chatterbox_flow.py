@@ -14,7 +14,7 @@ from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start
 from models.chatterbox.flow_encoder import EncoderConfig, by_distance
 from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
 from models.chatterbox.products import attend, linear
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.reference.synthesis_inputs import FLOW_SEEDS, GUIDANCE, STEPS, FlowInputs
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from models.chatterbox.hift import HiFT, HiFTConfig
 from models.chatterbox.hift_source import Chance, HarmonicSource
 from models.chatterbox.short_time import ShortTime
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.reference.synthesis_inputs import VOCODER_SEED, VocoderInputs
 

@@ -9,7 +9,7 @@ from models.chatterbox.flow_encoder import EncoderConfig
 from models.chatterbox.flow_estimator import EstimatorConfig
 from models.chatterbox.hift import HiFT, HiFTConfig
 from models.chatterbox.streaming import Pace, Stream, WaveformStream, stream
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 
 FLOW = FlowConfig(

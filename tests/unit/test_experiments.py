@@ -12,12 +12,12 @@ from config.schema import TrainOptions
 from core import demo
 from core.job.directory import create
 from core.workspace import Workspace
-from scripts.benchmark import machine
-from scripts.benchmark import table as benchmark_table
-from scripts.benchmark.rows import Found, Row
-from scripts.benchmark.timing import Spread
-from scripts.experiments import engine, measured, plan, process, report
-from scripts.experiments.measured import Measured
+from scripts.dev.benchmark import machine
+from scripts.dev.benchmark import table as benchmark_table
+from scripts.dev.benchmark.rows import Found, Row
+from scripts.dev.benchmark.timing import Spread
+from scripts.dev.experiments import engine, measured, plan, process, report
+from scripts.dev.experiments.measured import Measured
 
 ONE = Measured("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
                {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})

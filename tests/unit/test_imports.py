@@ -34,8 +34,7 @@ WEB_SAFE = (
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.
-BUILDERS = ("scripts.tiny", "scripts.build_tiny", "scripts.conformance", "scripts.benchmark",
-            "scripts.experiments.broken")
+BUILDERS = ("scripts.dev.tiny", "scripts.dev.conformance", "scripts.dev.benchmark", "scripts.dev.experiments.broken")
 BY_NAME = ("models.registry", "core.worker")  # the two places that turn a string into a module
 
 

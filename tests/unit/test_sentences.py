@@ -2,8 +2,8 @@
 
 import pytest
 
-from scripts.tiny.draws import FORBIDDEN, LANGUAGES, normalise
-from scripts.tiny.sentences import LENGTHS, Texts, build, coverage, demo, fragments
+from scripts.dev.tiny.draws import FORBIDDEN, LANGUAGES, normalise
+from scripts.dev.tiny.sentences import LENGTHS, Texts, build, coverage, demo, fragments
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)

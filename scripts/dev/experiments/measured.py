@@ -1,0 +1,78 @@
+"""What came of a trial, read from its journal and certificate, and several seeds of it as mean and deviation."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from core.job.state import JobState
+from core.proof import certificate
+from core.proof.certificate import Certificate
+from scripts.dev.experiments.process import Used
+
+RESULT = "experiment.json"
+_TRAINED = ("row_parameters", "adapter_parameters", "changed_parameters")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training. Errors are shares of letters; `heard` and `before` are by language."""
+
+    trial: str
+    seed: int
+    steps: int
+    cpu_seconds: float  # of the whole job, its judging and its certificate too; another job beside it changes little
+    peak_bytes: int  # the most that the process held
+    trained: int  # numbers that the optimizer moved
+    equal: str  # of the base's tensors, how many stayed as they were
+    logits: str  # of base-language samples
+    heard: dict[str, float] = field(default_factory=dict)
+    before: dict[str, float] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)  # held-out speech, nats a code, by step
+
+    def write(self, folder: Path) -> None:
+        (folder / RESULT).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+def read(folder: Path) -> Measured | None:
+    """What `write` wrote; None when the training was not measured to its end."""
+    try:
+        values = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    values["losses"] = {int(step): loss for step, loss in values["losses"].items()}
+    return Measured(**values)
+
+
+def of(trial: str, seed: int, state: JobState, used: Used) -> Measured:
+    """A finished training."""
+    counts = state.plan.counts if state.plan else {}
+    losses = {event.step: event.speech_loss for event in state.evaluations}
+    proof = certificate.read(state.job.directory / certificate.FILE)
+    return replace(proven(trial, seed, proof, used), losses=losses,
+                   trained=sum(int(counts.get(name, 0)) for name in _TRAINED))
+
+
+def proven(trial: str, seed: int, proof: Certificate, used: Used) -> Measured:
+    """What a certificate says of a training."""
+    heard = {item.language: item.after for item in proof.errors if item.after is not None}
+    before = {item.language: item.before for item in proof.errors if item.before is not None}
+    return Measured(trial, seed, proof.step, used.cpu_seconds, used.peak_bytes, 0, _equal(proof),
+                    proof.check("base_logits").seen.split(";")[0], heard, before)
+
+
+def _equal(proof: Certificate) -> str:
+    check = proof.check("frozen_tensors")
+    return f"{check.seen.split(',')[0]} of {check.expected.split(',')[0]}"
+
+
+def spread(values: Sequence[float], unit: str = "", digits: int = 1) -> str:
+    """Mean and sample standard deviation of several seeds; the value alone of one."""
+    if not values:
+        return "not measured"
+    mean = f"{statistics.fmean(values):,.{digits}f}"
+    apart = f" ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else ""
+    return f"{mean}{apart}{unit}"
