@@ -210,7 +210,7 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
 
 def _probes(model: VoiceModel) -> list[replay.ProbeSample]:
     clips = replay.load(model, model.family.voices(model.base_folder)).probing
-    return replay.probes(clips, model.model.prompt_length)
+    return replay.probes(clips, model.model.max_prompt_length)
 
 
 def _all_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:

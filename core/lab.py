@@ -37,7 +37,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     """Compare candidates, recommend one, draw the map and write `lab.json`; hands back the report's main numbers."""
     model_folder = workspace.model(options.model)
     kind = family(family_of(workspace, options.model))
-    base, limit = kind.front_end(model_folder), kind.longest_text(model_folder)
+    base, limit = kind.front_end(model_folder), kind.max_text_length(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     rules, rules_of = _rules(options, workspace, base, dataset.card.language, reporter)
     reader = base.extended(dataset.card.language, base.normaliser_for(dataset.card.language), [], [], rules)

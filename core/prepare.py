@@ -51,7 +51,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
     with stage(reporter, "features"):
         extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
-        longest = family(family_of(workspace, options.model)).longest_speech(model_folder)
+        longest = family(family_of(workspace, options.model)).max_speech_length(model_folder)
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)
     with stage(reporter, "measure"):
         found, fits = _index(options, workspace, dataset, front_end, extractor, reporter)
@@ -99,15 +99,15 @@ def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, fron
            reporter: Reporter) -> tuple[int, TokenFit]:
     """Measure the recordings and sort the clips for review; how many have findings, and how texts fit a tokenizer."""
     chosen, folder = family(family_of(workspace, options.model)), workspace.model(options.model)
-    longest = chosen.longest_speech(folder)
+    longest = chosen.max_speech_length(folder)
     over = {clip.id: f"{codes} codes of speech, the model holds {longest}"
             for clip, codes in too_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest)}
     reading = text_rules.reading(workspace, options.rules, options.language,
                                  for_language(options.language, front_end.style))
-    longest_text = chosen.longest_text(folder) - 3  # start, tag and stop
-    fits = _fits(options, workspace, dataset, front_end, longest_text, reporter)
+    max_text_length = chosen.max_text_length(folder) - 3  # start, tag and stop
+    fits = _fits(options, workspace, dataset, front_end, max_text_length, reporter)
     token_fit.tell(fits, reporter)
-    return measuring.index(dataset, workspace, reporter, reading, options.rules, longest_text, over, fits), fits
+    return measuring.index(dataset, workspace, reporter, reading, options.rules, max_text_length, over, fits), fits
 
 
 def features_of(clip: Clip, cache: FeatureCache) -> Features:
@@ -240,7 +240,7 @@ def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,
         except UserError as error:
             reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
     try:
-        made = extractor.extract_many([waveform for _, waveform in heard]) if heard else []
+        made = extractor.extract_batch([waveform for _, waveform in heard]) if heard else []
         return [(take, features) for (take, _), features in zip(heard, made, strict=True)]
     except (UserError, torch.OutOfMemoryError):
         return _one_by_one(heard, extractor, reporter)

@@ -125,7 +125,7 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
     rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
     try:
         with (closing(sqlite3.connect(aside)) as database, database,
-              Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+              Survey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
             for one in spoken:
                 survey.add(one)
                 rows.add(one)

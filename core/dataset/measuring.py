@@ -47,17 +47,17 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
 
 
 def index(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
-          longest_text: int = 0, over: Mapping[str, str] = _NONE, fits: TokenFit = NO_TOKENIZER) -> int:
+          max_text_length: int = 0, over: Mapping[str, str] = _NONE, fits: TokenFit = NO_TOKENIZER) -> int:
     """Measure and index `dataset`; how many of its clips have findings.
 
-    `rules`: the name of those in `reading`. `longest_text`: characters that the model can hold, 0 where nobody knows.
+    `rules`: the name of those in `reading`. `max_text_length`: characters that the model can hold, 0 if unknown.
     `over`: by id, in words, the clips whose speech is longer than the model can hold. `fits`: by a tokenizer.
     """
     measure_dataset(dataset, workspace, reporter)
     in_tokens = fits.own or fits.tokenizer  # which say better than characters what is too long
     about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
-             "longest_text": "0" if in_tokens else str(longest_text),
-             "tokenizer": fits.tokenizer, "longest_tokens": str(longest_text)}
+             "max_text_length": "0" if in_tokens else str(max_text_length),
+             "tokenizer": fits.tokenizer, "longest_tokens": str(max_text_length)}
     faulty = build(workspace, dataset, _spoken(dataset, workspace, reading, over, fits), about)
     if faulty:
         reporter.emit(Plan((f"{faulty} of {len(dataset.clips)} clips have findings: review them on the Data tab, the "

@@ -52,7 +52,7 @@ class Family:
     note: str
     variants: tuple[Variant, ...] = ()  # what the hub has of it, the default first; none: it ships with the app
     sampling: Mapping[str, float] = field(default_factory=dict)  # the model's own values, as its family's code has them
-    sound_controls: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that reach something
+    sound_options: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that reach something
     preset: str = "demo"  # the file in `config/presets` that suits it
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
 
@@ -113,7 +113,7 @@ FAMILIES: tuple[Family, ...] = (
         "From huggingface.co, or from a folder that is on disk already. A download that breaks off goes on where it "
         "stopped.", _CHATTERBOX_VARIANTS,
         sampling={"temperature": 0.8, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0, "guidance": 0.5},
-        sound_controls=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
+        sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
     ),
     Family(

@@ -118,7 +118,7 @@ def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record:
           warn: Callable[[str], None]) -> Work:
     studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
     clips = replay.load(base, studio.voices).probing
-    work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
+    work = Work(base, finetuned, record, replay.probes(clips, base.model.max_prompt_length), studio, {}, {})
     material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:

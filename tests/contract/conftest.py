@@ -67,7 +67,7 @@ class World:
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
         clips = replay.load(base, base.family.voices(base.base_folder)).probing
-        return replay.probes(clips, base.model.prompt_length)
+        return replay.probes(clips, base.model.max_prompt_length)
 
 
 @pytest.fixture(scope="session", params=FAMILIES, ids=lambda case: case.name)

@@ -13,7 +13,7 @@ import pytest
 from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
 from data.languages import chinese, hebrew, japanese, russian
-from models.chatterbox.text import base_front_end
+from models.chatterbox.front_end import base_front_end
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 MADE_UP = REFERENCE / "chatterbox"

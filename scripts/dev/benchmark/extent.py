@@ -10,10 +10,10 @@ from torch import nn
 
 from models.chatterbox import t3
 from models.chatterbox.flow import FlowConfig
-from models.chatterbox.flow_encoder import EncoderConfig
-from models.chatterbox.flow_estimator import EstimatorConfig
+from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimatorConfig
 from models.chatterbox.hift import HiFTConfig
-from models.chatterbox.s3gen_sizes import S3GenConfig
+from models.chatterbox.s3gen import S3GenConfig
 from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.decoder import DecoderConfig, RotaryScaling
 from models.speech_lm import SpeechLMConfig
@@ -59,8 +59,8 @@ QUICK = Extent(
     language_model(2, 64),
     S3GenConfig(
         SpeechTokenizerConfig(width=128, heads=2, layers=1),
-        FlowConfig(encoder=EncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
-                   estimator=EstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
+        FlowConfig(encoder=FlowEncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
+                   estimator=FlowEstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
         HiFTConfig(channels=32, f0_channels=32),
     ),
     package_layers=14, repeats=2, contexts=(100,), codes=2, prefills=(20,), compared=(10, 20), samples=1,

@@ -16,8 +16,8 @@ from data import audio
 from data.importers import import_source
 from data.manifest import TRAIN, Clip, Dataset, make_card
 from models import tiny as pack
+from models.chatterbox.codec import ChatterboxExtractor
 from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.sound import ChatterboxExtractor
 from models.chatterbox.voice_encoder import VoiceEncoder
 from models.registry import family
 from scripts.dev.benchmark.bench import Bench
@@ -41,7 +41,7 @@ def measure(bench: Bench) -> Found:
     clips = [0.1 * torch.randn(length, generator=random) for length in lengths]
     heard_s = sum(bench.extent.heard_s)
     measures: dict[str, Measure] = {
-        "ours": lambda: heard_s / seconds(lambda: extractor.extract_many(clips), bench.device)}
+        "ours": lambda: heard_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
     if (reference := bench.reference) is not None:
         reference.ask("s3gen")
         measures["package"] = lambda: heard_s / reference.ask("hear", lengths=lengths)["seconds"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from models.base import Rendering, Voice
+from models.base import VocoderOptions, Voice
 from models.chatterbox import s3gen
+from models.chatterbox.codec import ChatterboxVocoder
 from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.sound import ChatterboxVocoder
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.extent import draw
 from scripts.dev.benchmark.rows import Bound, Cost, Found, Row
@@ -97,7 +97,7 @@ def _voice(max_clip_s: float) -> Voice:
 
 
 def _rendering(bench: Bench, model: S3Gen, way: Way, codes: np.ndarray, voice: Voice, length_s: float) -> Measure:
-    vocoder, rendering = ChatterboxVocoder(model), Rendering(way.steps, way.prompt_s, watermark=False)
+    vocoder, rendering = ChatterboxVocoder(model), VocoderOptions(way.steps, way.prompt_s, watermark=False)
     return lambda: seconds(lambda: vocoder.decode(codes, voice, rendering), bench.device) / length_s
 
 
@@ -115,7 +115,7 @@ def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voi
     device, costs = bench.device, []
     rows = torch.from_numpy(codes)[None].to(device)
     steps = bench.extent.steps[0]
-    prompt = s3gen.prompt_of(voice.timbre, device, max(bench.extent.prompts_s))
+    prompt = s3gen.flow_prompt(voice.timbre, device, max(bench.extent.prompts_s))
     mels = {name: model.flow.mel(rows, None, prompt, steps=steps, generator=torch.Generator().manual_seed(0))
             for name, model in models.items()}
     vocoder = models["float32"].mel2wav

@@ -17,10 +17,10 @@ import torch
 from core.voice_model import precision
 from models import teacher_forcing
 from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
-from models.captured import CapturedStepper
-from models.chatterbox import sound, t3
-from models.compact import compact
-from models.generate import Stepper, prepare
+from models.chatterbox import codec, t3
+from models.cuda_graph_decode import CUDAGraphStepper
+from models.generate import Stepper, prepare_voice
+from models.quantize import quantize_
 from models.speech_lm import SpeechLM
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.extent import draw
@@ -69,7 +69,7 @@ def make(bench: Bench) -> dict[str, SpeechLM]:
     models = {"float32": whole}
     for kind in ("bfloat16", "int8") if bench.half() is not None else ("int8",):
         models[kind] = copy.deepcopy(whole)
-        compact(models[kind].tfmr.layers, kind)
+        quantize_(models[kind].tfmr.layers, kind)
     return models
 
 
@@ -97,7 +97,7 @@ def _speaking(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: fl
     extent, device = bench.extent, bench.device
     longest = extent.codes * (extent.repeats + 1)
     capacity = text + extent.language.conditioning_length + 2 + longest
-    kind = CapturedStepper if device.type == "cuda" else Stepper
+    kind = CUDAGraphStepper if device.type == "cuda" else Stepper
     stepper = kind(model, texts, capacity, longest, device)
     begin(stepper, model, text, guidance, device)
 
@@ -114,13 +114,15 @@ def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device:
     """Take in random texts of `text` ids, all in one voice."""
     random = np.random.default_rng(0)
     ids = [torch.from_numpy(random.integers(1, 250, text)).to(device) for _ in range(stepper.texts)]
-    stepper.begin(ids, [_voice(model, device)] * stepper.texts, Sampling(0.8, 1.0, 0.05, 2.0, guidance))
+    stepper.prefill(ids, [_voice(model, device)] * stepper.texts, Sampling(0.8, 1.0, 0.05, 2.0, guidance))
 
 
 def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
     random = np.random.default_rng(1)
     speaker = random.standard_normal(model.config.speaker_size).astype(np.float32)
-    return prepare(model, Voice(speaker / np.linalg.norm(speaker), random.integers(0, 6561, sound.PROMPT)), device)
+    return prepare_voice(model, Voice(speaker / np.linalg.norm(speaker),
+                                      random.integers(0, 6561, codec.MAX_PROMPT_CODES)),
+                         device)
 
 
 @contextmanager
@@ -170,7 +172,7 @@ def _prefill(bench: Bench, model: SpeechLM, text: int) -> Measure:
 
     @torch.inference_mode()
     def work() -> None:
-        stepper.begin([ids], [voice], sampling)
+        stepper.prefill([ids], [voice], sampling)
 
     return lambda: 1000 * seconds(work, bench.device)
 
@@ -213,8 +215,8 @@ def logits(model: SpeechLM, sample: Sample, device: torch.device) -> torch.Tenso
 
 def _speech_logits(model: SpeechLM, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
     batch = teacher_forcing.collate([sample], model.config, device, LossOptions(text_dropout), [0])
-    stream, _, codes_at = teacher_forcing.stream(model, batch)
-    hidden = model.tfmr(stream.to(model.speech_emb.weight.dtype))[0]
+    rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
+    hidden = model.tfmr(rows.to(model.speech_emb.weight.dtype))[0]
     return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
 
 
@@ -222,4 +224,4 @@ def _sample(bench: Bench, seed: int) -> Sample:
     random, (text, codes) = np.random.default_rng(seed), bench.extent.compared
     speaker = random.standard_normal(bench.extent.language.speaker_size).astype(np.float32)
     return Sample(random.integers(1, 250, text), random.integers(0, 6561, codes), speaker / np.linalg.norm(speaker),
-                  random.integers(0, 6561, sound.PROMPT))
+                  random.integers(0, 6561, codec.MAX_PROMPT_CODES))

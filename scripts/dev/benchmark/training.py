@@ -25,8 +25,8 @@ from core.voice_model import precision
 from core.voice_model.adapters import Adapters, plan
 from core.voice_model.loading import VoiceModel, extended
 from data.front_end import FrontEnd
-from models.chatterbox import sound, t3
-from models.chatterbox.family import CODES_A_TOKEN, CODES_AT_LEAST
+from models.chatterbox import codec, t3
+from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.language_model import LanguageModel
 from models.registry import family
 from scripts.dev.benchmark.bench import Bench
@@ -119,7 +119,7 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     letters = [chr(_FIRST_NEW + index) for index in range(extent.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=TEXT_ROWS)
     front_end = base.extended(_NEW, "ethiopic", letters, [])
-    model: Any = LanguageModel(module, TEXT_ROWS, device, sound.PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
+    model: Any = LanguageModel(module, TEXT_ROWS, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
     voice = VoiceModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
     rows = {name: torch.randn(extent.new_rows, extent.language.decoder.width) / 32 for name in model.text_tables}
     voice = extended(voice, front_end, rows)
@@ -151,7 +151,7 @@ def _clips(bench: Bench) -> tuple[Utterance, ...]:
     return tuple(
         Utterance(f"{index}", "", _NEW, "speaker", TEXT_ROWS + random.integers(0, bench.extent.new_rows, text),
                   random.integers(0, 6561, codes).astype(np.uint16), speaker,
-                  random.integers(0, 6561, sound.PROMPT).astype(np.uint16))
+                  random.integers(0, 6561, codec.MAX_PROMPT_CODES).astype(np.uint16))
         for index, (text, codes) in enumerate(clip_lengths(bench)))
 
 

@@ -23,7 +23,7 @@ from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.speech_tokenizer import SpeechTokenizer
 from models.chatterbox.voice_encoder import VoiceEncoder
 from models.decoder import DecoderConfig, RotaryScaling
-from models.generate import Stepper, prepare
+from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
 from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
 from scripts.dev.conformance.comparison import Row, Table, Vectors, compare_keys
@@ -85,7 +85,7 @@ def _greedy(model: SpeechLM, text: torch.Tensor, voice: Voice, length: int) -> t
     """The published loop's codes (1, length): it lets every id be chosen, which ours does not."""
     stepper = Stepper(model, 1, model.config.conditioning_length + len(text) + 2 + length, length, _CPU)
     stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
-    stepper.begin([text], [prepare(model, voice, _CPU)], _GREEDY)
+    stepper.prefill([text], [prepare_voice(model, voice, _CPU)], _GREEDY)
     for _ in range(length):
         stepper.advance()
     return stepper.codes

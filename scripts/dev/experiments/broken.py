@@ -2,7 +2,7 @@
 
 One table holds old rows and new ones, and a hook sets the gradients of the old rows to zero: that is the whole of the
 "freezing". AdamW with decay, everything trainable, one high rate, no replay. Lisan has no such training; it is made
-here, in a process of its own, `python -m scripts.dev.experiments.broken WORKSPACE GROUP TRIAL SEED [STEPS]`. It leaves an
+in a separate process, `python -m scripts.dev.experiments.broken WORKSPACE GROUP TRIAL SEED [STEPS]`. It leaves an
 export and its certificate, which is computed as that of any other model that claims to have kept its base.
 """
 
@@ -87,7 +87,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     order = Order([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
-        batch = training_data.samples(order.next(), data.train, model.prompt_length)
+        batch = training_data.samples(order.next(), data.train, model.max_prompt_length)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()

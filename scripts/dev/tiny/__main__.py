@@ -37,7 +37,7 @@ def build_corpus(folder: Path) -> None:
 def build_codec(folder: Path) -> None:
     """Train the codec on every language but Amharic."""
     from models.tiny.codec import CodecConfig
-    from models.tiny.files import save_module
+    from models.tiny.model_folder import save_module
     from scripts.dev.tiny import train_codec
     from scripts.dev.tiny.corpus import Corpus
 
@@ -48,7 +48,7 @@ def build_codec(folder: Path) -> None:
 
 def build_judge(folder: Path) -> None:
     """Train the judge on English, French and Amharic."""
-    from models.tiny.files import save_module
+    from models.tiny.model_folder import save_module
     from scripts.dev.tiny import train_judge
     from scripts.dev.tiny.corpus import Corpus
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.tiny.codec import Block, Codec, CodecConfig
+from models.tiny.codec import Codec, CodecConfig, ConvNeXtBlock
 from scripts.dev.tiny.corpus import SETTINGS, Clip, Corpus, frame_phonemes
 from scripts.dev.tiny.schedule import learning_rate, steps
 
@@ -30,7 +30,7 @@ class PhonemeReader(nn.Module):
         super().__init__()
         self.frames_per_code = config.frames_per_code
         self.inward = nn.Linear(len(config.levels), width)
-        self.blocks = nn.ModuleList([Block(width), Block(width)])
+        self.blocks = nn.ModuleList([ConvNeXtBlock(width), ConvNeXtBlock(width)])
         self.outward = nn.Linear(width, n_phonemes * config.frames_per_code)
 
     def forward(self, grid: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

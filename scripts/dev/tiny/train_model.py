@@ -20,14 +20,13 @@ from torch.nn.utils import parametrize
 
 from data.front_end import FrontEnd
 from models.base import LossOptions, Sample, Sampling, Voice
-from models.decoder import Attention, DecoderConfig, Layer
+from models.decoder import DecoderAttention, DecoderConfig, DecoderLayer
 from models.generate import generate
-from models.guided_attention import GuidedAttention
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from models.teacher_forcing import collate, losses, segment_index
+from models.teacher_forcing import GuidedAttention, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.files import load_config, load_module, save_module
 from models.tiny.judge import Judge, JudgeConfig
+from models.tiny.model_folder import load_config, load_module, save_module
 from scripts.dev.tiny.corpus import SETTINGS, Clip, Corpus
 from scripts.dev.tiny.schedule import learning_rate, steps
 from scripts.dev.tiny.train_codec import SILENT
@@ -107,9 +106,9 @@ def initialise(model: SpeechLM, levels: tuple[int, ...], characters_per_code: fl
         parametrize.register_parametrization(table, "weight", Levels(levels, config.speech_rows, width, scale))
 
 
-def _attention(model: SpeechLM, layer: int) -> Attention:
+def _attention(model: SpeechLM, layer: int) -> DecoderAttention:
     block = model.tfmr.layers[layer]
-    assert isinstance(block, Layer)
+    assert isinstance(block, DecoderLayer)
     return block.self_attn
 
 

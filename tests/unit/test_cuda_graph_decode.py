@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from models.base import Sampling, Voice
-from models.captured import CapturedStepper, span_for
+from models.cuda_graph_decode import CUDAGraphStepper, span_for
 from models.decoder import DecoderConfig
-from models.generate import buffers, generate, repetition
+from models.generate import cache_capacity, generate, repetition
 from models.speech_lm import SpeechLM, SpeechLMConfig
 
 CPU = torch.device("cpu")
@@ -19,12 +19,12 @@ CONFIG = SpeechLMConfig(DecoderConfig(width=32, layers=2, heads=2, mlp_width=48)
                         prompt_queries=2)
 
 
-class Replayed(CapturedStepper):
+class Replayed(CUDAGraphStepper):
     """Instead of a CUDA graph, the step itself; `captures` counts how often one was made."""
 
     captures = 0
 
-    def _captured(self) -> SimpleNamespace:  # type: ignore[override]
+    def _capture(self) -> SimpleNamespace:  # type: ignore[override]
         self.captures += 1
         span = self.cache.span  # type: ignore[union-attr]
 
@@ -51,19 +51,19 @@ def voice() -> Voice:
                                       Sampling(temperature=1.0, top_p=0.8, repetition_penalty=1.5)])
 def test_it_speaks_what_the_plain_step_speaks_over_every_span(model: SpeechLM, sampling: Sampling) -> None:
     texts, cap = [np.arange(3, 20), np.arange(1, 9)], 250
-    stepper = Replayed(model, 2, buffers(CONFIG, 17, cap), cap, CPU)
+    stepper = Replayed(model, 2, cache_capacity(CONFIG, 17, cap), cap, CPU)
     for seed in (1, 2):
         asked = Sampling(**{**vars(sampling), "seed": seed})
         plain = generate(model, texts, [voice()] * 2, asked, [cap] * 2, CPU)
         replayed = generate(model, texts, [voice()] * 2, asked, [cap] * 2, CPU, stepper)
-        assert [(one.ending, one.codes.tolist()) for one in plain] == [
-            (one.ending, one.codes.tolist()) for one in replayed]
+        assert [(one.finish_reason, one.codes.tolist()) for one in plain] == [
+            (one.finish_reason, one.codes.tolist()) for one in replayed]
     assert stepper.captures <= 2  # of 128 and 256 positions, kept for the second text
 
 
 def test_new_controls_need_no_new_graph_and_other_rows_do(model: SpeechLM) -> None:
     text, cap = [np.arange(3, 20)], 16
-    stepper = Replayed(model, 1, buffers(CONFIG, 17, cap), cap, CPU)
+    stepper = Replayed(model, 1, cache_capacity(CONFIG, 17, cap), cap, CPU)
     said = []
     for temperature, guidance in ((1.0, 0.5), (0.5, 2.0), (1.0, 0.5), (1.0, 0.0)):
         sampling = Sampling(temperature=temperature, guidance=guidance)

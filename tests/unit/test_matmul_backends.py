@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from core.voice_model.adapters import AdapterPlan, Adapters
-from models import linear
-from models.linear import Linear
+from models import matmul_backends
+from models.matmul_backends import Linear
 
 
 def pair(bias: bool) -> tuple[nn.Linear, Linear]:
@@ -44,12 +44,12 @@ def test_other_types_are_computed_by_torch() -> None:
     assert ours(torch.randn(2, 64, dtype=torch.float64)).dtype == torch.float64
 
 
-@pytest.mark.skipif(not linear.can_pack(torch.bfloat16), reason="oneDNN packs no bfloat16 on this processor")
+@pytest.mark.skipif(not matmul_backends.can_pack(torch.bfloat16), reason="oneDNN packs no bfloat16 on this processor")
 @pytest.mark.parametrize("rows", [1, 2, 200])
 @torch.inference_mode()
 def test_packed_weights_give_the_same_product_for_any_number_of_rows(rows: int) -> None:
     weight, given = torch.randn(96, 64).bfloat16(), torch.randn(rows, 64).bfloat16()
-    made = linear.product(given, linear.packed(weight, 2)).float()
+    made = matmul_backends.product(given, matmul_backends.pack(weight, 2)).float()
     assert torch.allclose(made, given.float() @ weight.float().T, rtol=1e-2, atol=1e-1)
 
 
