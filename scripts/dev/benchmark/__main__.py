@@ -19,14 +19,14 @@ import torch
 from config.errors import UserError
 from core import compute
 from core.workspace import Workspace
-from scripts.dev.benchmark import extraction, machine, options, s3gen, t3, table, training
+from scripts.dev.benchmark import extraction, machine, options, results, s3gen, t3, training
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import FULL, QUICK
-from scripts.dev.benchmark.reference import Reference
-from scripts.dev.benchmark.rows import Found
+from scripts.dev.benchmark.reference import PublishedPackage
+from scripts.dev.benchmark.results import BenchmarkResults
+from scripts.dev.benchmark.sizes import FULL, QUICK
 from scripts.ending import ASKED_WRONGLY, end
 
-PARTS: dict[str, Callable[[Bench], Found]] = {
+PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
     part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
 }
 
@@ -53,21 +53,21 @@ def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
         extent = replace(extent, repeats=asked.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
                 "extent": "quick" if asked.quick else "full"}
-    found = Found()
+    found = BenchmarkResults()
     with ExitStack() as stack:
         reference = None
         if asked.against_reference:
-            opened = Reference(torch.get_num_threads(), device.type, folder / "reference.log")
+            opened = PublishedPackage(torch.get_num_threads(), device.type, folder / "reference.log")
             reference = stack.enter_context(opened)
         bench = Bench(extent, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
         for name in asked.only:
             made = PARTS[name](bench)
-            found = Found(found.rows + made.rows, found.costs + made.costs)
+            found = BenchmarkResults(found.rows + made.rows, found.costs + made.costs)
             bench.tidy()
-            for file, text in (("benchmark.json", table.as_json(where, settings, found)),
-                               ("benchmark.md", table.as_markdown(where, settings, found))):
+            for file, text in (("benchmark.json", results.as_json(where, settings, found)),
+                               ("benchmark.md", results.as_markdown(where, settings, found))):
                 (folder / file).write_text(text, encoding="utf-8")  # after each part, should the next be cut off
-    print(table.as_markdown(where, settings, found))
+    print(results.as_markdown(where, settings, found))
     print(f"Written: {folder / 'benchmark.json'} and {folder / 'benchmark.md'}")
     return 0
 

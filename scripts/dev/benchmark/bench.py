@@ -9,17 +9,17 @@ import torch
 
 from core.training import memory
 from core.voice_model import precision
-from scripts.dev.benchmark.extent import Extent
-from scripts.dev.benchmark.reference import Reference
+from scripts.dev.benchmark.reference import PublishedPackage
+from scripts.dev.benchmark.sizes import BenchmarkSizes
 
 
 @dataclass(frozen=True)
 class Bench:
     """`say` hears how far the benchmark is; `reference` is None when ours alone is measured."""
 
-    extent: Extent
+    extent: BenchmarkSizes
     device: torch.device
-    reference: Reference | None
+    reference: PublishedPackage | None
     say: Callable[[str], None]
 
     def half(self) -> torch.dtype | None:
@@ -27,7 +27,7 @@ class Bench:
         found = precision.decide("auto", self.device).dtype
         return None if found is torch.float32 else found
 
-    def smaller(self, extent: Extent) -> Bench:
+    def smaller(self, extent: BenchmarkSizes) -> Bench:
         """The same with another extent."""
         return replace(self, extent=extent)
 

@@ -21,19 +21,19 @@ from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.voice_encoder import VoiceEncoder
 from models.registry import family
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import draw
-from scripts.dev.benchmark.rows import Found, Row
-from scripts.dev.benchmark.timing import Measure, in_turns, seconds
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "extraction"
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> BenchmarkResults:
     """Codes, prompt codes and speaker embedding of each clip, for Chatterbox and for the built-in model."""
     bench.say("Feature extraction")
     models, encoder = S3Gen(bench.extent.sound), VoiceEncoder()
     for module in (models, encoder):
-        draw(module)
+        fill_randomly(module)
         module.requires_grad_(False).eval().to(bench.device)
     extractor = ChatterboxExtractor(models, encoder, "")
     random = torch.Generator().manual_seed(0)
@@ -45,12 +45,13 @@ def measure(bench: Bench) -> Found:
     if (reference := bench.reference) is not None:
         reference.ask("s3gen")
         measures["package"] = lambda: heard_s / reference.ask("hear", lengths=lengths)["seconds"]
-    found = in_turns(measures, bench.extent.repeats)
+    found = measure_interleaved(measures, bench.extent.repeats)
     what = f"{len(clips)} clips of {min(bench.extent.heard_s):g} to {max(bench.extent.heard_s):g} s"
-    return Found((Row(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True), _built_in(bench)))
+    return BenchmarkResults((BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True),
+                  _built_in(bench)))
 
 
-def _built_in(bench: Bench) -> Row:
+def _built_in(bench: Bench) -> BenchmarkRow:
     """Features of the demo's clips for the built-in model as preparing makes them: read, extracted and cached."""
     bench.say("Feature extraction, built-in model")
     extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
@@ -66,9 +67,9 @@ def _built_in(bench: Bench) -> Row:
             workspace = Workspace.open(aside)
             return heard_s / seconds(lambda: extract_features(dataset, extractor, workspace, _Silent()), bench.device)
 
-    found = in_turns({"ours": prepare}, bench.extent.repeats)
+    found = measure_interleaved({"ours": prepare}, bench.extent.repeats)
     what = f"built-in model, {len(clips)} clips of the demo ({heard_s / 60:.1f} min), read and cached"
-    return Row(PART, what, "h/h", found["ours"], None, more_is_better=True)
+    return BenchmarkRow(PART, what, "h/h", found["ours"], None, more_is_better=True)
 
 
 class _Silent:

@@ -18,9 +18,9 @@ from core.training.training_data import Utterance
 from data.batches import Clip
 from scripts.dev.benchmark import training
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import shallower
-from scripts.dev.benchmark.rows import Found, Row
-from scripts.dev.benchmark.timing import Measure, Spread, in_turns
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
+from scripts.dev.benchmark.sizes import shallower
+from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
 
 PART = "options"
 _LAYERS = 10  # all variants are held at once, and layers are alike
@@ -62,7 +62,7 @@ class _Variant:
             return memory.peak(bench.device, self.trainer.take_step) + training.size(self.trainer)
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> BenchmarkResults:
     """A row of speed and one of memory for each way to train."""
     bench = bench.smaller(shallower(bench.extent, min(_LAYERS, bench.extent.language.decoder.layers)))
     made: dict[str, _Variant] = {}
@@ -73,13 +73,14 @@ def measure(bench: Bench) -> Found:
     made["attention that is not fused"] = _Variant(training.make(bench, "gated"), fused=False)
     peaks = {name: variant.peak(bench) for name, variant in made.items()}
     measures: dict[str, Measure] = {name: variant.speed for name, variant in made.items()}
-    speeds = in_turns(measures, bench.extent.epochs)
+    speeds = measure_interleaved(measures, bench.extent.epochs)
     layers = f"gated, {bench.extent.language.decoder.layers} layers"
-    rows = [Row(PART, f"{layers}, {name}", "tokens/s", speed, None if name == _NONE else speeds[_NONE],
+    rows = [BenchmarkRow(PART, f"{layers}, {name}", "tokens/s", speed, None if name == _NONE else speeds[_NONE],
                 more_is_better=True, against="none of them") for name, speed in speeds.items()]
-    rows += [Row(PART, f"{layers}, {name}, peak memory with the model", "GiB", Spread.of([peak / 2**30]))
+    rows += [BenchmarkRow(PART, f"{layers}, {name}, peak memory with the model", "GiB",
+                          MeasurementStats.of([peak / 2**30]))
              for name, peak in peaks.items()]
-    return Found(tuple(rows))
+    return BenchmarkResults(tuple(rows))
 
 
 def _unsorted(trainer: Trainer) -> Trainer:

@@ -30,7 +30,7 @@ def interpreter() -> Path:
     return path
 
 
-class Reference:
+class PublishedPackage:
     """A running package; ends with the `with` block."""
 
     def __init__(self, threads: int, device: str, log: Path, program: Sequence[str] | None = None) -> None:

@@ -17,9 +17,9 @@ from models.chatterbox import s3gen
 from models.chatterbox.codec import ChatterboxVocoder
 from models.chatterbox.s3gen import S3Gen
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import draw
-from scripts.dev.benchmark.rows import Bound, Cost, Found, Row
-from scripts.dev.benchmark.timing import Measure, in_turns, seconds
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "S3Gen"
 _SAME, _FAST = 1.5, 5.0  # times the package's speed, aimed at on two cores: at its steps, and in the fast setting
@@ -39,7 +39,7 @@ class Way:
         return f"{self.precision}, {self.steps} steps, prompt of {self.prompt_s:g} s"
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     bench.say("S3Gen: flow and vocoder")
     models, voice = make(bench), _voice(max(bench.extent.prompts_s))
@@ -53,17 +53,18 @@ def measure(bench: Bench) -> Found:
         measures[str(way)] = _rendering(bench, models[way.precision], way, codes, voice, length_s)
     if bench.reference is not None:
         measures["package"] = _package(bench, length_s)
-    found = in_turns(measures, bench.extent.repeats)
+    found = measure_interleaved(measures, bench.extent.repeats)
     package = found.pop("package", None)
-    rows = [Row(PART, str(way), "s/s", found[str(way)], package, _times(way, bench), _bound(way, best, length_s))
+    rows = [BenchmarkRow(PART, str(way), "s/s", found[str(way)], package, _times(way, bench),
+                         _bound(way, best, length_s))
             for way in ways]
-    return Found(tuple(rows), tuple(_costs(bench, models, codes, voice)))
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, codes, voice)))
 
 
 def make(bench: Bench) -> dict[str, S3Gen]:
     """The same made-up weights in float32, and in half precision where the device has it."""
     whole = S3Gen(bench.extent.sound)
-    draw(whole)
+    fill_randomly(whole)
     whole.mel2wav.fold_weight_norm()
     whole.requires_grad_(False).eval().to(bench.device)
     models = {"float32": whole}

@@ -23,9 +23,9 @@ from models.generate import Stepper, prepare_voice
 from models.quantize import quantize_
 from models.speech_lm import SpeechLM
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import draw
-from scripts.dev.benchmark.rows import Bound, Cost, Found, Row
-from scripts.dev.benchmark.timing import Measure, in_turns, seconds
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
 
 PART = "T3"
 _TIMES = {"float32": 1.0, "bfloat16": 1.8, "int8": 5.0}  # the package's speed, aimed at on two cores
@@ -34,12 +34,12 @@ _GUIDANCE = 0.5
 Models = Mapping[str, SpeechLM]
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     models = make(bench)
     if bench.reference is not None:
         bench.reference.ask("t3", layers=bench.extent.package_layers)
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     for guided in (True, False):
         for context in bench.extent.contexts:
             bench.say(f"T3 at {context} positions, {'with' if guided else 'without'} guidance")
@@ -49,7 +49,7 @@ def measure(bench: Bench) -> Found:
         rows += _together(bench, models)
     bench.say("T3: prefill and errors")
     rows += _prefills(bench, models)
-    return Found(tuple(rows), tuple(_costs(bench, models)))
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models)))
 
 
 def make(bench: Bench) -> dict[str, SpeechLM]:
@@ -57,7 +57,7 @@ def make(bench: Bench) -> dict[str, SpeechLM]:
     config, device = bench.extent.language, bench.device
     whole = t3.empty(config).to_empty(device="cpu")
     whole.tfmr.compute_frequencies()
-    draw(whole)
+    fill_randomly(whole)
     whole.requires_grad_(False).eval()
     if device.type != "cpu":
         models = {"float32": whole.to(device)}
@@ -73,7 +73,7 @@ def make(bench: Bench) -> dict[str, SpeechLM]:
     return models
 
 
-def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Row]:
+def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[BenchmarkRow]:
     """Milliseconds a code around `context` positions."""
     extent, guidance = bench.extent, _GUIDANCE if guided else 0.0
     spoken = extent.codes * (extent.repeats + 1)
@@ -82,11 +82,11 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Row
     with _package(bench, guided, text, context - spoken // 2) as (_, ask):
         if ask is not None:
             measures["package"] = ask
-        found = in_turns(measures, extent.repeats)
+        found = measure_interleaved(measures, extent.repeats)
     package = found.pop("package", None)
     how = "with guidance" if guided else "without guidance"
     return [
-        Row(PART, f"a code, {name}, {context} positions, {how}", "ms", spread, package,
+        BenchmarkRow(PART, f"a code, {name}, {context} positions, {how}", "ms", spread, package,
             _TIMES[name] if guided and name in _TIMES else None, _MS_A_CODE if name == "bfloat16" else None)
         for name, spread in found.items()
     ]
@@ -139,27 +139,27 @@ def _package(bench: Bench, guided: bool, text: int, positions: int) -> Iterator[
     reference.ask("done")
 
 
-def _together(bench: Bench, models: Models) -> list[Row]:
+def _together(bench: Bench, models: Models) -> list[BenchmarkRow]:
     """Codes a second of many texts at once."""
     extent, rows = bench.extent, []
     for name, model in models.items():
         speak = _speaking(bench, model, extent.prefills[0], _TOGETHER, _GUIDANCE)
-        found = in_turns({name: lambda speak=speak: 1000 * _TOGETHER / speak()}, extent.repeats)  # type: ignore[misc]
-        rows.append(Row(PART, f"{_TOGETHER} texts together, {name}, with guidance", "codes/s", found[name],
+        found = measure_interleaved({name: lambda speak=speak: 1000 * _TOGETHER / speak()}, extent.repeats)  # type: ignore[misc]
+        rows.append(BenchmarkRow(PART, f"{_TOGETHER} texts together, {name}, with guidance", "codes/s", found[name],
                         bound=_CODES_A_SECOND if name == "bfloat16" else None, more_is_better=True))
     return rows
 
 
-def _prefills(bench: Bench, models: Models) -> list[Row]:
+def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
     """Milliseconds from a text's ids to its first code, with guidance; the voice is prepared once and not counted."""
     rows = []
     for text in bench.extent.prefills:
         measures: dict[str, Measure] = {name: _prefill(bench, model, text) for name, model in models.items()}
         if bench.reference is not None:
             measures["package"] = _package_prefill(bench, text)
-        found = in_turns(measures, bench.extent.repeats)
+        found = measure_interleaved(measures, bench.extent.repeats)
         package = found.pop("package", None)
-        rows += [Row(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
+        rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
                  for name, spread in found.items()]
     return rows
 

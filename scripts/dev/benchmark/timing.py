@@ -14,7 +14,7 @@ Measure = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeasurementStats:
     """The middle of some measurements, the least and the most of them, and how many they were."""
 
     median: float
@@ -23,7 +23,7 @@ class Spread:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> MeasurementStats:
         """The spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
@@ -43,7 +43,7 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def in_turns(measures: Mapping[str, Measure], repeats: int) -> dict[str, Spread]:
+def measure_interleaved(measures: Mapping[str, Measure], repeats: int) -> dict[str, MeasurementStats]:
     """Each measured once to warm up, then `repeats` times, one after the other: what disturbs one disturbs all."""
     for measure in measures.values():
         measure()
@@ -51,4 +51,4 @@ def in_turns(measures: Mapping[str, Measure], repeats: int) -> dict[str, Spread]
     for _ in range(repeats):
         for name, measure in measures.items():
             taken[name].append(measure())
-    return {name: Spread.of(values) for name, values in taken.items()}
+    return {name: MeasurementStats.of(values) for name, values in taken.items()}

@@ -30,9 +30,9 @@ from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
 from models.language_model import LanguageModel
 from models.registry import family
 from scripts.dev.benchmark.bench import Bench
-from scripts.dev.benchmark.extent import TEXT_ROWS, draw, shallower
-from scripts.dev.benchmark.rows import Bound, Found, Row
-from scripts.dev.benchmark.timing import Measure, Spread, in_turns
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound
+from scripts.dev.benchmark.sizes import TEXT_ROWS, fill_randomly, shallower
+from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
 
 PART = "training"
 SCOPES: tuple[Scope, ...] = ("rows", "gated", "full")
@@ -47,34 +47,35 @@ _SAFE = 0.8  # of the free memory
 _FEWER = (30, 20, 10, 5)  # layers
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> BenchmarkResults:
     """The comparison, which wants the most memory and so comes first; then a row of speed and one of memory a scope."""
-    beside: list[Row] = []
+    beside: list[BenchmarkRow] = []
     if bench.reference is not None:
         bench.say("Training: beside a full finetune of the package")
         beside = _beside_package(bench)
         bench.tidy()
-    rows: list[Row] = []
+    rows: list[BenchmarkRow] = []
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
         rows += _scope(bench, scope)
         memory.give_back()
-    return Found((*rows, *beside))
+    return BenchmarkResults((*rows, *beside))
 
 
-def _scope(bench: Bench, scope: Scope) -> list[Row]:
+def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
     trainer = make(bench, scope)
     fitting.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
     peak = memory.peak(bench.device, trainer.take_step) + size(trainer)
-    speed = in_turns({scope: lambda: epoch(trainer)}, bench.extent.epochs)[scope]
+    speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.extent.epochs)[scope]
     how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
     return [
-        Row(PART, how, "tokens/s", speed, bound=_TOKENS_A_SECOND if scope == "rows" else None, more_is_better=True),
-        Row(PART, f"{scope}, peak memory with the model", "GiB", Spread.of([peak / 2**30])),
+        BenchmarkRow(PART, how, "tokens/s", speed, bound=_TOKENS_A_SECOND if scope == "rows" else None,
+                     more_is_better=True),
+        BenchmarkRow(PART, f"{scope}, peak memory with the model", "GiB", MeasurementStats.of([peak / 2**30])),
     ]
 
 
-def _beside_package(bench: Bench) -> list[Row]:
+def _beside_package(bench: Bench) -> list[BenchmarkRow]:
     """`rows` in turns with a full finetune of the package, epoch by epoch."""
     assert (reference := bench.reference) is not None
     lengths = clip_lengths(bench)
@@ -91,12 +92,13 @@ def _beside_package(bench: Bench) -> list[Row]:
         return sum(step["tokens"] for step in steps) / sum(step["seconds"] for step in steps)
 
     measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": package}
-    found = in_turns(measures, bench.extent.epochs)
+    found = measure_interleaved(measures, bench.extent.epochs)
     peak = reference.ask("memory")["peak"]
     what = f"rows, {_layers(smaller)}, against a full finetune right-padded at batch {count}"
     return [
-        Row(PART, what, "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
-        Row(PART, f"the package's full finetune, {_layers(smaller)}, peak memory", "GiB", Spread.of([peak / 2**30])),
+        BenchmarkRow(PART, what, "tokens/s", found["ours"], found["package"], times=_TIMES, more_is_better=True),
+        BenchmarkRow(PART, f"the package's full finetune, {_layers(smaller)}, peak memory", "GiB",
+                     MeasurementStats.of([peak / 2**30])),
     ]
 
 
@@ -114,7 +116,7 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     extent, device = bench.extent, bench.device
     module = t3.empty(extent.language).to_empty(device="cpu")
     module.tfmr.compute_frequencies()
-    draw(module)
+    fill_randomly(module)
     module.requires_grad_(False).eval().to(device)
     letters = [chr(_FIRST_NEW + index) for index in range(extent.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=TEXT_ROWS)

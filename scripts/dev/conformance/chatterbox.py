@@ -26,7 +26,7 @@ from models.decoder import DecoderConfig, RotaryScaling
 from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
 from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
-from scripts.dev.conformance.comparison import Row, Table, Vectors, compare_keys
+from scripts.dev.conformance.comparison import ConformanceRow, Table, Vectors, compare_keys
 from scripts.dev.random_weights import fill
 
 _STATES, _LOSSES, _SOUND, _CODES = 1e-4, 1e-5, 1e-3, 0.01
@@ -35,11 +35,11 @@ _GREEDY = Sampling(temperature=0.8, top_p=1e-6, min_p=0.05, repetition_penalty=1
 _CPU = torch.device("cpu")
 
 
-def compare(folder: Path) -> list[Row]:
+def compare(folder: Path) -> list[ConformanceRow]:
     """One row an output of every known file in `folder`."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", "Give the folder with the reference's files.")
-    rows: list[Row] = []
+    rows: list[ConformanceRow] = []
     with torch.inference_mode():
         for path in sorted(folder.iterdir()):
             for start, compared in _FILES.items():
@@ -53,11 +53,11 @@ def compare(folder: Path) -> list[Row]:
     return rows
 
 
-def _t3_keys(path: Path) -> list[Row]:
+def _t3_keys(path: Path) -> list[ConformanceRow]:
     return [compare_keys("T3", path, t3.empty(_config(2)))]
 
 
-def _t3(path: Path) -> list[Row]:
+def _t3(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     model = SpeechLM(_config(int(vectors.metadata["layers"]))).eval()
     fill(model, vectors.seed)
@@ -103,11 +103,11 @@ def _config(layers: int) -> SpeechLMConfig:
                           unused_tokens=8, doubled_start=True)
 
 
-def _voice_encoder_keys(path: Path) -> list[Row]:
+def _voice_encoder_keys(path: Path) -> list[ConformanceRow]:
     return [compare_keys("voice encoder", path, VoiceEncoder())]
 
 
-def _voice_encoder(path: Path) -> list[Row]:
+def _voice_encoder(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     model = VoiceEncoder().eval()
     fill(model, vectors.seed)
@@ -116,11 +116,11 @@ def _voice_encoder(path: Path) -> list[Row]:
     return table.complete(("wav_16k",))
 
 
-def _s3gen_keys(path: Path) -> list[Row]:
+def _s3gen_keys(path: Path) -> list[ConformanceRow]:
     return [compare_keys("S3Gen", path, S3Gen())]
 
 
-def _analysis(path: Path) -> list[Row]:
+def _analysis(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     tokenizer, speaker = SpeechTokenizer().eval(), CAMPPlus().eval()
     fill(tokenizer, vectors.seed, "tokenizer.", skip=("_mel_filters", "window"))
@@ -138,7 +138,7 @@ def _analysis(path: Path) -> list[Row]:
     return table.complete(("wav_16k", "wav_24k"))
 
 
-def _flow(path: Path) -> list[Row]:
+def _flow(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     model = Flow().eval()
     fill(model, vectors.seed, "flow.")
@@ -155,7 +155,7 @@ def _flow(path: Path) -> list[Row]:
     return table.complete(("embedding", "mu", "noise", "prompt_feat", "prompt_tokens", "spk", "tokens"))
 
 
-def _vocoder(path: Path) -> list[Row]:
+def _vocoder(path: Path) -> list[ConformanceRow]:
     vectors = Vectors.read(path)
     model = HiFT().eval()
     fill(model, vectors.seed, "mel2wav.")
@@ -166,7 +166,7 @@ def _vocoder(path: Path) -> list[Row]:
     return table.complete(("f0_in", "mel", "source"))
 
 
-_FILES: dict[str, Callable[[Path], list[Row]]] = {  # by how the name begins, the longest first
+_FILES: dict[str, Callable[[Path], list[ConformanceRow]]] = {  # by how the name begins, the longest first
     "voice_encoder": _voice_encoder, "ve_keys": _voice_encoder_keys, "t3_keys": _t3_keys, "t3_": _t3,
     "s3gen_keys": _s3gen_keys, "s3gen_analysis": _analysis, "s3gen_flow": _flow, "s3gen_vocoder": _vocoder,
 }

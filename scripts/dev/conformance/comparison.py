@@ -17,7 +17,7 @@ _AGAIN = "Make the reference files again."
 
 
 @dataclass(frozen=True)
-class Row:
+class ConformanceRow:
     """One compared output; `error` is at most `bound` when it passes."""
 
     component: str
@@ -64,7 +64,7 @@ class Table:
 
     component: str
     vectors: Vectors
-    rows: list[Row]
+    rows: list[ConformanceRow]
 
     def relative(self, name: str, ours: torch.Tensor, bound: float) -> None:
         """Largest difference over the largest value of the reference; another shape is an infinite error."""
@@ -72,7 +72,7 @@ class Table:
         error = float("inf")
         if wanted.shape == ours.shape:
             error = float((ours.float() - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
-        self.rows.append(Row(self.component, name, error, bound, "relative"))
+        self.rows.append(ConformanceRow(self.component, name, error, bound, "relative"))
 
     def different(self, name: str, ours: torch.Tensor, bound: float) -> None:
         """Share of ids that differ."""
@@ -80,9 +80,9 @@ class Table:
         error = 1.0
         if wanted.shape == ours.shape:
             error = float((ours != wanted).float().mean())
-        self.rows.append(Row(self.component, name, error, bound, "share that differs"))
+        self.rows.append(ConformanceRow(self.component, name, error, bound, "share that differs"))
 
-    def complete(self, inputs: tuple[str, ...]) -> list[Row]:
+    def complete(self, inputs: tuple[str, ...]) -> list[ConformanceRow]:
         """The rows; a stored output that was not compared is an error of the comparison."""
         compared = {row.output for row in self.rows}
         left = set(self.vectors.tensors) - compared - set(inputs)
@@ -92,7 +92,7 @@ class Table:
         return self.rows
 
 
-def compare_keys(component: str, path: Path, module: nn.Module) -> Row:
+def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRow:
     """The share of a key list's entries that `module` lacks, has beside, or has in another shape."""
     try:
         wanted = {key: tuple(shape) for key, shape in json.loads(path.read_text(encoding="utf-8")).items()}
@@ -100,10 +100,10 @@ def compare_keys(component: str, path: Path, module: nn.Module) -> Row:
         raise UserError(f"{path} is no list of keys with shapes: {error!r}.", _AGAIN) from error
     ours = {key: tuple(value.shape) for key, value in module.state_dict().items()}
     wrong = sum(wanted.get(key) != ours.get(key) for key in wanted.keys() | ours.keys())
-    return Row(component, path.name, wrong / max(1, len(wanted)), 0.0, f"of {len(wanted)} keys")
+    return ConformanceRow(component, path.name, wrong / max(1, len(wanted)), 0.0, f"of {len(wanted)} keys")
 
 
-def show(rows: list[Row]) -> str:
+def show(rows: list[ConformanceRow]) -> str:
     """The table as text."""
     cells = [("component", "output", "error", "bound", "measure", "verdict")]
     cells += [(row.component, row.output, f"{row.error:.1e}", f"{row.bound:.0e}" if row.bound else "0", row.measure,

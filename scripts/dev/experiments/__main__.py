@@ -24,10 +24,9 @@ from core.proof import certificate
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.dev.benchmark import machine
-from scripts.dev.experiments import engine, measured, plan, process, report
-from scripts.dev.experiments.measured import Measured
-from scripts.dev.experiments.plan import Group, Trial
-from scripts.dev.experiments.process import NOTHING, Used
+from scripts.dev.experiments import engine, plan, report, results
+from scripts.dev.experiments.plan import Trial, TrialGroup
+from scripts.dev.experiments.results import NOTHING, TrialResult, Used
 from scripts.ending import ASKED_WRONGLY, DONE, FAILED, end
 
 _POLL_S = 0.5
@@ -87,7 +86,7 @@ def _prepare(workspace: Workspace) -> None:
 
 def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     name = trial.run(seed)
-    if measured.read(_folder(workspace, trial, seed)) is not None:
+    if results.read(_folder(workspace, trial, seed)) is not None:
         return
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
@@ -99,7 +98,7 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     job = (jobs.load(workspace, name) if name in workspace.list_runs()
            else jobs.create(workspace, "train", trial.training(seed), name=name))
     state, used = _finish(job)
-    measured.of(trial.name, seed, state, used).write(job.directory)
+    results.of(trial.name, seed, state, used).write(job.directory)
 
 
 def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
@@ -109,12 +108,12 @@ def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
     with subprocess.Popen([*command, trial.group, trial.name, str(seed), *steps]) as child:
         spent = NOTHING
         while child.poll() is None:
-            spent = process.used(child.pid) or spent
+            spent = results.used_by_pid(child.pid) or spent
             time.sleep(_POLL_S)
     if child.returncode:
         raise UserError(f"{trial.run(seed)} ended with exit code {child.returncode}.", "Its reason stands above.")
     folder = _folder(workspace, trial, seed)
-    measured.proven(trial.name, seed, certificate.read(folder / certificate.FILE), spent).write(folder)
+    results.proven(trial.name, seed, certificate.read(folder / certificate.FILE), spent).write(folder)
 
 
 def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
@@ -130,16 +129,16 @@ def _finish(job: jobs.Job) -> tuple[JobState, Used]:
         (jobs.resume if before.resumable else jobs.start)(job)
     used = NOTHING
     while not (state := jobs.wait(job, _POLL_S)).ended:
-        used = process.used_by(job) or used
+        used = results.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
     return state, used if whole else NOTHING
 
 
-def _write(path: Path, workspace: Workspace, groups: Sequence[Group], seeds: int) -> None:
-    def found(trial: Trial) -> list[Measured]:
+def _write(path: Path, workspace: Workspace, groups: Sequence[TrialGroup], seeds: int) -> None:
+    def found(trial: Trial) -> list[TrialResult]:
         folders = [_folder(workspace, trial, seed) for seed in range(seeds)]
-        return [one for folder in folders if (one := measured.read(folder))]
+        return [one for folder in folders if (one := results.read(folder))]
 
     sections = [report.section(group, {trial.name: found(trial) for trial in group.trials}) for group in groups]
     sections.append(engine.section(workspace))

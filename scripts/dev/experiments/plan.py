@@ -46,7 +46,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Group:
+class TrialGroup:
     """Trials that are compared with one another."""
 
     name: str
@@ -56,13 +56,13 @@ class Group:
     at: tuple[int, ...] = field(default=())  # steps, for "losses"
 
 
-def read(steps: int | None = None, path: Path = PLAN) -> tuple[Group, ...]:
+def read(steps: int | None = None, path: Path = PLAN) -> tuple[TrialGroup, ...]:
     """All groups; `steps` shortens every training, to try the experiments themselves."""
     groups = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_group(name, values, steps) for name, values in groups.items())
 
 
-def _group(name: str, values: Mapping[str, object], steps: int | None) -> Group:
+def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialGroup:
     trials, common = _mapping(values["trials"]), _mapping(values.get("train", {}))
     length = steps or int(str(values["steps"]))
     at = values.get("at", ())
@@ -74,7 +74,7 @@ def _group(name: str, values: Mapping[str, object], steps: int | None) -> Group:
         every = min(length, int(str(common.get("checkpoint_every", 200))))
         made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
                           steps is not None, str(values.get("recipe", ""))))
-    return Group(name, str(values["title"]), str(values["measure"]), tuple(made),
+    return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(made),
                  tuple(step for step in at if step <= length))
 
 

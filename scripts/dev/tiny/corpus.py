@@ -27,7 +27,7 @@ SETTINGS = MelSettings()
 
 
 @dataclass(frozen=True)
-class Clip:
+class CorpusClip:
     """One spoken sentence; `start` and `frames` index the folder's `mel.npy`."""
 
     language: str
@@ -46,14 +46,14 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         lines = (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()
-        self.clips = [Clip(**json.loads(line)) for line in lines]
+        self.clips = [CorpusClip(**json.loads(line)) for line in lines]
         self._mel = np.load(folder / "mel.npy", mmap_mode="r")
 
-    def mel(self, clip: Clip) -> np.ndarray:
+    def mel(self, clip: CorpusClip) -> np.ndarray:
         """Log-mel of one clip, (frames, n_mels) float32."""
         return np.asarray(self._mel[clip.start : clip.start + clip.frames], dtype=np.float32)
 
-    def split(self, name: str) -> list[Clip]:
+    def split(self, name: str) -> list[CorpusClip]:
         return [clip for clip in self.clips if clip.split == name]
 
 
@@ -63,14 +63,14 @@ class _Writer:
     def __init__(self, folder: Path, espeak: Espeak) -> None:
         self.folder, self.espeak = folder, espeak
         folder.mkdir(parents=True, exist_ok=True)
-        self.clips: list[Clip] = []
+        self.clips: list[CorpusClip] = []
         self.mels: list[np.ndarray] = []
         self.frames = 0
 
     def add(self, language: str, split: str, text: str, voice: int, voice_name: str) -> None:
         speech = self.espeak.say(text, voice_name)
         mel = log_mel(torch.from_numpy(speech.waveform)[None], SETTINGS)[0].T.numpy().astype(np.float16)
-        self.clips.append(Clip(
+        self.clips.append(CorpusClip(
             language, split, text, voice, self.frames, len(mel),
             [[p, round(float(t), 3)] for p, t in speech.words],
             [[n, round(float(t), 3)] for n, t in speech.phonemes],
@@ -115,7 +115,7 @@ def build_others(folder: Path, languages: list[str], n_each: int, seed: int) -> 
     writer.close()
 
 
-def frame_phonemes(clip: Clip, index: dict[str, int], frame_rate: float) -> np.ndarray:
+def frame_phonemes(clip: CorpusClip, index: dict[str, int], frame_rate: float) -> np.ndarray:
     """The phoneme id sounding at each mel frame, (frames,) int64; 0 is silence or unknown."""
     labels = np.zeros(clip.frames, dtype=np.int64)
     ends = clip.phonemes[1:] + [["", clip.frames / frame_rate]]

@@ -33,7 +33,7 @@ class _Event(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Speech:
+class EspeakSpeech:
     """One spoken text: waveform (S,) float32, and starts in seconds from the first sample."""
 
     waveform: np.ndarray
@@ -74,7 +74,7 @@ class Espeak:
             index += 1
         return 0
 
-    def say(self, text: str, voice: str) -> Speech:
+    def say(self, text: str, voice: str) -> EspeakSpeech:
         """Speak `text` with an espeak voice such as "en-us" or "fr+f3"; silence at both ends is trimmed."""
         self._samples.clear()
         self._events.clear()
@@ -91,7 +91,7 @@ class Espeak:
             raise UserError(f"espeak-ng spoke nothing for {text!r}.", "Leave the sentence out.")
         start = max(0, loud[0] - int(0.03 * self.sample_rate))
         stop = min(len(waveform), loud[-1] + int(0.075 * self.sample_rate))
-        return Speech(
+        return EspeakSpeech(
             waveform[start:stop],
             tuple((p, t - start / self.sample_rate) for kind, p, t, _ in self._events if kind == _WORD),
             tuple((n, t - start / self.sample_rate) for kind, _, t, n in self._events if kind == _PHONEME),

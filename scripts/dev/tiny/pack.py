@@ -21,7 +21,7 @@ import models
 from data import audio
 from models.base import Sampling, Voice
 from models.tiny.family import Tiny
-from scripts.dev.tiny.corpus import SETTINGS, VOICE_NAMES, VOICES, Clip, Corpus
+from scripts.dev.tiny.corpus import SETTINGS, VOICE_NAMES, VOICES, Corpus, CorpusClip
 from scripts.dev.tiny.espeak import Espeak
 from scripts.dev.tiny.train_judge import error
 from scripts.dev.tiny.train_model import base_front_end
@@ -38,7 +38,7 @@ LANGUAGE_NAMES = {"en": "English", "fr": "French", "am": "Amharic"}
 
 
 @dataclass(frozen=True)
-class Score:
+class PackScore:
     """Letter and phoneme error of one set of sentences."""
 
     language: str
@@ -70,7 +70,7 @@ def _espeak() -> Espeak:
     return Espeak(SETTINGS.sample_rate)
 
 
-def _compress(clip: Clip, target: Path) -> None:
+def _compress(clip: CorpusClip, target: Path) -> None:
     """Speak the clip again (espeak-ng gives the same samples) and write it as Ogg Opus."""
     target.parent.mkdir(parents=True, exist_ok=True)
     samples = _espeak().say(clip.text, VOICES[clip.language][clip.voice]).waveform
@@ -111,7 +111,7 @@ def _write_jsonl(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def measure(corpora: dict[str, Corpus]) -> list[Score]:
+def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     """Originals, codec round trip with the vocoder, and the language model, each as a person hears it."""
     family, cpu = Tiny(), torch.device("cpu")
     judge, extractor = family.judge(PACK).judge, family.extractor(PACK, cpu)
@@ -119,9 +119,9 @@ def measure(corpora: dict[str, Corpus]) -> list[Score]:
     front_end, voices = family.front_end(PACK), family.voices(PACK)
     scores = []
 
-    def score(language: str, split: str, what: str, clips: list[Clip], waveforms: list[torch.Tensor]) -> None:
+    def score(language: str, split: str, what: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
         heard = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
-        scores.append(Score(language, split, what, *error(judge, heard)))
+        scores.append(PackScore(language, split, what, *error(judge, heard)))
         print(scores[-1], flush=True)
 
     for language, corpus in corpora.items():
@@ -150,7 +150,7 @@ def _shipped(language: str, split: str, number: int) -> Path:
     return DEMO / "clips" / f"{split}-{number:03d}.ogg"
 
 
-def _write_readme(scores: list[Score], folder: Path) -> None:
+def _write_readme(scores: list[PackScore], folder: Path) -> None:
     seconds = {p.name.split(".")[0]: json.loads(p.read_text()) for p in sorted(folder.glob("*.seconds.json"))}
     times = ", ".join(f"{name} {value['seconds'] / 60:.0f} min" for name, value in seconds.items() if name != "pack")
     rows = "\n".join(

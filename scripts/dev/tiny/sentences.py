@@ -1,29 +1,30 @@
-"""Deterministic sentences for the built-in model: what is spoken, trained on and judged.
+"""Deterministic sentences for the built-in model: to train on, and to test with.
 
 Sentences come from four kinds of text: a small grammar (`lexicon.yaml`), windows of the
 Universal Declaration of Human Rights (`udhr.jsonl`), shuffled real words and, for English
 and French, pronounceable pseudo-words. The same arguments always give the same texts.
 
-The grammar knows agreement and elision but no meaning: it will say that the cat bought a
-bridge. Held-out texts depend on `seed` and `n_test` alone, so that `build` and `demo`
-leave out the same ones.
+The grammar has agreement and elision but no semantics: a cat may buy a bridge. Held-out texts depend on
+`seed` and `n_test` alone, so that `build` and `demo` hold out the same ones. Functions that take a random
+generator give the same text for the same state of it.
 """
 
 import heapq
 import json
 import random
+import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from scripts.dev.tiny import draws
-from scripts.dev.tiny.draws import lexicon, normalise
+import yaml
 
 HERE = Path(__file__).parent
+LANGUAGES = ("en", "fr", "am")
 WITHOUT_SPACES = ("zh", "ja", "th", "my", "km")
 LENGTHS = {"en": (4, 40), "fr": (4, 40), "am": (4, 26)}  # characters
 HELD_OUT_MIN_LENGTH = 8  # shorter texts say little about intelligibility
@@ -36,12 +37,34 @@ MIX = {
     "fr": {"template": 0.45, "window": 0.25, "shuffled": 0.20, "pseudo": 0.10},
     "am": {"template": 0.50, "window": 0.30, "shuffled": 0.20},
 }
+FORBIDDEN = {
+    "en": re.compile(r"[^a-z' ]"),
+    "fr": re.compile(r"[^a-zàâçéèêëîïôùûüœ' ]"),
+    "am": re.compile(r"[^\u1200-\u135a ]"),
+}
+FRENCH_VOWEL = (
+    r"(?!oui|onze)"
+    r"(?=[aeiouàâéèêëîïôùûœ]|h(?:abi|erbe|eure|iver|isto|omme|ô[pt]|orloge|uile))"
+)
+FRENCH_CONTRACTIONS = (
+    (re.compile(rf"\b([djlmnst]|qu)e {FRENCH_VOWEL}"), r"\1'"),
+    (re.compile(rf"\bla {FRENCH_VOWEL}"), "l'"),
+    (re.compile(rf"\b([mts])a {FRENCH_VOWEL}"), r"\1on "),
+    (re.compile(rf"\bce {FRENCH_VOWEL}"), "cet "),
+    (re.compile(rf"\bdu {FRENCH_VOWEL}"), "de l'"),
+    (re.compile(rf"\b(b|nouv)eau {FRENCH_VOWEL}"), r"\1el "),
+    (re.compile(rf"\bvieux {FRENCH_VOWEL}"), "vieil "),
+    (re.compile(r"\bde le "), "du "),
+    (re.compile(r"\bà le "), "au "),
+)
+ENGLISH_AN = re.compile(r"\ba (?=(?!use|uni|one|eu)[aeiou]|hour|honest)")
+SLOT = re.compile(r"\{(\w+)\}")
 Draw = Callable[[random.Random], str]
 Keep = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class Texts:
+class SentenceSets:
     """Training texts and two held-out sets, none of which share a text."""
 
     train: tuple[str, ...]
@@ -59,13 +82,13 @@ class _Sources:
     running: tuple[str, ...]
 
 
-def build(language: str, n_train: int, n_test: int, seed: int) -> Texts:
+def build(language: str, n_train: int, n_test: int, seed: int) -> SentenceSets:
     """Distinct normalised texts to train on, with `n_test` of each held-out set.
 
     Every word of `combinations` occurs in `train`. Amharic leaves one sentence in three
     to `demo`. Raises ValueError where the language has too few distinct sentences.
     """
-    draws.check_language(language)
+    check_language(language)
     sources = _sources(language, n_test, seed)
     keep = _accept(language, sources, belongs=lambda text: language != "am" or not _is_demo(text))
     rng = random.Random(f"{seed}/{language}/train")
@@ -78,10 +101,10 @@ def build(language: str, n_train: int, n_test: int, seed: int) -> Texts:
         _fill(train, len(train) + count, _drawer(kind, language, sources), keep, rng)
     texts = list(train)
     rng.shuffle(texts)
-    return Texts(tuple(texts), sources.combinations, sources.running)
+    return SentenceSets(tuple(texts), sources.combinations, sources.running)
 
 
-def demo(n_train: int = 300, n_test: int = 40, seed: int = 0) -> Texts:
+def demo(n_train: int = 300, n_test: int = 40, seed: int = 0) -> SentenceSets:
     """The Amharic demo dataset: few texts that cover the syllables the held-out sets need.
 
     Shares its held-out sets with `build("am", ..., n_test, seed)` and no train text.
@@ -101,7 +124,7 @@ def demo(n_train: int = 300, n_test: int = 40, seed: int = 0) -> Texts:
         raise ValueError(f"n_train={n_train} is more than the {len(pool)} candidates")
     train = _cover(list(pool), n_train, sources.combinations, sources.running)
     rng.shuffle(train)
-    return Texts(tuple(train), sources.combinations, sources.running)
+    return SentenceSets(tuple(train), sources.combinations, sources.running)
 
 
 def languages() -> tuple[str, ...]:
@@ -118,9 +141,9 @@ def fragments(language: str, n: int, seed: int) -> list[str]:
     paragraphs = [_without_punctuation(p) for p in _udhr(language)]
     if language in WITHOUT_SPACES:
         paragraphs = [p.replace(" ", "") for p in paragraphs]
-        draw = draws.character_window
+        draw = character_window
     else:
-        draw = draws.word_window
+        draw = word_window
     found: dict[str, None] = {}
     _fill(found, n, lambda r: draw(r, paragraphs), _is_fragment, rng)
     return list(found)
@@ -158,9 +181,9 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
         return low <= len(text) <= high and text not in fixed
 
     running: dict[str, None] = {}
-    _fill(running, n_test, lambda r: draws.word_window(r, held_out, 2, 6), is_new_window, rng)
+    _fill(running, n_test, lambda r: word_window(r, held_out, 2, 6), is_new_window, rng)
     combinations: dict[str, None] = {}
-    _fill(combinations, n_test, lambda r: draws.template(r, language), is_combination, rng)
+    _fill(combinations, n_test, lambda r: template(r, language), is_combination, rng)
     known = {w for p in train for w in p.split()} | _lexicon_words(language)
     words = tuple(sorted(w for w in known if len(w) > 1))
     return _Sources(train, words, tuple(combinations), tuple(running))
@@ -168,7 +191,7 @@ def _sources(language: str, n_test: int, seed: int) -> _Sources:
 
 def _lexicon_words(language: str) -> set[str]:
     alternatives = (a for slot in lexicon(language).values() for a in slot)
-    return {w for a in alternatives for w in normalise(draws.SLOT.sub(" ", a), language).split()}
+    return {w for a in alternatives for w in normalise(SLOT.sub(" ", a), language).split()}
 
 
 def _accept(language: str, sources: _Sources, belongs: Keep) -> Keep:
@@ -186,7 +209,7 @@ def _supporting(
     for _ in range(100_000):
         if not missing:
             return found
-        text = draws.template(rng, language)
+        text = template(rng, language)
         if keep(text) and not missing.isdisjoint(text.split()):
             found[text] = None
             missing.difference_update(text.split())
@@ -205,10 +228,10 @@ def _fill(texts: dict[str, None], size: int, draw: Draw, keep: Keep, rng: random
 
 def _drawer(kind: str, language: str, sources: _Sources) -> Draw:
     ways: dict[str, Draw] = {
-        "template": lambda r: draws.template(r, language),
-        "window": lambda r: draws.word_window(r, sources.train_paragraphs, 1, 6),
+        "template": lambda r: template(r, language),
+        "window": lambda r: word_window(r, sources.train_paragraphs, 1, 6),
         "shuffled": lambda r: " ".join(r.choice(sources.words) for _ in range(r.randint(2, 4))),
-        "pseudo": lambda r: draws.pseudo(r, language, sources.words),
+        "pseudo": lambda r: pseudo(r, language, sources.words),
     }
     return ways[kind]
 
@@ -277,6 +300,71 @@ def _report() -> None:
     print(f"  {len(held_out)} held-out syllables, {list(held_out.values()).count(0)} not covered")
     print(f"  fewest {min(held_out.values())}; below {MIN_OCCURRENCES}: {rare}")
     print("  train: " + " | ".join(texts.train[:12]))
+
+
+def check_language(language: str) -> None:
+    """Raise ValueError for a language that has no grammar."""
+    if language not in LANGUAGES:
+        raise ValueError(f"language must be one of {LANGUAGES}, not {language!r}")
+
+
+def normalise(text: str, language: str) -> str:
+    """Lower-case NFC text in the language's own alphabet, with single spaces."""
+    text = unicodedata.normalize("NFC", text.lower()).replace("\u2019", "'")
+    return " ".join(FORBIDDEN[language].sub(" ", text).split())
+
+
+@cache
+def lexicon(language: str) -> dict[str, tuple[str, ...]]:
+    """Grammar slots by name, each with its alternatives, which may name `{slots}`."""
+    check_language(language)
+    slots = yaml.safe_load((HERE / "lexicon.yaml").read_text(encoding="utf-8"))[language]
+    return {name: tuple(map(str.strip, text.split(","))) for name, text in slots.items()}
+
+
+def template(rng: random.Random, language: str) -> str:
+    """A sentence of the grammar."""
+    slots = lexicon(language)
+    text = "{sentence}"
+    while "{" in text:
+        text = SLOT.sub(lambda match: rng.choice(slots[match.group(1)]), text)
+    if language == "en":
+        text = ENGLISH_AN.sub("an ", text)
+    if language == "fr":
+        for pattern, replacement in FRENCH_CONTRACTIONS:
+            text = pattern.sub(replacement, text)
+    return normalise(text, language)
+
+
+def pseudo(rng: random.Random, language: str, words: tuple[str, ...]) -> str:
+    """Two to four words, most of which are none but can be said."""
+    def word() -> str:
+        if rng.random() < 0.3:
+            return rng.choice(words)
+        return "".join(_syllable(rng, lexicon(language)) for _ in range(rng.choice((1, 2, 2, 3))))
+
+    return " ".join(word() for _ in range(rng.randint(2, 4)))
+
+
+def _syllable(rng: random.Random, parts: dict[str, tuple[str, ...]]) -> str:
+    coda = rng.choice(parts["coda"]) if rng.random() < 0.5 else ""
+    return rng.choice(parts["onset"]) + rng.choice(parts["nucleus"]) + coda
+
+
+def word_window(
+    rng: random.Random, paragraphs: Sequence[str], n_min: int = 1, n_max: int = 4
+) -> str:
+    """Words that follow one another in a paragraph."""
+    words = rng.choices(paragraphs, weights=[len(p) for p in paragraphs])[0].split()
+    start = rng.randrange(max(1, len(words) - n_min + 1))
+    return " ".join(words[start : start + rng.randint(n_min, n_max)])
+
+
+def character_window(rng: random.Random, paragraphs: Sequence[str]) -> str:
+    """Characters that follow one another in a paragraph that has no spaces."""
+    text = rng.choice(paragraphs)
+    start = rng.randrange(max(1, len(text) - 8))
+    return text[start : start + rng.randint(8, 12)]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.tiny.codec import Codec, CodecConfig, ConvNeXtBlock
-from scripts.dev.tiny.corpus import SETTINGS, Clip, Corpus, frame_phonemes
+from scripts.dev.tiny.corpus import SETTINGS, Corpus, CorpusClip, frame_phonemes
 from scripts.dev.tiny.schedule import learning_rate, steps
 
 FRAME_RATE = SETTINGS.sample_rate / SETTINGS.hop_length
@@ -52,7 +52,7 @@ def phoneme_index(corpora: list[Corpus], least: int = 20) -> dict[str, int]:
     return {name: i + 1 for i, name in enumerate(sorted(n for n, c in counts.items() if c >= least))}
 
 
-def collate(batch: list[tuple[Corpus, Clip]], index: dict[str, int], multiple: int):
+def collate(batch: list[tuple[Corpus, CorpusClip]], index: dict[str, int], multiple: int):
     """Log-mel (B, n_mels, F), frame lengths (B,), phoneme labels (B, F) padded with -100."""
     lengths = torch.tensor([clip.frames for _, clip in batch])
     longest = -(-int(lengths.max()) // multiple) * multiple
@@ -64,7 +64,7 @@ def collate(batch: list[tuple[Corpus, Clip]], index: dict[str, int], multiple: i
     return torch.from_numpy(mel).transpose(1, 2), lengths, torch.from_numpy(labels)
 
 
-def partners(batch: list[tuple[Corpus, Clip]], shuffler: random.Random) -> torch.Tensor:
+def partners(batch: list[tuple[Corpus, CorpusClip]], shuffler: random.Random) -> torch.Tensor:
     """For each clip the row of another clip of the same voice, (B,): who speaks, not what is said."""
     rows = []
     for row, (_, clip) in enumerate(batch):

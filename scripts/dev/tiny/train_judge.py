@@ -12,14 +12,14 @@ from rapidfuzz.distance import Levenshtein
 from torch import nn
 
 from models.tiny.judge import Judge, JudgeConfig, letters_of
-from scripts.dev.tiny.corpus import Clip, Corpus
+from scripts.dev.tiny.corpus import Corpus, CorpusClip
 from scripts.dev.tiny.schedule import learning_rate, steps
 from scripts.dev.tiny.train_codec import collate, phoneme_index
 
 PHONEME_WEIGHT = 0.5
 
 
-def phonemes_of(clip: Clip, known: dict[str, int]) -> list[str]:
+def phonemes_of(clip: CorpusClip, known: dict[str, int]) -> list[str]:
     """The clip's phonemes in order, without pauses and rare ones."""
     return [name for name, _ in clip.phonemes if name in known]
 
@@ -83,7 +83,7 @@ def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 3
 
 
 @torch.inference_mode()
-def error(judge: Judge, items: list[tuple[Clip, torch.Tensor]]) -> tuple[float, float]:
+def error(judge: Judge, items: list[tuple[CorpusClip, torch.Tensor]]) -> tuple[float, float]:
     """Letter and phoneme error of (clip, log-mel (n_mels, F)) pairs: edits over reference length."""
     known = dict.fromkeys(judge.config.phonemes, 0)
     edits = np.zeros(2)

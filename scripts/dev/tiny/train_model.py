@@ -27,7 +27,7 @@ from models.teacher_forcing import GuidedAttention, collate, losses, segment_ind
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.judge import Judge, JudgeConfig
 from models.tiny.model_folder import load_config, load_module, save_module
-from scripts.dev.tiny.corpus import SETTINGS, Clip, Corpus
+from scripts.dev.tiny.corpus import SETTINGS, Corpus, CorpusClip
 from scripts.dev.tiny.schedule import learning_rate, steps
 from scripts.dev.tiny.train_codec import SILENT
 from scripts.dev.tiny.train_judge import error
@@ -40,10 +40,10 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz'àâæçèéêëîïôùûüÿœ"
 
 
 @dataclass(frozen=True)
-class Spoken:
+class EncodedClip:
     """One clip ready for training."""
 
-    clip: Clip
+    clip: CorpusClip
     sample: Sample
     centres: np.ndarray  # (U + 1,) place in the text ids being spoken at each code
 
@@ -118,7 +118,7 @@ def _sinusoids(positions: torch.Tensor, width: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
-def centres_of(clip: Clip, codes: int) -> np.ndarray:
+def centres_of(clip: CorpusClip, codes: int) -> np.ndarray:
     """Place in the text ids (start and tag first) spoken at each of `codes` + 1 positions, from the word times."""
     seconds = (np.arange(codes + 1) + 0.5) / 25
     places = [word[0] for word in clip.words] + [len(clip.text)]
@@ -128,7 +128,7 @@ def centres_of(clip: Clip, codes: int) -> np.ndarray:
 
 @torch.inference_mode()
 def encode(
-    corpus: Corpus, clips: list[Clip], codec: Codec, batch_size: int = 64
+    corpus: Corpus, clips: list[CorpusClip], codec: Codec, batch_size: int = 64
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Codes (U,) and speaker embedding (D,) of each clip."""
     order = sorted(range(len(clips)), key=lambda i: clips[i].frames)
@@ -146,7 +146,7 @@ def encode(
     return [found[i] for i in range(len(clips))]
 
 
-def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[Spoken]:
+def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[EncodedClip]:
     """Every training clip with its codes, and as prompt another clip of the same voice and language."""
     spoken = []
     for language in ("en", "fr"):
@@ -157,7 +157,7 @@ def prepare(folder: Path, codec: Codec, front_end: FrontEnd) -> list[Spoken]:
             prompt, speaker = encoded[(index + 2) % len(clips)]  # voices alternate
             text = front_end.encode(clip.text, language)
             sample = Sample(text, codes, speaker, prompt[:PROMPT])
-            spoken.append(Spoken(clip, sample, centres_of(clip, len(codes))))
+            spoken.append(EncodedClip(clip, sample, centres_of(clip, len(codes))))
     return spoken
 
 
@@ -172,7 +172,7 @@ def optimizers(model: SpeechLM) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(spoken: list[Spoken], codec: CodecConfig, front_end: FrontEnd, count: int, seed: int, every: int = 0,
+def train(spoken: list[EncodedClip], codec: CodecConfig, front_end: FrontEnd, count: int, seed: int, every: int = 0,
           report=None) -> SpeechLM:
     """Train for `count` steps; `report(model, step)` every `every` steps. Prints a line every 100."""
     torch.manual_seed(seed)
@@ -225,7 +225,7 @@ def folded(model: SpeechLM) -> SpeechLM:
 
 
 @torch.inference_mode()
-def judged(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, clips: list[Clip],
+def judged(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, clips: list[CorpusClip],
            voices: list[Voice], temperature: float) -> tuple[float, float]:
     """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
     texts = [front_end.encode(clip.text, clip.language) for clip in clips]

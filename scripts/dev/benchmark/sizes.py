@@ -23,7 +23,7 @@ _LAYERS = 30  # as published
 
 
 @dataclass(frozen=True)
-class Extent:
+class BenchmarkSizes:
     """Sizes and numbers of repetitions. Lengths of sound in codes, 25 a second."""
 
     language: SpeechLMConfig
@@ -54,8 +54,8 @@ def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
                           unused_tokens=8, doubled_start=True)
 
 
-FULL = Extent(language_model(), S3GenConfig())
-QUICK = Extent(
+FULL = BenchmarkSizes(language_model(), S3GenConfig())
+QUICK = BenchmarkSizes(
     language_model(2, 64),
     S3GenConfig(
         SpeechTokenizerConfig(width=128, heads=2, layers=1),
@@ -69,14 +69,14 @@ QUICK = Extent(
 )
 
 
-def shallower(extent: Extent, layers: int) -> Extent:
+def shallower(extent: BenchmarkSizes, layers: int) -> BenchmarkSizes:
     """The same with fewer layers in the language model."""
     decoder = replace(extent.language.decoder, layers=layers)
     return replace(extent, language=replace(extent.language, decoder=decoder))
 
 
 @torch.no_grad()
-def draw(module: nn.Module, seed: int = 0) -> None:
+def fill_randomly(module: nn.Module, seed: int = 0) -> None:
     """Fill with numbers of the scales of `scripts.dev.random_weights`, which takes minutes for half a billion."""
     generator = torch.Generator().manual_seed(seed)
     for key, value in module.state_dict().items():
