@@ -1,8 +1,8 @@
-"""Weights that anyone can make again from a seed: for comparisons with reference implementations, and for tests.
+"""Reproducible random weights: for comparisons with reference implementations, and for tests.
 
-A checkpoint of gigabytes need not be at hand to show that two implementations agree: both
-are filled with the same made-up weights. An entry depends on the seed, its state-dict key
-and its shape alone; its scale keeps activations in a natural range through deep networks.
+Two implementations that are filled with the same random weights can be compared without a checkpoint of gigabytes. An
+entry depends only on the seed, its state-dict key and its shape; its scale keeps activations in a natural range
+through deep networks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def tensor(key: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """The array of one state-dict key; float32, but for a counter of batches, which is int64 zero."""
+    """The array of one state-dict key: float32, except the int64 counter of batches, which is zero."""
     kind = key.rpartition(".")[2]
     if kind == "num_batches_tracked":
         return np.zeros(shape, dtype=np.int64)
@@ -41,7 +41,7 @@ def tensor(key: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @torch.no_grad()
 def fill(module: nn.Module, seed: int, prefix: str = "", skip: tuple[str, ...] = ()) -> None:
-    """Overwrite every entry of `module.state_dict()` in place, read as `prefix + key`; `skip` names keys to leave."""
+    """Overwrite the entries of `module.state_dict()` in place, named `prefix + key`, but for keys in `skip`."""
     for key, value in module.state_dict().items():
         if key not in skip:
             value.copy_(torch.from_numpy(tensor(prefix + key, tuple(value.shape), seed)))

@@ -106,7 +106,7 @@ def test_extraction_is_measured_in_hours_an_hour(bench: Bench) -> None:
 def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--quick", "--only", "extraction", "--device", "cpu", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
-    assert {"machine", "command", "date", "extent", "rows", "costs"} == set(written)
+    assert {"machine", "command", "date", "sizes", "rows", "costs"} == set(written)
     assert written["machine"]["device"] == "cpu"
     assert written["command"].startswith("python -m scripts.dev.benchmark --quick --only extraction")
     assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)] * 2
@@ -133,7 +133,7 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
         PublishedPackage(1, "cpu", tmp_path / "other", (sys.executable, "-c", "raise SystemExit('no torch')"))
 
 
-@pytest.mark.parametrize(("row", "device", "ratio", "verdict"), [
+@pytest.mark.parametrize(("row", "device", "ratio", "status"), [
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
@@ -147,9 +147,10 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
     (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
 ])
-def test_a_verdict_is_that_of_the_medians(row: BenchmarkRow, device: str, ratio: float | None, verdict: str) -> None:
+def test_a_target_is_compared_with_the_medians(row: BenchmarkRow, device: str, ratio: float | None,
+                                               status: str) -> None:
     assert row.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert row.verdict(device) == verdict
+    assert row.target_status(device) == status
 
 
 def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:
@@ -214,18 +215,18 @@ class Script:
 def test_the_package_is_timed_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(published.time, "perf_counter", lambda: now[0])
-    script = Script({"do": "speak", "codes": 2}, {"do": "speak", "codes": 2}, {"do": "done"})
-    talk = published.Talk(script, torch.device("cpu"))  # type: ignore[arg-type]
+    script = Script({"do": "decode", "codes": 2}, {"do": "decode", "codes": 2}, {"do": "done"})
+    timer = published.DecodeTimer(script, torch.device("cpu"))  # type: ignore[arg-type]
 
     def passes(seconds: float) -> None:
         now[0] += seconds
-        talk.after_pass()
+        timer.after_pass()
 
-    talk.start()
+    timer.start()
     for seconds in (7.0, 1.0, 2.0, 4.0):  # a prefill, two codes, and one of the next two
         passes(seconds)
     now[0] += 0.5
-    talk.start()  # the loop ended early: another prefill, which does not count
+    timer.start()  # the loop ended early: another prefill, which does not count
     passes(7.0)
     with pytest.raises(published.Ended):
         passes(8.0)

@@ -1,7 +1,7 @@
-"""Measure how fast Chatterbox is here, on made-up weights of the published sizes: python -m scripts.dev.benchmark
+"""Measure the speed of Chatterbox with random weights of the published sizes: python -m scripts.dev.benchmark
 
-Writes benchmark.json and benchmark.md. With --against-reference the published package, in an
-environment of its own (`make reference`), is measured in turns with ours.
+Writes benchmark.json and benchmark.md. With --against-reference the published package, in a
+separate environment (`make reference`), is measured interleaved with ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write and print; 2 when it cannot, and 0 whatever was aimed at."""
+    """Measure, write and print; exit code 2 for wrong arguments, else 0 whether targets were met or not."""
     asked = _parser().parse_args(arguments)
     try:
         return run(asked, ["python", "-m", "scripts.dev.benchmark",
@@ -43,30 +43,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
-    """Measure the parts that were asked for."""
+    """Measure the chosen parts."""
     device = compute.prepare(asked.device)
-    torch.use_deterministic_algorithms(False)  # speaking and training differ in it; speed is what is asked
+    torch.use_deterministic_algorithms(False)  # as in synthesis
     folder = Path(asked.out) if asked.out else Workspace.open(asked.workspace).path / "benchmark"
     folder.mkdir(parents=True, exist_ok=True)
-    where, extent = machine.describe(device), QUICK if asked.quick else FULL
+    where, sizes = machine.describe(device), QUICK if asked.quick else FULL
     if asked.repeats:
-        extent = replace(extent, repeats=asked.repeats)
+        sizes = replace(sizes, repeats=asked.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
-                "extent": "quick" if asked.quick else "full"}
+                "sizes": "quick" if asked.quick else "full"}
     found = BenchmarkResults()
     with ExitStack() as stack:
         reference = None
         if asked.against_reference:
             opened = PublishedPackage(torch.get_num_threads(), device.type, folder / "reference.log")
             reference = stack.enter_context(opened)
-        bench = Bench(extent, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
+        bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
         for name in asked.only:
             made = PARTS[name](bench)
             found = BenchmarkResults(found.rows + made.rows, found.costs + made.costs)
             bench.tidy()
             for file, text in (("benchmark.json", results.as_json(where, settings, found)),
                                ("benchmark.md", results.as_markdown(where, settings, found))):
-                (folder / file).write_text(text, encoding="utf-8")  # after each part, should the next be cut off
+                (folder / file).write_text(text, encoding="utf-8")  # after each part, in case the next one fails
     print(results.as_markdown(where, settings, found))
     print(f"Written: {folder / 'benchmark.json'} and {folder / 'benchmark.md'}")
     return 0
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, help="measurements of each speed, training apart (default: 5)")
     parser.add_argument("--quick", action="store_true", help="narrow models, few repeats: tries the benchmark itself")
     parser.add_argument("--against-reference", action="store_true",
-                        help="also measure the published package, in the environment that `make reference` makes")
+                        help="also measure the published package, in the environment of `make reference`")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What every part is given: how much to measure, on what, and the package to compare with."""
+"""The context of every part of the benchmark: sizes, device and the published package."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from scripts.dev.benchmark.sizes import BenchmarkSizes
 
 @dataclass(frozen=True)
 class Bench:
-    """`say` hears how far the benchmark is; `reference` is None when ours alone is measured."""
+    """`say` prints progress; `reference` is None without a comparison."""
 
-    extent: BenchmarkSizes
+    sizes: BenchmarkSizes
     device: torch.device
     reference: PublishedPackage | None
     say: Callable[[str], None]
 
     def half(self) -> torch.dtype | None:
-        """The half precision of the hardware, None where it has none."""
+        """The half precision of the hardware, or None."""
         found = precision.decide("auto", self.device).dtype
         return None if found is torch.float32 else found
 
-    def smaller(self, extent: BenchmarkSizes) -> Bench:
-        """The same with another extent."""
-        return replace(self, extent=extent)
+    def smaller(self, sizes: BenchmarkSizes) -> Bench:
+        """The same with other sizes."""
+        return replace(self, sizes=sizes)
 
     def tidy(self) -> None:
-        """Give back what a part held, here and in the package."""
+        """Free the memory of a part, here and in the package."""
         memory.give_back()
         if self.reference is not None:
             self.reference.ask("drop")

@@ -31,22 +31,22 @@ PART = "extraction"
 def measure(bench: Bench) -> BenchmarkResults:
     """Codes, prompt codes and speaker embedding of each clip, for Chatterbox and for the built-in model."""
     bench.say("Feature extraction")
-    models, encoder = S3Gen(bench.extent.sound), VoiceEncoder()
+    models, encoder = S3Gen(bench.sizes.sound), VoiceEncoder()
     for module in (models, encoder):
         fill_randomly(module)
         module.requires_grad_(False).eval().to(bench.device)
     extractor = ChatterboxExtractor(models, encoder, "")
     random = torch.Generator().manual_seed(0)
-    lengths = [round(length_s * extractor.sample_rate) for length_s in bench.extent.heard_s]
+    lengths = [round(length_s * extractor.sample_rate) for length_s in bench.sizes.clip_durations_s]
     clips = [0.1 * torch.randn(length, generator=random) for length in lengths]
-    heard_s = sum(bench.extent.heard_s)
+    total_s = sum(bench.sizes.clip_durations_s)
     measures: dict[str, Measure] = {
-        "ours": lambda: heard_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
+        "ours": lambda: total_s / seconds(lambda: extractor.extract_batch(clips), bench.device)}
     if (reference := bench.reference) is not None:
         reference.ask("s3gen")
-        measures["package"] = lambda: heard_s / reference.ask("hear", lengths=lengths)["seconds"]
-    found = measure_interleaved(measures, bench.extent.repeats)
-    what = f"{len(clips)} clips of {min(bench.extent.heard_s):g} to {max(bench.extent.heard_s):g} s"
+        measures["package"] = lambda: total_s / reference.ask("extract", lengths=lengths)["seconds"]
+    found = measure_interleaved(measures, bench.sizes.repeats)
+    what = f"{len(clips)} clips of {min(bench.sizes.clip_durations_s):g} to {max(bench.sizes.clip_durations_s):g} s"
     return BenchmarkResults((BenchmarkRow(PART, what, "h/h", found["ours"], found.get("package"), more_is_better=True),
                   _built_in(bench)))
 
@@ -55,25 +55,25 @@ def _built_in(bench: Bench) -> BenchmarkRow:
     """Features of the demo's clips for the built-in model as preparing makes them: read, extracted and cached."""
     bench.say("Feature extraction, built-in model")
     extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
-    folder = demo("am")
-    rows = import_source(folder, "am").rows[:bench.extent.demo_clips]
-    clips = [Clip(row.id, str(row.audio.relative_to(folder)), row.text, "am", TRAIN, audio.duration(row.audio), "",
+    source = demo("am")
+    rows = import_source(source, "am").rows[:bench.sizes.demo_clips]
+    clips = [Clip(row.id, str(row.audio.relative_to(source)), row.text, "am", TRAIN, audio.duration(row.audio), "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]
-    dataset = Dataset(folder, make_card("demo", "am", "demo", clips), tuple(clips))
-    heard_s = sum(clip.duration_s for clip in clips)
+    dataset = Dataset(source, make_card("demo", "am", "demo", clips), tuple(clips))
+    total_s = sum(clip.duration_s for clip in clips)
 
     def prepare() -> float:
-        with tempfile.TemporaryDirectory() as aside:
-            workspace = Workspace.open(aside)
-            return heard_s / seconds(lambda: extract_features(dataset, extractor, workspace, _Silent()), bench.device)
+        with tempfile.TemporaryDirectory() as folder:
+            workspace = Workspace.open(folder)
+            return total_s / seconds(lambda: extract_features(dataset, extractor, workspace, _Silent()), bench.device)
 
-    found = measure_interleaved({"ours": prepare}, bench.extent.repeats)
-    what = f"built-in model, {len(clips)} clips of the demo ({heard_s / 60:.1f} min), read and cached"
+    found = measure_interleaved({"ours": prepare}, bench.sizes.repeats)
+    what = f"built-in model, {len(clips)} clips of the demo ({total_s / 60:.1f} min), read and cached"
     return BenchmarkRow(PART, what, "h/h", found["ours"], None, more_is_better=True)
 
 
 class _Silent:
-    """A reporter that nobody listens to."""
+    """A reporter without output."""
 
     directory = Path()
 

@@ -1,4 +1,4 @@
-"""On what it was measured: processor, cores, device, load, versions and commit."""
+"""The machine of a measurement: processor, cores, device, load, versions and commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def describe(device: torch.device) -> Machine:
 
 
 def _processor() -> str:
-    """Its model, and what of its instructions matters here."""
+    """Its model and its relevant instruction sets."""
     found = torch.cpu.get_capabilities()
     features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
     name = compute.name(torch.device("cpu"))
@@ -46,10 +46,10 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Short hash, with a mark where files of the repository were changed since; empty outside of one."""
+    """Short hash, marked if files were changed since; empty outside a repository."""
     try:
-        told = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=_ROOT,
+        described = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=_ROOT,
                               capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return told.stdout.strip()
+    return described.stdout.strip()

@@ -1,6 +1,6 @@
 """How much memory a large dataset takes, stage by stage: `python -m scripts.dev.benchmark.memory [UTTERANCES ...]`.
 
-Each stage runs in a process of its own over made-up utterances (200 bytes of text each), whose peak is read at its end.
+Each stage runs in a separate process over random utterances (200 bytes of text each), whose peak is read at its end.
 Prints MiB beyond what the process held when it began, and bytes for each utterance more.
 """
 
@@ -100,8 +100,8 @@ def _index(count: int, folder: Path) -> Callable[[], object]:
     return work
 
 
-class _Nobody:
-    """A reporter that forgets."""
+class _SilentReporter:
+    """A reporter without output."""
 
     directory = Path()
 
@@ -134,8 +134,8 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
     def work() -> None:
         with (patch.object(validation, "_check", checked), patch.object(importing, "_copy_audio", lambda *given: None),
               patch.object(measuring, "_measured", measured)):
-            dataset, _, _ = importing.import_dataset(options, "words", workspace, _Nobody())
-            measuring.index(dataset, workspace, _Nobody(), Reading("ethiopic", str))
+            dataset, _, _ = importing.import_dataset(options, "words", workspace, _SilentReporter())
+            measuring.index(dataset, workspace, _SilentReporter(), Reading("ethiopic", str))
 
     return work
 

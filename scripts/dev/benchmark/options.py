@@ -1,7 +1,7 @@
-"""What the options of the training engine cost and save: one by one and together, in turns, beside none of them.
+"""Speed and memory of the options of a training: each alone, all together, and none, measured interleaved.
 
-Scope `gated` on the same made-up clips as the training part. Attention is torch's fused one and batches are of like
-length in every row but the two that say otherwise: neither can be chosen in a training.
+Scope `gated` on the same random clips as the training part. Attention is torch's fused one and batches are of similar
+length, except in the two rows that say otherwise: these two are no options of a training.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Variant:
 
 def measure(bench: Bench) -> BenchmarkResults:
     """A row of speed and one of memory for each way to train."""
-    bench = bench.smaller(shallower(bench.extent, min(_LAYERS, bench.extent.language.decoder.layers)))
+    bench = bench.smaller(shallower(bench.sizes, min(_LAYERS, bench.sizes.language.decoder.layers)))
     made: dict[str, _Variant] = {}
     for name, changes in CHOSEN.items():
         bench.say(f"Options: {name}")
@@ -73,8 +73,8 @@ def measure(bench: Bench) -> BenchmarkResults:
     made["attention that is not fused"] = _Variant(training.make(bench, "gated"), fused=False)
     peaks = {name: variant.peak(bench) for name, variant in made.items()}
     measures: dict[str, Measure] = {name: variant.speed for name, variant in made.items()}
-    speeds = measure_interleaved(measures, bench.extent.epochs)
-    layers = f"gated, {bench.extent.language.decoder.layers} layers"
+    speeds = measure_interleaved(measures, bench.sizes.epochs)
+    layers = f"gated, {bench.sizes.language.decoder.layers} layers"
     rows = [BenchmarkRow(PART, f"{layers}, {name}", "tokens/s", speed, None if name == _NONE else speeds[_NONE],
                 more_is_better=True, against="none of them") for name, speed in speeds.items()]
     rows += [BenchmarkRow(PART, f"{layers}, {name}, peak memory with the model", "GiB",

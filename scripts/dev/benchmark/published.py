@@ -43,10 +43,10 @@ def main() -> None:
     """Answer until the input ends."""
     channel = Channel()
     package = Package(channel)
-    while (asked := channel.read()) is not None:
+    while (request := channel.read()) is not None:
         try:
-            answer: object = getattr(package, asked.pop("do"))(**asked)
-        except Exception as error:  # noqa: BLE001  (told to whoever asked)
+            answer: object = getattr(package, request.pop("do"))(**request)
+        except Exception as error:  # noqa: BLE001  (the answer to the request)
             answer = {"error": repr(error)}
         channel.answer(answer)
 
@@ -80,19 +80,19 @@ class Package:
     def begin(self, text: int, speech: int) -> Answer:
         """`T3.inference` as `mtl_tts.generate` calls it, on `text` ids and `speech` codes, with both guidance rows.
 
-        Answers with the time of the prefill, then to each request `speak` with that of so many codes; another
+        Answers with the time of the prefill, then to each request `decode` with that of so many codes; another
         request ends it. Hooks that a call of the package leaves behind are removed, as in a fresh process.
         """
         model = self._parts.t3
         texts = _texts(text, self.device).expand(2, -1)
-        said = torch.randint(6561, (2, speech), device=self.device)
-        said[:, 0] = 6561
-        talk = Talk(self._channel, self.device)
-        hook = model.tfmr.register_forward_hook(talk.after_pass)
+        codes = torch.randint(6561, (2, speech), device=self.device)
+        codes[:, 0] = 6561
+        timer = DecodeTimer(self._channel, self.device)
+        hook = model.tfmr.register_forward_hook(timer.after_pass)
         try:
             while True:
-                talk.start()
-                model.inference(t3_cond=_conditioning(1, self.device), text_tokens=texts, initial_speech_tokens=said,
+                timer.start()
+                model.inference(t3_cond=_conditioning(1, self.device), text_tokens=texts, initial_speech_tokens=codes,
                                 max_new_tokens=1000, temperature=0.8, cfg_weight=0.5, repetition_penalty=2.0,
                                 min_p=0.05, top_p=1.0)
         except Ended:
@@ -122,7 +122,7 @@ class Package:
         model = self._parts.s3gen
         return {"seconds": self._timed(lambda: model.inference(said, ref_dict=given, n_cfm_timesteps=steps))}
 
-    def hear(self, lengths: list[int]) -> Answer:
+    def extract(self, lengths: list[int]) -> Answer:
         """Clips of so many samples at 16 kHz to what its `prepare_conditionals` takes for T3, and all their codes."""
         from chatterbox.models.voice_encoder import VoiceEncoder
 
@@ -132,13 +132,13 @@ class Package:
         clips = [torch.randn(length, generator=draw).mul(0.1).numpy() for length in lengths]
         tokenizer, encoder = self._parts.s3gen.tokenizer, self._parts.encoder
 
-        def extract() -> None:
+        def work() -> None:
             for clip in clips:
                 tokenizer([clip])
                 tokenizer([clip[:6 * 16000]], max_len=150)
                 encoder.embeds_from_wavs([clip], sample_rate=16000)
 
-        return {"seconds": self._timed(extract)}
+        return {"seconds": self._timed(work)}
 
     def train(self, layers: int) -> Answer:
         """Make T3 with all its parameters in AdamW, in float32."""
@@ -167,10 +167,10 @@ class Package:
 
     def _timed(self, work: Callable[[], object]) -> float:
         _wait(self.device)
-        began = time.perf_counter()
+        start = time.perf_counter()
         work()
         _wait(self.device)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
 
 def _wait(device: torch.device) -> None:
@@ -205,15 +205,15 @@ def _texts(length: int, device: torch.device) -> torch.Tensor:
 
 
 class Ended(Exception):
-    """Nothing more is to be spoken."""
+    """No more codes are requested."""
 
 
-class Talk:
-    """Stands after each pass of the transformer and says what the passes took, with all that lies between them."""
+class DecodeTimer:
+    """A hook after each pass of the transformer that answers with the duration of passes, all in between included."""
 
     def __init__(self, channel: Channel, device: torch.device) -> None:
         self._channel, self._device = channel, device
-        self._left, self._began, self._started, self._fresh = 0, 0.0, 0.0, True
+        self._left, self._begin, self._started, self._fresh = 0, 0.0, 0.0, True
 
     def start(self) -> None:
         """The loop begins, for the first time or again because it ended early; its first pass is a prefill."""
@@ -226,19 +226,19 @@ class Talk:
         if not self._fresh:
             self._left -= 1
             if not self._left:
-                self._tell(now - self._began)
+                self._answer(now - self._begin)
         elif self._left:
-            self._began += now - self._started
+            self._begin += now - self._started
         else:
-            self._tell(now - self._started)
+            self._answer(now - self._started)
         self._fresh = False
 
-    def _tell(self, seconds: float) -> None:
+    def _answer(self, seconds: float) -> None:
         self._channel.answer({"seconds": seconds})
-        asked = self._channel.read()
-        if asked is None or asked["do"] != "speak":
+        request = self._channel.read()
+        if request is None or request["do"] != "decode":
             raise Ended
-        self._left, self._began = asked["codes"], time.perf_counter()
+        self._left, self._begin = request["codes"], time.perf_counter()
 
 
 def _batch(lengths: list[tuple[int, int]], device: torch.device) -> SimpleNamespace:

@@ -1,7 +1,6 @@
-"""The published package in a process of its own, asked by lines of JSON, so that it can be measured in turns with ours.
+"""The published package in a subprocess that answers requests (lines of JSON), so that measurements can be interleaved.
 
-Its environment is its own (`make reference`); nothing of it is imported here. What it runs
-is `published.py` beside this file.
+It has its own environment (`make reference`); nothing of it is imported here. The subprocess runs `published.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from config.errors import UserError
 
 VARIABLE, DEFAULT = "LISAN_REFERENCE", Path(".reference/bin/python")
 _PROGRAM = Path(__file__).with_name("published.py")
-_LAST_WORDS = 2000  # characters
+_LOG_TAIL = 2000  # characters
 
 
 def interpreter() -> Path:
@@ -34,7 +33,7 @@ class PublishedPackage:
     """A running package; ends with the `with` block."""
 
     def __init__(self, threads: int, device: str, log: Path, program: Sequence[str] | None = None) -> None:
-        """`log` is where what the package says goes; `program` stands in for it in tests."""
+        """`log` is the file for the package's output; tests replace `program`."""
         command = list(program or (str(interpreter()), str(_PROGRAM)))
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
@@ -55,7 +54,7 @@ class PublishedPackage:
         self._process.stdout.close()
 
     def ask(self, what: str, **given: object) -> Mapping[str, float]:
-        """Its answer in numbers, all times in seconds; `UserError` when it fails."""
+        """Send a request; its answer in numbers, times in seconds; `UserError` if it fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -66,6 +65,6 @@ class PublishedPackage:
             line = ""
         answer = json.loads(line) if line else {"error": "it ended"}
         if "error" in answer:
-            told = self._log.read_text("utf-8", "replace")[-_LAST_WORDS:].strip()
-            raise UserError(f"The published package failed at {what!r}: {answer['error']}", f"It said last: {told}")
+            tail = self._log.read_text("utf-8", "replace")[-_LOG_TAIL:].strip()
+            raise UserError(f"The published package failed at {what!r}: {answer['error']}", f"Its last output: {tail}")
         return {name: float(value) for name, value in answer.items()}

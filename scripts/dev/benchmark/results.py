@@ -1,4 +1,4 @@
-"""One measured thing, beside the published package and beside what was aimed at."""
+"""Benchmark results: rows with ratios and targets, as JSON for programs and as Markdown for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts.dev.benchmark.timing import MeasurementStats
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit on what was measured itself, on the device that it names."""
+    """An absolute target on one kind of device."""
 
     value: float
     device: str = "H100"
@@ -21,9 +21,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """A speed or a size. `package` is the published package at its defaults, measured in turns with ours.
+    """A speed or a size. `package` is that of the published package at its defaults, measured interleaved with ours.
 
-    `times` is how many times the package's speed was aimed at on a processor; `bound` is a limit in `unit`.
+    `times` is the target ratio to the package on a CPU; `bound` is an absolute target in `unit`.
     """
 
     part: str
@@ -34,18 +34,18 @@ class BenchmarkRow:
     times: float | None = None
     bound: Bound | None = None
     more_is_better: bool = False
-    against: str = "published package"  # what `package` is, where it is something else of ours
+    against: str = "published package"  # what `package` stands for, if it is a variant of ours
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast as the package, by the medians."""
+        """Speed relative to the package, by the medians."""
         if self.package is None:
             return None
         ratio = self.package.median / self.ours.median
         return 1 / ratio if self.more_is_better else ratio
 
-    def verdict(self, device: str) -> str:
-        """What came of the aim on the device of this name; empty where there was none."""
+    def target_status(self, device: str) -> str:
+        """Whether the target was met on this device; empty without a target."""
         if "cuda" not in device.lower() and self.times is not None:
             return "not measured" if self.ratio is None else _word(self.ratio >= self.times)
         if self.bound is None:
@@ -58,7 +58,7 @@ class BenchmarkRow:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a faster way costs in accuracy."""
+    """The loss of accuracy of a faster variant."""
 
     part: str
     what: str
@@ -69,7 +69,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class BenchmarkResults:
-    """All of one part."""
+    """The results of one part."""
 
     rows: tuple[BenchmarkRow, ...] = ()
     costs: tuple[Cost, ...] = ()
@@ -80,8 +80,8 @@ def _word(met: bool) -> str:
 
 
 def as_json(machine: Machine, settings: Mapping[str, object], found: BenchmarkResults) -> str:
-    """Everything, with ratios and verdicts."""
-    rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict(machine.device)}
+    """All results, with ratios and whether targets were met."""
+    rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "target": row.target_status(machine.device)}
             for row in found.rows]
     costs = [dataclasses.asdict(cost) for cost in found.costs]
     content = {"machine": dataclasses.asdict(machine), **settings, "rows": rows, "costs": costs}
@@ -89,7 +89,7 @@ def as_json(machine: Machine, settings: Mapping[str, object], found: BenchmarkRe
 
 
 def as_markdown(machine: Machine, settings: Mapping[str, object], found: BenchmarkResults) -> str:
-    """Where it was measured, a table a part, and the errors."""
+    """The machine, a table per part, and the losses of accuracy."""
     lines = [f"Device {machine.device}; {machine.processor}, {machine.cores} cores, {machine.threads} threads, "
              f"{machine.memory_gib} GiB; torch {machine.torch}; commit {machine.commit}; load average at the start "
              f"{machine.load}; {'; '.join(f'{name} {value}' for name, value in settings.items())}.", ""]
@@ -107,7 +107,7 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Benchma
 def _line(row: BenchmarkRow, device: str) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     cells = (row.what, row.unit, _spread(row.ours), "" if row.package is None else _spread(row.package), ratio,
-             _aim(row), row.verdict(device))
+             _aim(row), row.target_status(device))
     return f"| {' | '.join(cells)} |"
 
 
@@ -124,14 +124,14 @@ def _cost(cost: Cost) -> str:
 
 
 def _spread(spread: MeasurementStats) -> str:
-    """The median, and the least and the most where there were several."""
+    """The median, and the range of several measurements."""
     if spread.count == 1:
         return _number(spread.median)
     return f"{_number(spread.median)} ({_number(spread.least)} to {_number(spread.most)})"
 
 
 def _number(value: float) -> str:
-    """Three digits."""
+    """Three significant digits."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -28,8 +28,8 @@ _DEFAULT_STEPS, _DEFAULT_PROMPT_S = 10, 10.0  # of the package
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to make sound."""
+class Variant:
+    """One setting of the synthesis."""
 
     precision: str
     steps: int
@@ -42,18 +42,18 @@ class Way:
 def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     bench.say("S3Gen: flow and vocoder")
-    models, voice = make(bench), _voice(max(bench.extent.prompts_s))
-    codes = np.random.default_rng(2).integers(0, 6561, bench.extent.sound_codes)
+    models, voice = make(bench), _voice(max(bench.sizes.prompts_s))
+    codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
     *plain, best = models
-    ways = [Way(name, bench.extent.steps[0], bench.extent.prompts_s[0]) for name in plain]
-    ways += [Way(best, steps, prompt_s) for steps in bench.extent.steps for prompt_s in bench.extent.prompts_s]
+    ways = [Variant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
+    ways += [Variant(best, steps, prompt_s) for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
     measures: dict[str, Measure] = {}
     for way in ways:
         measures[str(way)] = _rendering(bench, models[way.precision], way, codes, voice, length_s)
     if bench.reference is not None:
         measures["package"] = _package(bench, length_s)
-    found = measure_interleaved(measures, bench.extent.repeats)
+    found = measure_interleaved(measures, bench.sizes.repeats)
     package = found.pop("package", None)
     rows = [BenchmarkRow(PART, str(way), "s/s", found[str(way)], package, _times(way, bench),
                          _bound(way, best, length_s))
@@ -63,7 +63,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 def make(bench: Bench) -> dict[str, S3Gen]:
     """The same made-up weights in float32, and in half precision where the device has it."""
-    whole = S3Gen(bench.extent.sound)
+    whole = S3Gen(bench.sizes.sound)
     fill_randomly(whole)
     whole.mel2wav.fold_weight_norm()
     whole.requires_grad_(False).eval().to(bench.device)
@@ -75,14 +75,14 @@ def make(bench: Bench) -> dict[str, S3Gen]:
     return models
 
 
-def _times(way: Way, bench: Bench) -> float | None:
-    """What the issue aims at: the package's own steps and prompt, and the fewest steps with the shortest prompt."""
+def _times(way: Variant, bench: Bench) -> float | None:
+    """The target ratio: at the package's own steps and prompt, and the fewest steps with the shortest prompt."""
     if (way.steps, way.prompt_s) == (_DEFAULT_STEPS, _DEFAULT_PROMPT_S):
         return _SAME
-    return _FAST if (way.steps, way.prompt_s) == (min(bench.extent.steps), min(bench.extent.prompts_s)) else None
+    return _FAST if (way.steps, way.prompt_s) == (min(bench.sizes.steps), min(bench.sizes.prompts_s)) else None
 
 
-def _bound(way: Way, best: str, length_s: float) -> Bound | None:
+def _bound(way: Variant, best: str, length_s: float) -> Bound | None:
     ours = (way.precision, way.steps, way.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
     return Bound(_H100_S / length_s) if ours else None
 
@@ -97,7 +97,7 @@ def _voice(max_clip_s: float) -> Voice:
     return Voice(np.zeros(256, np.float32), np.zeros(0, np.int64), timbre)
 
 
-def _rendering(bench: Bench, model: S3Gen, way: Way, codes: np.ndarray, voice: Voice, length_s: float) -> Measure:
+def _rendering(bench: Bench, model: S3Gen, way: Variant, codes: np.ndarray, voice: Voice, length_s: float) -> Measure:
     vocoder, rendering = ChatterboxVocoder(model), VocoderOptions(way.steps, way.prompt_s, watermark=False)
     return lambda: seconds(lambda: vocoder.decode(codes, voice, rendering), bench.device) / length_s
 
@@ -105,7 +105,7 @@ def _rendering(bench: Bench, model: S3Gen, way: Way, codes: np.ndarray, voice: V
 def _package(bench: Bench, length_s: float) -> Measure:
     assert (reference := bench.reference) is not None
     reference.ask("s3gen")
-    given = {"codes": bench.extent.sound_codes, "prompt": round(_DEFAULT_PROMPT_S * s3gen.CODE_RATE),
+    given = {"codes": bench.sizes.sound_codes, "prompt": round(_DEFAULT_PROMPT_S * s3gen.CODE_RATE),
              "steps": _DEFAULT_STEPS}
     return lambda: reference.ask("render", **given)["seconds"] / length_s
 
@@ -115,8 +115,8 @@ def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voi
     """Signal-to-noise ratio against float32 of the mel, and of the waveform with the same excitation."""
     device, costs = bench.device, []
     rows = torch.from_numpy(codes)[None].to(device)
-    steps = bench.extent.steps[0]
-    prompt = s3gen.flow_prompt(voice.timbre, device, max(bench.extent.prompts_s))
+    steps = bench.sizes.steps[0]
+    prompt = s3gen.flow_prompt(voice.timbre, device, max(bench.sizes.prompts_s))
     mels = {name: model.flow.mel(rows, None, prompt, steps=steps, generator=torch.Generator().manual_seed(0))
             for name, model in models.items()}
     vocoder = models["float32"].mel2wav

@@ -1,4 +1,4 @@
-"""How much is measured: the published sizes in full, or narrow models in seconds, to try the benchmark itself."""
+"""Model sizes and numbers of measurements: the published sizes, or narrow models that try the benchmark in seconds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LAYERS = 30  # as published
 
 @dataclass(frozen=True)
 class BenchmarkSizes:
-    """Sizes and numbers of repetitions. Lengths of sound in codes, 25 a second."""
+    """Model sizes and numbers of measurements. Lengths of speech in codes, 25 per second."""
 
     language: SpeechLMConfig
     sound: S3GenConfig
     package_layers: int = _LAYERS  # of the package's T3
     repeats: int = 5
     contexts: tuple[int, ...] = (100, 400, 800)  # positions in the cache
-    codes: int = 8  # spoken in one measurement
+    codes: int = 8  # decoded in one measurement
     prefills: tuple[int, ...] = (60, 250)  # text ids
     compared: tuple[int, ...] = (60, 150)  # text ids and codes of a sample whose logits are compared
     samples: int = 4  # of those
@@ -43,7 +43,7 @@ class BenchmarkSizes:
     new_rows: int = 200
     batch_size: int = 8
     epochs: int = 2
-    heard_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # clips of the extraction
+    clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # of the extraction
     demo_clips: int = 380  # of the built-in model's: all
 
 
@@ -65,19 +65,19 @@ QUICK = BenchmarkSizes(
     ),
     package_layers=14, repeats=2, contexts=(100,), codes=2, prefills=(20,), compared=(10, 20), samples=1,
     sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
-    epochs=1, heard_s=(1.0, 1.5), demo_clips=6,
+    epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6,
 )
 
 
-def shallower(extent: BenchmarkSizes, layers: int) -> BenchmarkSizes:
+def shallower(sizes: BenchmarkSizes, layers: int) -> BenchmarkSizes:
     """The same with fewer layers in the language model."""
-    decoder = replace(extent.language.decoder, layers=layers)
-    return replace(extent, language=replace(extent.language, decoder=decoder))
+    decoder = replace(sizes.language.decoder, layers=layers)
+    return replace(sizes, language=replace(sizes.language, decoder=decoder))
 
 
 @torch.no_grad()
 def fill_randomly(module: nn.Module, seed: int = 0) -> None:
-    """Fill with numbers of the scales of `scripts.dev.random_weights`, which takes minutes for half a billion."""
+    """Random values on the scales of `scripts.dev.random_weights`, which takes minutes for half a billion."""
     generator = torch.Generator().manual_seed(seed)
     for key, value in module.state_dict().items():
         match key.rpartition(".")[2]:

@@ -38,10 +38,10 @@ def measure(bench: Bench) -> BenchmarkResults:
     """All rows of the part."""
     models = make(bench)
     if bench.reference is not None:
-        bench.reference.ask("t3", layers=bench.extent.package_layers)
+        bench.reference.ask("t3", layers=bench.sizes.package_layers)
     rows: list[BenchmarkRow] = []
     for guided in (True, False):
-        for context in bench.extent.contexts:
+        for context in bench.sizes.contexts:
             bench.say(f"T3 at {context} positions, {'with' if guided else 'without'} guidance")
             rows += _codes(bench, models, context, guided)
     if bench.device.type == "cuda":
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 def make(bench: Bench) -> dict[str, SpeechLM]:
     """The same made-up weights in every precision that the device has."""
-    config, device = bench.extent.language, bench.device
+    config, device = bench.sizes.language, bench.device
     whole = t3.empty(config).to_empty(device="cpu")
     whole.tfmr.compute_frequencies()
     fill_randomly(whole)
@@ -75,14 +75,14 @@ def make(bench: Bench) -> dict[str, SpeechLM]:
 
 def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[BenchmarkRow]:
     """Milliseconds a code around `context` positions."""
-    extent, guidance = bench.extent, _GUIDANCE if guided else 0.0
-    spoken = extent.codes * (extent.repeats + 1)
-    text = context - extent.language.conditioning_length - 2 - spoken // 2
-    measures = {name: _speaking(bench, model, text, 1, guidance) for name, model in models.items()}
-    with _package(bench, guided, text, context - spoken // 2) as (_, ask):
+    sizes, guidance = bench.sizes, _GUIDANCE if guided else 0.0
+    decoded = sizes.codes * (sizes.repeats + 1)
+    text = context - sizes.language.conditioning_length - 2 - decoded // 2
+    measures = {name: _decoding(bench, model, text, 1, guidance) for name, model in models.items()}
+    with _package(bench, guided, text, context - decoded // 2) as (_, ask):
         if ask is not None:
             measures["package"] = ask
-        found = measure_interleaved(measures, extent.repeats)
+        found = measure_interleaved(measures, sizes.repeats)
     package = found.pop("package", None)
     how = "with guidance" if guided else "without guidance"
     return [
@@ -92,26 +92,26 @@ def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[Ben
     ]
 
 
-def _speaking(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float) -> Measure:
-    """Speaks some codes after a text of `text` ids, going on where it was; milliseconds a code."""
-    extent, device = bench.extent, bench.device
-    longest = extent.codes * (extent.repeats + 1)
-    capacity = text + extent.language.conditioning_length + 2 + longest
+def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float) -> Measure:
+    """Decodes some codes after a text of `text` ids, continuing at each call; milliseconds per code."""
+    sizes, device = bench.sizes, bench.device
+    longest = sizes.codes * (sizes.repeats + 1)
+    capacity = text + sizes.language.conditioning_length + 2 + longest
     kind = CUDAGraphStepper if device.type == "cuda" else Stepper
     stepper = kind(model, texts, capacity, longest, device)
     begin(stepper, model, text, guidance, device)
 
     @torch.inference_mode()
-    def speak() -> None:
-        for _ in range(extent.codes):
+    def decode() -> None:
+        for _ in range(sizes.codes):
             stepper.advance()
 
-    return lambda: 1000 * seconds(speak, device) / extent.codes
+    return lambda: 1000 * seconds(decode, device) / sizes.codes
 
 
 @torch.inference_mode()
 def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device: torch.device) -> None:
-    """Take in random texts of `text` ids, all in one voice."""
+    """Prefill random texts of `text` ids, all in one voice."""
     random = np.random.default_rng(0)
     ids = [torch.from_numpy(random.integers(1, 250, text)).to(device) for _ in range(stepper.texts)]
     stepper.prefill(ids, [_voice(model, device)] * stepper.texts, Sampling(0.8, 1.0, 0.05, 2.0, guidance))
@@ -128,23 +128,23 @@ def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
 @contextmanager
 def _package(bench: Bench, guided: bool, text: int, positions: int) -> Iterator[tuple[float, Measure | None]]:
     """The package's loop, begun with so many positions: the seconds of its prefill, and milliseconds a code."""
-    reference, codes = bench.reference, bench.extent.codes
+    reference, codes = bench.reference, bench.sizes.codes
     if reference is None or not guided:
         yield 0.0, None
         return
-    text = min(text, bench.extent.prefills[0])
-    speech = max(1, positions - bench.extent.language.conditioning_length - text - 1)
+    text = min(text, bench.sizes.prefills[0])
+    speech = max(1, positions - bench.sizes.language.conditioning_length - text - 1)
     took = reference.ask("begin", text=text, speech=speech)["seconds"]
-    yield took, lambda: 1000 * reference.ask("speak", codes=codes)["seconds"] / codes
+    yield took, lambda: 1000 * reference.ask("decode", codes=codes)["seconds"] / codes
     reference.ask("done")
 
 
 def _together(bench: Bench, models: Models) -> list[BenchmarkRow]:
     """Codes a second of many texts at once."""
-    extent, rows = bench.extent, []
+    sizes, rows = bench.sizes, []
     for name, model in models.items():
-        speak = _speaking(bench, model, extent.prefills[0], _TOGETHER, _GUIDANCE)
-        found = measure_interleaved({name: lambda speak=speak: 1000 * _TOGETHER / speak()}, extent.repeats)  # type: ignore[misc]
+        decode = _decoding(bench, model, sizes.prefills[0], _TOGETHER, _GUIDANCE)
+        found = measure_interleaved({name: lambda decode=decode: 1000 * _TOGETHER / decode()}, sizes.repeats)  # type: ignore[misc]
         rows.append(BenchmarkRow(PART, f"{_TOGETHER} texts together, {name}, with guidance", "codes/s", found[name],
                         bound=_CODES_A_SECOND if name == "bfloat16" else None, more_is_better=True))
     return rows
@@ -153,11 +153,11 @@ def _together(bench: Bench, models: Models) -> list[BenchmarkRow]:
 def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
     """Milliseconds from a text's ids to its first code, with guidance; the voice is prepared once and not counted."""
     rows = []
-    for text in bench.extent.prefills:
+    for text in bench.sizes.prefills:
         measures: dict[str, Measure] = {name: _prefill(bench, model, text) for name, model in models.items()}
         if bench.reference is not None:
             measures["package"] = _package_prefill(bench, text)
-        found = measure_interleaved(measures, bench.extent.repeats)
+        found = measure_interleaved(measures, bench.sizes.repeats)
         package = found.pop("package", None)
         rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
                  for name, spread in found.items()]
@@ -189,8 +189,8 @@ def _package_prefill(bench: Bench, text: int) -> Measure:
 
 
 def _costs(bench: Bench, models: Models) -> list[Cost]:
-    """Relative error of the logits with guidance against float32, and how often the likeliest code is the same."""
-    samples = [_sample(bench, seed) for seed in range(bench.extent.samples)]
+    """Relative error of the logits with guidance against float32, and how often the top-1 code is the same."""
+    samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
     wanted = [logits(models["float32"], sample, bench.device) for sample in samples]
     costs = []
     for name, model in models.items():
@@ -202,7 +202,7 @@ def _costs(bench: Bench, models: Models) -> list[Cost]:
                           for found, true in zip(made, wanted, strict=True)])
         note = f"guided logits of {len(same)} teacher-forced contexts, against float32"
         costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
-                  Cost(PART, f"{name}: likeliest code is the same", 100 * float(same.mean()), "%", note)]
+                  Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
     return costs
 
 
@@ -221,7 +221,7 @@ def _speech_logits(model: SpeechLM, sample: Sample, device: torch.device, text_d
 
 
 def _sample(bench: Bench, seed: int) -> Sample:
-    random, (text, codes) = np.random.default_rng(seed), bench.extent.compared
-    speaker = random.standard_normal(bench.extent.language.speaker_size).astype(np.float32)
+    random, (text, codes) = np.random.default_rng(seed), bench.sizes.compared
+    speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
     return Sample(random.integers(1, 250, text), random.integers(0, 6561, codes), speaker / np.linalg.norm(speaker),
                   random.integers(0, 6561, codec.MAX_PROMPT_CODES))

@@ -1,4 +1,4 @@
-"""Times that can be trusted: warm, repeated, taken in turns, told with their spread."""
+"""Repeated measurements after a warm-up, interleaved between variants, with median and range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 Measure = Callable[[], float]
-"""Does the work once and gives what it took, in the unit of its row."""
+"""Does the work once and returns its cost, in the unit of its row."""
 
 
 @dataclass(frozen=True)
 class MeasurementStats:
-    """The middle of some measurements, the least and the most of them, and how many they were."""
+    """Median, minimum, maximum and count of some measurements."""
 
     median: float
     least: float
@@ -24,27 +24,27 @@ class MeasurementStats:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> MeasurementStats:
-        """The spread of at least one value."""
+        """The statistics of at least one value."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """What `work` takes, until the device is done."""
+    """The duration of `work` in seconds, until the device has finished."""
     wait(device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     work()
     wait(device)
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def wait(device: torch.device) -> None:
-    """Until all that was asked of the device is done."""
+    """Synchronise with the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def measure_interleaved(measures: Mapping[str, Measure], repeats: int) -> dict[str, MeasurementStats]:
-    """Each measured once to warm up, then `repeats` times, one after the other: what disturbs one disturbs all."""
+    """Run each once to warm up, then all of them `repeats` times in rotation, so that disturbances affect all alike."""
     for measure in measures.values():
         measure()
     taken: dict[str, list[float]] = {name: [] for name in measures}

@@ -66,7 +66,7 @@ def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
     trainer = make(bench, scope)
     fitting.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
     peak = memory.peak(bench.device, trainer.take_step) + size(trainer)
-    speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.extent.epochs)[scope]
+    speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
     return [
         BenchmarkRow(PART, how, "tokens/s", speed, bound=_TOKENS_A_SECOND if scope == "rows" else None,
@@ -76,14 +76,14 @@ def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
 
 
 def _beside_package(bench: Bench) -> list[BenchmarkRow]:
-    """`rows` in turns with a full finetune of the package, epoch by epoch."""
+    """`rows` interleaved with a full finetune of the package, epoch by epoch."""
     assert (reference := bench.reference) is not None
     lengths = clip_lengths(bench)
-    smaller = bench.smaller(shallower(bench.extent, _affordable(bench, lengths)))
+    smaller = bench.smaller(shallower(bench.sizes, _affordable(bench, lengths)))
     trainer = make(smaller, "rows")
     trainer.take_step()
-    reference.ask("train", layers=min(smaller.extent.language.decoder.layers, bench.extent.package_layers))
-    count = bench.extent.batch_size
+    reference.ask("train", layers=min(smaller.sizes.language.decoder.layers, bench.sizes.package_layers))
+    count = bench.sizes.batch_size
     batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
     reference.ask("step", lengths=batches[0])
 
@@ -92,7 +92,7 @@ def _beside_package(bench: Bench) -> list[BenchmarkRow]:
         return sum(step["tokens"] for step in steps) / sum(step["seconds"] for step in steps)
 
     measures: dict[str, Measure] = {"ours": lambda: epoch(trainer), "package": package}
-    found = measure_interleaved(measures, bench.extent.epochs)
+    found = measure_interleaved(measures, bench.sizes.epochs)
     peak = reference.ask("memory")["peak"]
     what = f"rows, {_layers(smaller)}, against a full finetune right-padded at batch {count}"
     return [
@@ -113,19 +113,19 @@ def epoch(trainer: Trainer) -> float:
 
 def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     """A trainer of made-up weights on made-up clips in a new language; `changes` are of its options."""
-    extent, device = bench.extent, bench.device
-    module = t3.empty(extent.language).to_empty(device="cpu")
+    sizes, device = bench.sizes, bench.device
+    module = t3.empty(sizes.language).to_empty(device="cpu")
     module.tfmr.compute_frequencies()
     fill_randomly(module)
     module.requires_grad_(False).eval().to(device)
-    letters = [chr(_FIRST_NEW + index) for index in range(extent.new_rows - 1)]  # the language's tag has a row too
+    letters = [chr(_FIRST_NEW + index) for index in range(sizes.new_rows - 1)]  # the language's tag has a row too
     base = replace(FrontEnd.base({"en": "latin"}, "abcdefghijklmnopqrstuvwxyz"), prefix_size=TEXT_ROWS)
     front_end = base.extended(_NEW, "ethiopic", letters, [])
     model: Any = LanguageModel(module, TEXT_ROWS, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
     voice = VoiceModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
-    rows = {name: torch.randn(extent.new_rows, extent.language.decoder.width) / 32 for name in model.text_tables}
+    rows = {name: torch.randn(sizes.new_rows, sizes.language.decoder.width) / 32 for name in model.text_tables}
     voice = extended(voice, front_end, rows)
-    options = TrainOptions.model_validate({"scope": scope, "batch_size": extent.batch_size, "steps": 10_000, **changes})
+    options = TrainOptions.model_validate({"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})
     if scope != "rows":
         adapters = Adapters.fresh(module, plan(options, model.adapter_targets), 0)
         module.to(device)
@@ -139,8 +139,8 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
 
 def clip_lengths(bench: Bench) -> list[tuple[int, int]]:
     """Text ids and codes of each clip."""
-    shortest, middle, longest = bench.extent.clip_s
-    drawn = np.random.default_rng(0).lognormal(math.log(middle), _SPREAD, bench.extent.clips).clip(shortest, longest)
+    shortest, middle, longest = bench.sizes.clip_s
+    drawn = np.random.default_rng(0).lognormal(math.log(middle), _SPREAD, bench.sizes.clips).clip(shortest, longest)
     codes = [round(length_s * _CODES_A_SECOND) for length_s in drawn]
     return [(2 + round(_IDS_A_CODE * count), count) for count in codes]
 
@@ -148,10 +148,10 @@ def clip_lengths(bench: Bench) -> list[tuple[int, int]]:
 def _clips(bench: Bench) -> tuple[Utterance, ...]:
     """One speaker's clips, texts of new letters."""
     random = np.random.default_rng(1)
-    speaker = random.standard_normal(bench.extent.language.speaker_size).astype(np.float32)
+    speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
     speaker /= np.linalg.norm(speaker)
     return tuple(
-        Utterance(f"{index}", "", _NEW, "speaker", TEXT_ROWS + random.integers(0, bench.extent.new_rows, text),
+        Utterance(f"{index}", "", _NEW, "speaker", TEXT_ROWS + random.integers(0, bench.sizes.new_rows, text),
                   random.integers(0, 6561, codes).astype(np.uint16), speaker,
                   random.integers(0, 6561, codec.MAX_PROMPT_CODES).astype(np.uint16))
         for index, (text, codes) in enumerate(clip_lengths(bench)))
@@ -159,8 +159,8 @@ def _clips(bench: Bench) -> tuple[Utterance, ...]:
 
 def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
-    most = bench.extent.language.decoder.layers
-    positions = bench.extent.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
+    most = bench.sizes.language.decoder.layers
+    positions = bench.sizes.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
     free = memory.free(bench.device)
     for layers in _FEWER:
         parameters = layers * _LAYER_PARAMETERS + _OTHER_PARAMETERS
@@ -178,7 +178,7 @@ def _setting(trainer: Trainer) -> str:
 
 
 def _layers(bench: Bench) -> str:
-    return f"{bench.extent.language.decoder.layers} layers"
+    return f"{bench.sizes.language.decoder.layers} layers"
 
 
 def size(trainer: Trainer) -> int:

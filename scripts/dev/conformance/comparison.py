@@ -1,4 +1,4 @@
-"""What a reference gave beside what we give: relative errors, bounds, a table and a verdict."""
+"""Comparison with stored outputs of a reference: relative errors, bounds and a table."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Table:
         self.rows.append(ConformanceRow(self.component, name, error, bound, "share that differs"))
 
     def complete(self, inputs: tuple[str, ...]) -> list[ConformanceRow]:
-        """The rows; a stored output that was not compared is an error of the comparison."""
+        """The rows; `UserError` if a stored output was not compared."""
         compared = {row.output for row in self.rows}
         left = set(self.vectors.tensors) - compared - set(inputs)
         if left:
@@ -93,7 +93,7 @@ class Table:
 
 
 def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRow:
-    """The share of a key list's entries that `module` lacks, has beside, or has in another shape."""
+    """The share of a key list's entries that are missing, additional or of another shape in `module`."""
     try:
         wanted = {key: tuple(shape) for key, shape in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -105,7 +105,7 @@ def compare_keys(component: str, path: Path, module: nn.Module) -> ConformanceRo
 
 def show(rows: list[ConformanceRow]) -> str:
     """The table as text."""
-    cells = [("component", "output", "error", "bound", "measure", "verdict")]
+    cells = [("component", "output", "error", "bound", "measure", "result")]
     cells += [(row.component, row.output, f"{row.error:.1e}", f"{row.bound:.0e}" if row.bound else "0", row.measure,
                "passed" if row.passed else "FAILED") for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]

@@ -1,7 +1,7 @@
-"""Try variations of the demo's training on the built-in model, several seeds each, and tabulate what came of them.
+"""Try variations of the demo's training on the built-in model, several seeds each, and tabulate the results.
 
-Each training is a job of the workspace. One that is measured already is not done again and one that was cut off goes
-on, so the command can be ended and given again. The tables are written to --out.
+Each training is a job of the workspace. A measured one is not repeated and an interrupted one is resumed, so the
+command can be stopped and run again. The tables are written to --out.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
 
 
 def _break(workspace: Workspace, trial: Trial, seed: int) -> None:
-    """Train by the recipe that people use, in a process of its own."""
+    """Train by the common recipe, in a subprocess."""
     command = [sys.executable, "-m", "scripts.dev.experiments.broken", str(workspace.path)]
     steps = [str(trial.training(seed).steps)] if trial.shortened else []
     with subprocess.Popen([*command, trial.group, trial.name, str(seed), *steps]) as child:

@@ -1,6 +1,6 @@
-"""What the engine's options cost and save: the `options` part of the benchmark, told beside the other experiments.
+"""Speed and memory of the training options: the `options` part of the benchmark as a section of the experiments.
 
-It is measured on Chatterbox's shapes: the built-in model is too small to show what memory is for.
+Measured on Chatterbox's shapes: the built-in model is too small to show effects on memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MEMORY = ", peak memory with the model"
 
 
 def measure(workspace: Workspace) -> None:
-    """Run the benchmark in a process of its own, unless it was."""
+    """Run the benchmark in a subprocess, unless its result exists."""
     if _file(workspace).is_file():
         return
     command = [sys.executable, "-m", "scripts.dev.benchmark", "--only", options.PART, "--out",
@@ -42,7 +42,7 @@ def section(workspace: Workspace) -> str:
              for row in made["rows"] if row["unit"] == "tokens/s"]
     where = made["machine"]
     return (f"{head}Chatterbox's shapes and made-up weights and clips (`python -m scripts.dev.benchmark --only "
-            f"{options.PART}`), each in turn in one run, on {where['device']} with {where['threads']} threads; load "
+            f"{options.PART}`), interleaved in one run, on {where['device']} with {where['threads']} threads; load "
             f"average at the start {where['load']}; commit {where['commit']}.\n\n{report.table(rows)}\n")
 
 

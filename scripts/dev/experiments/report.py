@@ -8,7 +8,7 @@ from scripts.dev.benchmark.machine import Machine
 from scripts.dev.experiments.plan import TrialGroup
 from scripts.dev.experiments.results import TrialResult, spread
 
-Found = Mapping[str, Sequence[TrialResult]]
+TrialResults = Mapping[str, Sequence[TrialResult]]
 """Seeds by the name of the trial."""
 
 
@@ -35,14 +35,14 @@ def page(machine: Machine, commits: Sequence[str], sections: Sequence[str]) -> s
     return "\n".join([_HEAD, f"{where}\n", *sections])
 
 
-def section(group: TrialGroup, found: Found) -> str:
+def section(group: TrialGroup, found: TrialResults) -> str:
     """A heading, the length of the trainings, and a table."""
-    rows = _heard(group, found) if group.measure == "heard" else _losses(group, found)
+    rows = _error_rows(group, found) if group.measure == "heard" else _losses(group, found)
     options = group.trials[0].training(0)
     return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
 
 
-def _heard(group: TrialGroup, found: Found) -> list[Sequence[str]]:
+def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
     languages = sorted({code for seeds in found.values() for one in seeds for code in one.heard})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
             "left alone, equal", "numbers trained", "processor", "memory"]
@@ -62,7 +62,7 @@ def _heard(group: TrialGroup, found: Found) -> list[Sequence[str]]:
     return rows
 
 
-def _losses(group: TrialGroup, found: Found) -> list[Sequence[str]]:
+def _losses(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [["trial", "seeds", *(f"after {step} steps" for step in group.at)]]
     for trial in group.trials:
         seeds = found.get(trial.name, ())

@@ -1,4 +1,4 @@
-"""What came of a trial, read from its journal and certificate, and several seeds of it as mean and deviation."""
+"""The result of a trial, from its journal and certificate; several seeds as mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ from core.proof.certificate import Certificate
 
 RESULT = "experiment.json"
 _TRAINED = ("row_parameters", "adapter_parameters", "changed_parameters")
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Used:
+    """Seconds of processor time, and the most memory that was held at once."""
+
+    cpu_seconds: float
+    peak_bytes: int
+
+
+NOTHING = Used(0.0, 0)
 
 
 @dataclass(frozen=True)
@@ -77,20 +89,6 @@ def spread(values: Sequence[float], unit: str = "", digits: int = 1) -> str:
     mean = f"{statistics.fmean(values):,.{digits}f}"
     apart = f" ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else ""
     return f"{mean}{apart}{unit}"
-
-
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Used:
-    """Seconds of processor time, and the most memory that was held at once."""
-
-    cpu_seconds: float
-    peak_bytes: int
-
-
-NOTHING = Used(0.0, 0)
 
 
 def used_by(job: Job) -> Used | None:

@@ -244,10 +244,10 @@ def _is_fragment(text: str) -> bool:
 def _without_punctuation(text: str) -> str:
     """Letters, marks and the signs inside words; punctuation and digits become spaces."""
 
-    def is_kept(c: str) -> bool:
+    def is_letter(c: str) -> bool:
         return unicodedata.category(c)[0] in "LM" or c in "'’\u200c\u200d"
 
-    return " ".join("".join(c if is_kept(c) else " " for c in text).split())
+    return " ".join("".join(c if is_letter(c) else " " for c in text).split())
 
 
 def _is_demo(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Train the judge on sentences of its own, with letters and phonemes at once."""
+"""Train the judge on separate sentences, with letters and phonemes at once."""
 
 from __future__ import annotations
 

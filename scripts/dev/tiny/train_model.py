@@ -225,7 +225,7 @@ def folded(model: SpeechLM) -> SpeechLM:
 
 
 @torch.inference_mode()
-def judged(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, clips: list[CorpusClip],
+def recognition_error(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, clips: list[CorpusClip],
            voices: list[Voice], temperature: float) -> tuple[float, float]:
     """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
     texts = [front_end.encode(clip.text, clip.language) for clip in clips]
@@ -252,7 +252,7 @@ def build(folder: Path, seed: int) -> None:
     def report(model: SpeechLM, step: int) -> None:
         save_module(folder / f"t3-{step}.safetensors", folded(model), model.config)
         for (language, split), clips in held_out.items():
-            letters, phonemes = judged(model, codec, judge, front_end, clips[:20], voices, 0.5)
+            letters, phonemes = recognition_error(model, codec, judge, front_end, clips[:20], voices, 0.5)
             print(f"  step {step} {language} {split}: letters {letters:.3f} phonemes {phonemes:.3f}", flush=True)
 
     model = train(spoken, codec.config, front_end, STEPS, seed, every=900, report=report)
