@@ -72,7 +72,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         record, proof = exports_record.read_record(target), certificate.read(target / CERTIFICATE)
         return _result(target, record, proof, _overridden(proof, options))
     ref = _checked(options, workspace)
-    folder, device = resolve(workspace, ref).folder, compute.prepare("cpu")  # bit equality is claimed for it
+    folder, device = resolve(workspace, ref).folder, compute.setup_device("cpu")  # bit equality is claimed for it
     with stage(reporter, "certificate"):
         proof, model, tell = _certified(workspace, folder, device, reporter)
         _block(proof, options.override)

@@ -49,7 +49,8 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         _tell_known(options, front_end, reporter)
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
     with stage(reporter, "features"):
-        extractor = family(family_of(workspace, options.model)).extractor(model_folder, compute.prepare(options.device))
+        extractor = family(family_of(workspace, options.model)).extractor(model_folder,
+                                                                          compute.setup_device(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
         longest = family(family_of(workspace, options.model)).max_speech_length(model_folder)
         long = tell_of_long(dataset, FeatureCache(workspace.cache, extractor.fingerprint), longest, reporter)

@@ -202,7 +202,7 @@ def _logits(case: Work, tell: Tell) -> Check:
     verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
     return Check("base_logits", verdict, "equal to the bit", seen,
                  f"Logits of base-language samples before and after, computed one after the other on "
-                 f"{compute.conditions(case.base.device)}.")
+                 f"{compute.numeric_environment(case.base.device)}.")
 
 
 def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:

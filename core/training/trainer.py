@@ -228,7 +228,7 @@ class Trainer:
         setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
                             processes=self.company.size if self.company else 1, precision=self.precision.name,
-                            conditions=compute.conditions(self.voice.device),
+                            conditions=compute.numeric_environment(self.voice.device),
                             decays={group.name: group.decay for group in self.groups})
 
     def restore(self, state: TrainerState) -> None:

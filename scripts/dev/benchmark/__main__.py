@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
     """Measure the chosen parts."""
-    device = compute.prepare(asked.device)
+    device = compute.setup_device(asked.device)
     torch.use_deterministic_algorithms(False)  # as in synthesis
     folder = Path(asked.out) if asked.out else Workspace.open(asked.workspace).path / "benchmark"
     folder.mkdir(parents=True, exist_ok=True)

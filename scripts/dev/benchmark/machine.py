@@ -41,7 +41,7 @@ def _processor() -> str:
     """Its model and its relevant instruction sets."""
     found = torch.cpu.get_capabilities()
     features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
-    name = compute.name(torch.device("cpu"))
+    name = compute.device_name(torch.device("cpu"))
     return f"{name} ({', '.join(features)})" if features else name
 
 

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     place, group, name, seed, *rest = arguments
     groups = plan.read(int(rest[0]) if rest else None)
     trial = next(trial for found in groups if found.name == group for trial in found.trials if trial.name == name)
-    compute.prepare("cpu")
+    compute.setup_device("cpu")
     run(Workspace.open(Path(place)), trial.run(int(seed)), trial.training(int(seed)))
     return 0
 
