@@ -355,7 +355,7 @@ class Judge(Protocol):
 
 
 class Family(Protocol):
-    """Loads the parts of one family from a model folder. A call loads anew; nothing is cached."""
+    """Loads the parts of one family from a model folder. Nothing is cached."""
 
     name: str
     sampling: Sampling  # recommended

@@ -159,11 +159,11 @@ parser.add_argument("language")
 parser.add_argument("text")
 parser.add_argument("--voice", help="a reference recording; without it, the built-in voice")
 parser.add_argument("--codes", action="store_true", help="stop after T3 and print its first codes")
-asked = parser.parse_args()
+arguments = parser.parse_args()
 
 front_end = json.loads((folder / "front_end" / "front_end.json").read_text(encoding="utf-8"))
-language = front_end["languages"][asked.language]
-new = asked.language not in front_end["base_languages"]
+language = front_end["languages"][arguments.language]
+new = arguments.language not in front_end["base_languages"]
 merged = folder / "t3-merged.safetensors"
 state = load_file(merged if new and merged.is_file() else folder / "t3_finetuned.safetensors")
 
@@ -173,10 +173,10 @@ LLAMA_CONFIGS[sizes.llama_config_name]["num_hidden_layers"] = layers
 t3 = T3(sizes)
 t3.load_state_dict(state)  # strictly
 tokenizer = MTLTokenizer(str(folder / "front_end" / language["tokenizer"]))
-mtl_tts.SUPPORTED_LANGUAGES[asked.language] = asked.language  # the package's own list is fixed
+mtl_tts.SUPPORTED_LANGUAGES[arguments.language] = arguments.language  # the package's own list is fixed
 
-if asked.codes:
-    ids = tokenizer.text_to_tokens(mtl_tts.punc_norm(asked.text), language_id=asked.language)
+if arguments.codes:
+    ids = tokenizer.text_to_tokens(mtl_tts.punc_norm(arguments.text), language_id=arguments.language)
     ids = torch.nn.functional.pad(ids, (1, 0), value=sizes.start_text_token)
     ids = torch.nn.functional.pad(ids, (0, 1), value=sizes.stop_text_token)
     voice = mtl_tts.Conditionals.load(folder / "conds.pt")
@@ -199,7 +199,7 @@ conditionals = folder / "conds.pt"
 model = mtl_tts.ChatterboxMultilingualTTS(
     t3.eval(), published(S3Gen(), s3gen), published(VoiceEncoder(), "ve"), tokenizer, "cpu",
     mtl_tts.Conditionals.load(conditionals) if conditionals.is_file() else None)
-waveform = model.generate(asked.text, language_id=asked.language, audio_prompt_path=asked.voice)
+waveform = model.generate(arguments.text, language_id=arguments.language, audio_prompt_path=arguments.voice)
 
 import soundfile
 

@@ -54,7 +54,7 @@ def test_seeds_are_told_as_mean_and_deviation() -> None:
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
     scope, rows, _ = plan.read()
-    other = replace(ONE, seed=1, heard={"am": 0.7, "en": 0.06})
+    other = replace(ONE, seed=1, errors={"am": 0.7, "en": 0.06})
     shown = report.section(scope, {"rows": [ONE, other]})
     assert "| rows | 2 | 60.0 ± 14.1% | 6.0 ± 0.0% |" in shown
     assert "| gated-lora-8 | 0 | not measured |" in shown

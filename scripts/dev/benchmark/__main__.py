@@ -33,34 +33,34 @@ PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write and print; exit code 2 for wrong arguments, else 0 whether targets were met or not."""
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     try:
-        return run(asked, ["python", "-m", "scripts.dev.benchmark",
+        return run(args, ["python", "-m", "scripts.dev.benchmark",
                            *(sys.argv[1:] if arguments is None else arguments)])
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
         return ASKED_WRONGLY
 
 
-def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
+def run(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Measure the chosen parts."""
-    device = compute.setup_device(asked.device)
+    device = compute.setup_device(args.device)
     torch.use_deterministic_algorithms(False)  # as in synthesis
-    folder = Path(asked.out) if asked.out else Workspace.open(asked.workspace).path / "benchmark"
+    folder = Path(args.out) if args.out else Workspace.open(args.workspace).path / "benchmark"
     folder.mkdir(parents=True, exist_ok=True)
-    where, sizes = machine.describe(device), QUICK if asked.quick else FULL
-    if asked.repeats:
-        sizes = replace(sizes, repeats=asked.repeats)
+    where, sizes = machine.describe(device), QUICK if args.quick else FULL
+    if args.repeats:
+        sizes = replace(sizes, repeats=args.repeats)
     settings = {"command": " ".join(command), "date": datetime.now().date().isoformat(),
-                "sizes": "quick" if asked.quick else "full"}
+                "sizes": "quick" if args.quick else "full"}
     found = BenchmarkResults()
     with ExitStack() as stack:
         reference = None
-        if asked.against_reference:
+        if args.against_reference:
             opened = PublishedPackage(torch.get_num_threads(), device.type, folder / "reference.log")
             reference = stack.enter_context(opened)
         bench = Bench(sizes, device, reference, lambda text: print(text, file=sys.stderr, flush=True))
-        for name in asked.only:
+        for name in args.only:
             made = PARTS[name](bench)
             found = BenchmarkResults(found.rows + made.rows, found.costs + made.costs)
             bench.tidy()

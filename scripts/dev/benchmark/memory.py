@@ -93,7 +93,7 @@ def _index(count: int, folder: Path) -> Callable[[], object]:
     workspace, chance = Workspace.open(folder), random.Random(1)
 
     def work() -> None:
-        manifest.save(folder, manifest.make_card("made", "am", "made up", _clips(count)), _clips(count))
+        manifest.save(folder, manifest.make_card("made", "am", "random", _clips(count)), _clips(count))
         dataset = manifest.load(folder)
         build(workspace, dataset, (_spoken(clip, chance) for clip in dataset.clips), {})
 

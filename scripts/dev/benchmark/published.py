@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Package:
-    """What can be asked; each public method is a request."""
+    """The requests: each public method is a request."""
 
     device: torch.device
 
@@ -118,9 +118,9 @@ class Package:
             "prompt_feat": torch.randn(1, 2 * prompt, 80, generator=draw).to(self.device), "prompt_feat_len": None,
             "embedding": torch.randn(1, 192, generator=draw).to(self.device),
         }
-        said = torch.randint(6561, (1, codes), generator=draw).to(self.device)
+        speech = torch.randint(6561, (1, codes), generator=draw).to(self.device)
         model = self._parts.s3gen
-        return {"seconds": self._timed(lambda: model.inference(said, ref_dict=given, n_cfm_timesteps=steps))}
+        return {"seconds": self._timed(lambda: model.inference(speech, ref_dict=given, n_cfm_timesteps=steps))}
 
     def extract(self, lengths: list[int]) -> Answer:
         """Clips of so many samples at 16 kHz to what its `prepare_conditionals` takes for T3, and all their codes."""
@@ -220,7 +220,7 @@ class DecodeTimer:
         self._fresh, self._started = True, time.perf_counter()
 
     def after_pass(self, *_: object) -> None:
-        """A pass is a code, but for a prefill; the prefill of a loop begun again does not count."""
+        """A pass is a code, but for a prefill; the prefill of a restarted loop does not count."""
         _wait(self._device)
         now = time.perf_counter()
         if not self._fresh:
@@ -245,10 +245,10 @@ def _batch(lengths: list[tuple[int, int]], device: torch.device) -> SimpleNamesp
     """Samples padded on the right."""
     texts = torch.zeros(len(lengths), max(text for text, _ in lengths), dtype=torch.long)
     codes = torch.zeros(len(lengths), 2 + max(codes for _, codes in lengths), dtype=torch.long)
-    for row, (text, said) in enumerate(lengths):
+    for row, (text, count) in enumerate(lengths):
         texts[row, :text] = _texts(text, torch.device("cpu"))
-        codes[row, 1:1 + said] = torch.randint(6561, (said,))
-        codes[row, 0], codes[row, 1 + said] = 6561, 6562
+        codes[row, 1:1 + count] = torch.randint(6561, (count,))
+        codes[row, 0], codes[row, 1 + count] = 6561, 6562
     text_lengths, code_lengths = torch.tensor(lengths).unbind(1)
     return SimpleNamespace(
         given=_conditioning(len(lengths), device), texts=texts.to(device), codes=codes.to(device),

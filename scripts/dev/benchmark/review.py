@@ -1,4 +1,4 @@
-"""How long the review of a large dataset takes, over made-up clips, about half of which something is decided:
+"""How long the review of a large dataset takes, over random clips, about half of which something is decided:
 
     python -m scripts.dev.benchmark.review [CLIPS [DECISIONS]]
 """
@@ -33,7 +33,7 @@ def main(count: int, decided: int) -> None:
     spoken = [_spoken(clip, chance) for clip in clips]
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace.open(folder)
-        dataset = Dataset(workspace.datasets / "made", make_card("made", "am", "made up", clips), clips)
+        dataset = Dataset(workspace.datasets / "made", make_card("made", "am", "random", clips), clips)
         dataset.folder.mkdir()
         manifest.save(dataset.folder, dataset.card, clips)
         _timed("judge and index", lambda: build(workspace, dataset, spoken, {}))
@@ -69,9 +69,9 @@ def _spoken(clip: Clip, chance: random.Random) -> Spoken:
 
 
 def _timed(what: str, work: Callable[[], Value]) -> Value:
-    begun, used = time.perf_counter(), time.process_time()
+    start, used = time.perf_counter(), time.process_time()
     value = work()
-    passed, used = time.perf_counter() - begun, time.process_time() - used
+    passed, used = time.perf_counter() - start, time.process_time() - used
     print(f"{what}: {1000 * passed:.1f} ms, {1000 * used:.1f} ms of a processor")
     return value
 

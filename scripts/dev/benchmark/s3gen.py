@@ -28,7 +28,7 @@ _DEFAULT_STEPS, _DEFAULT_PROMPT_S = 10, 10.0  # of the package
 
 
 @dataclass(frozen=True)
-class Variant:
+class SynthesisVariant:
     """One setting of the synthesis."""
 
     precision: str
@@ -46,23 +46,24 @@ def measure(bench: Bench) -> BenchmarkResults:
     codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
     length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
     *plain, best = models
-    ways = [Variant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
-    ways += [Variant(best, steps, prompt_s) for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
+    variants = [SynthesisVariant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
+    variants += [SynthesisVariant(best, steps, prompt_s)
+                 for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
     measures: dict[str, Measure] = {}
-    for way in ways:
-        measures[str(way)] = _rendering(bench, models[way.precision], way, codes, voice, length_s)
+    for variant in variants:
+        measures[str(variant)] = _rendering(bench, models[variant.precision], variant, codes, voice, length_s)
     if bench.reference is not None:
         measures["package"] = _package(bench, length_s)
     found = measure_interleaved(measures, bench.sizes.repeats)
     package = found.pop("package", None)
-    rows = [BenchmarkRow(PART, str(way), "s/s", found[str(way)], package, _times(way, bench),
-                         _bound(way, best, length_s))
-            for way in ways]
+    rows = [BenchmarkRow(PART, str(variant), "s/s", found[str(variant)], package, _times(variant, bench),
+                         _bound(variant, best, length_s))
+            for variant in variants]
     return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, codes, voice)))
 
 
 def make(bench: Bench) -> dict[str, S3Gen]:
-    """The same made-up weights in float32, and in half precision where the device has it."""
+    """The same random weights in float32, and in half precision where the device has it."""
     whole = S3Gen(bench.sizes.sound)
     fill_randomly(whole)
     whole.mel2wav.fold_weight_norm()
@@ -75,20 +76,20 @@ def make(bench: Bench) -> dict[str, S3Gen]:
     return models
 
 
-def _times(way: Variant, bench: Bench) -> float | None:
+def _times(variant: SynthesisVariant, bench: Bench) -> float | None:
     """The target ratio: at the package's own steps and prompt, and the fewest steps with the shortest prompt."""
-    if (way.steps, way.prompt_s) == (_DEFAULT_STEPS, _DEFAULT_PROMPT_S):
+    if (variant.steps, variant.prompt_s) == (_DEFAULT_STEPS, _DEFAULT_PROMPT_S):
         return _SAME
-    return _FAST if (way.steps, way.prompt_s) == (min(bench.sizes.steps), min(bench.sizes.prompts_s)) else None
+    return _FAST if (variant.steps, variant.prompt_s) == (min(bench.sizes.steps), min(bench.sizes.prompts_s)) else None
 
 
-def _bound(way: Variant, best: str, length_s: float) -> Bound | None:
-    ours = (way.precision, way.steps, way.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
+def _bound(variant: SynthesisVariant, best: str, length_s: float) -> Bound | None:
+    ours = (variant.precision, variant.steps, variant.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
     return Bound(_H100_S / length_s) if ours else None
 
 
 def _voice(max_clip_s: float) -> Voice:
-    """A made-up reference clip of that length."""
+    """A random reference clip of that length."""
     random, codes = np.random.default_rng(3), round(max_clip_s * s3gen.CODE_RATE)
     timbre: dict[str, np.ndarray] = {
         "codes": random.integers(0, 6561, codes), "speaker": random.standard_normal(192).astype(np.float32),
@@ -97,8 +98,9 @@ def _voice(max_clip_s: float) -> Voice:
     return Voice(np.zeros(256, np.float32), np.zeros(0, np.int64), timbre)
 
 
-def _rendering(bench: Bench, model: S3Gen, way: Variant, codes: np.ndarray, voice: Voice, length_s: float) -> Measure:
-    vocoder, rendering = ChatterboxVocoder(model), VocoderOptions(way.steps, way.prompt_s, watermark=False)
+def _rendering(bench: Bench, model: S3Gen, variant: SynthesisVariant, codes: np.ndarray, voice: Voice,
+               length_s: float) -> Measure:
+    vocoder, rendering = ChatterboxVocoder(model), VocoderOptions(variant.steps, variant.prompt_s, watermark=False)
     return lambda: seconds(lambda: vocoder.decode(codes, voice, rendering), bench.device) / length_s
 
 

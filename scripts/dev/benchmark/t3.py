@@ -53,7 +53,7 @@ def measure(bench: Bench) -> BenchmarkResults:
 
 
 def make(bench: Bench) -> dict[str, SpeechLM]:
-    """The same made-up weights in every precision that the device has."""
+    """The same random weights in every precision that the device has."""
     config, device = bench.sizes.language, bench.device
     whole = t3.empty(config).to_empty(device="cpu")
     whole.tfmr.compute_frequencies()
@@ -127,7 +127,7 @@ def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
 
 @contextmanager
 def _package(bench: Bench, guided: bool, text: int, positions: int) -> Iterator[tuple[float, Measure | None]]:
-    """The package's loop, begun with so many positions: the seconds of its prefill, and milliseconds a code."""
+    """The package's loop after a prefill of so many positions: the seconds of its prefill, and milliseconds a code."""
     reference, codes = bench.reference, bench.sizes.codes
     if reference is None or not guided:
         yield 0.0, None

@@ -1,7 +1,7 @@
 """Training: useful tokens a second and peak memory of the three scopes, and of a full finetune of the package.
 
 A useful token is a next-token target of text or speech; padding and conditioning are not
-counted. The lengths of the made-up clips are log-normal. The package is trained in float32,
+counted. The lengths of the random clips are log-normal. The package is trained in float32,
 all parameters by AdamW, on the same clips in batches as they come, padded on the right. It
 needs the memory for that: where it has less, both are measured with fewer layers, which the
 row says.
@@ -112,7 +112,7 @@ def epoch(trainer: Trainer) -> float:
 
 
 def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
-    """A trainer of made-up weights on made-up clips in a new language; `changes` are of its options."""
+    """A trainer of random weights on random clips in a new language; `changes` are of its options."""
     sizes, device = bench.sizes, bench.device
     module = t3.empty(sizes.language).to_empty(device="cpu")
     module.tfmr.compute_frequencies()
@@ -133,7 +133,7 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     if options.compile == "on":
         model.compile()
     clips = _clips(bench)
-    data = TrainingData(_NEW, "made up", clips, clips, (), ())
+    data = TrainingData(_NEW, "random", clips, clips, (), ())
     return Trainer(options, voice, data, clips if scope == "full" else (), precision.decide("auto", device))
 
 

@@ -19,9 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.dev.conformance", description=__doc__)
     parser.add_argument("family", choices=sorted(FAMILIES), help="model family")
     parser.add_argument("folder", type=Path, help="folder with the reference's inputs and outputs")
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        rows = FAMILIES[asked.family](asked.folder)
+        rows = FAMILIES[args.family](args.folder)
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
         return ASKED_WRONGLY

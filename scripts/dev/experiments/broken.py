@@ -1,4 +1,4 @@
-"""The recipe that people use, done as they do it, so that its damage can be measured and heard.
+"""The recipe that people use, done as they do it, so that its damage can be measured.
 
 One table holds old rows and new ones, and a hook sets the gradients of the old rows to zero: that is the whole of the
 "freezing". AdamW with decay, everything trainable, one high rate, no replay. Lisan has no such training; it is made

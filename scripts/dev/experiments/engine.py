@@ -41,7 +41,7 @@ def section(workspace: Workspace) -> str:
               "1" if row["ratio"] is None else f"{row['ratio']:.2f}", f"{memory[row['what']]['median']:.2f} GiB"]
              for row in made["rows"] if row["unit"] == "tokens/s"]
     where = made["machine"]
-    return (f"{head}Chatterbox's shapes and made-up weights and clips (`python -m scripts.dev.benchmark --only "
+    return (f"{head}Chatterbox's shapes and random weights and clips (`python -m scripts.dev.benchmark --only "
             f"{options.PART}`), interleaved in one run, on {where['device']} with {where['threads']} threads; load "
             f"average at the start {where['load']}; commit {where['commit']}.\n\n{report.table(rows)}\n")
 

@@ -51,7 +51,7 @@ class TrialGroup:
 
     name: str
     title: str
-    measure: str  # "heard": errors of what is spoken; "losses": held-out loss at some steps
+    measure: str  # "errors": errors of what is spoken; "losses": held-out loss at some steps
     trials: tuple[Trial, ...]
     at: tuple[int, ...] = field(default=())  # steps, for "losses"
 

@@ -37,13 +37,13 @@ def page(machine: Machine, commits: Sequence[str], sections: Sequence[str]) -> s
 
 def section(group: TrialGroup, found: TrialResults) -> str:
     """A heading, the length of the trainings, and a table."""
-    rows = _error_rows(group, found) if group.measure == "heard" else _losses(group, found)
+    rows = _error_rows(group, found) if group.measure == "errors" else _losses(group, found)
     options = group.trials[0].training(0)
     return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
 
 
 def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
-    languages = sorted({code for seeds in found.values() for one in seeds for code in one.heard})
+    languages = sorted({code for seeds in found.values() for one in seeds for code in one.errors})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
             "left alone, equal", "numbers trained", "processor", "memory"]
     rows: list[Sequence[str]] = [head]
@@ -54,7 +54,7 @@ def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
             continue
         rows.append([
             trial.name, str(len(seeds)),
-            *(spread([100 * one.heard[code] for one in seeds if code in one.heard], "%") for code in languages),
+            *(spread([100 * one.errors[code] for one in seeds if code in one.errors], "%") for code in languages),
             *(spread([100 * one.before[code] for one in seeds if code in one.before], "%") for code in languages),
             ", ".join(sorted({one.equal for one in seeds})), "all" if trial.recipe else f"{seeds[0].trained:,}",
             spread([one.cpu_seconds for one in seeds if one.cpu_seconds], " s", 0),

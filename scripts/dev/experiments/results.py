@@ -32,7 +32,7 @@ NOTHING = Used(0.0, 0)
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One training. Errors are shares of letters; `heard` and `before` are by language."""
+    """One training. Errors are shares of letters; `errors` and `before` are by language."""
 
     trial: str
     seed: int
@@ -42,7 +42,7 @@ class TrialResult:
     trained: int  # numbers that the optimizer moved
     equal: str  # of the base's tensors, how many stayed as they were
     logits: str  # of base-language samples
-    heard: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)  # held-out speech, nats a code, by step
 
@@ -71,10 +71,10 @@ def of(trial: str, seed: int, state: JobState, used: Used) -> TrialResult:
 
 def proven(trial: str, seed: int, proof: Certificate, used: Used) -> TrialResult:
     """What a certificate says of a training."""
-    heard = {item.language: item.after for item in proof.errors if item.after is not None}
+    errors = {item.language: item.after for item in proof.errors if item.after is not None}
     before = {item.language: item.before for item in proof.errors if item.before is not None}
     return TrialResult(trial, seed, proof.step, used.cpu_seconds, used.peak_bytes, 0, _equal(proof),
-                    proof.check("base_logits").seen.split(";")[0], heard, before)
+                    proof.check("base_logits").seen.split(";")[0], errors, before)
 
 
 def _equal(proof: Certificate) -> str:

@@ -120,8 +120,8 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     scores = []
 
     def score(language: str, split: str, what: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
-        heard = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
-        scores.append(PackScore(language, split, what, *error(judge, heard)))
+        mels = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
+        scores.append(PackScore(language, split, what, *error(judge, mels)))
         print(scores[-1], flush=True)
 
     for language, corpus in corpora.items():
@@ -138,8 +138,8 @@ def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
             texts = [front_end.encode(clip.text, language) for clip in twice]
             speakers = [voices[name] for _ in clips for name in VOICE_NAMES]
             for what, sampling in SAMPLINGS.items():
-                said = model.generate(texts, speakers, sampling)
-                spoken = [vocoder.decode(s.codes, v) for s, v in zip(said, speakers, strict=True)]
+                generated = model.generate(texts, speakers, sampling)
+                spoken = [vocoder.decode(s.codes, v) for s, v in zip(generated, speakers, strict=True)]
                 score(language, split, what, twice, spoken)
     return scores
 

@@ -337,7 +337,7 @@ def template(rng: random.Random, language: str) -> str:
 
 
 def pseudo(rng: random.Random, language: str, words: tuple[str, ...]) -> str:
-    """Two to four words, most of which are none but can be said."""
+    """Two to four pronounceable words, most of them invented."""
     def word() -> str:
         if rng.random() < 0.3:
             return rng.choice(words)

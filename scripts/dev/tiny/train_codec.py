@@ -1,6 +1,6 @@
 """Train the codec: L1 on normalised log-mel, and the phoneme of every frame read off the codes.
 
-The second loss makes the codes carry what is said before how it sounds; its classifier
+The second loss makes the codes represent phonemes before timbre; its classifier
 is thrown away. Amharic is never seen.
 """
 
@@ -42,7 +42,7 @@ class PhonemeReader(nn.Module):
 
 
 def phoneme_index(corpora: list[Corpus], least: int = 20) -> dict[str, int]:
-    """Ids from 1 for every phoneme heard at least `least` times; 0 is silence and the rest."""
+    """Ids from 1 for every phoneme that occurs at least `least` times; 0 is silence and the rest."""
     counts: dict[str, int] = {}
     for corpus in corpora:
         for clip in corpus.clips:
@@ -65,7 +65,7 @@ def collate(batch: list[tuple[Corpus, CorpusClip]], index: dict[str, int], multi
 
 
 def partners(batch: list[tuple[Corpus, CorpusClip]], shuffler: random.Random) -> torch.Tensor:
-    """For each clip the row of another clip of the same voice, (B,): who speaks, not what is said."""
+    """For each clip the row of another clip of the same voice, (B,): the speaker, not the text."""
     rows = []
     for row, (_, clip) in enumerate(batch):
         others = [i for i, (_, other) in enumerate(batch) if other.voice == clip.voice and i != row]

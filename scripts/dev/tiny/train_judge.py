@@ -90,8 +90,8 @@ def error(judge: Judge, items: list[tuple[CorpusClip, torch.Tensor]]) -> tuple[f
     total = np.zeros(2)
     for clip, mel in items:
         wanted = letters_of(clip.text, clip.language), phonemes_of(clip, known)
-        heard = judge.letters(mel, clip.language), judge.phonemes(mel, clip.language)
-        edits += [Levenshtein.distance(w, h) for w, h in zip(wanted, heard, strict=True)]
+        found = judge.letters(mel, clip.language), judge.phonemes(mel, clip.language)
+        edits += [Levenshtein.distance(w, h) for w, h in zip(wanted, found, strict=True)]
         total += [len(w) for w in wanted]
     letters, phonemes = edits / total
     return float(letters), float(phonemes)
