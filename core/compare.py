@@ -90,7 +90,7 @@ class Comparison:
         if not options.finetuned:
             raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
         with stage(reporter, "load"):
-            device = compute.prepare(options.device)
+            device = compute.setup_device(options.device)
             asked = (workspace, device, options.precision, options.voice, options.sound)
             finetuned = shelf.speaker(options.finetuned, *asked)
             base = shelf.speaker(options.base, *asked, longest=finetuned.speaker.longest)  # both split texts alike

@@ -39,7 +39,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
     model_folder = workspace.model(options.model)
     kind = family(family_of(workspace, options.model))
-    base, limit = kind.front_end(model_folder), kind.longest_text(model_folder)
+    base, limit = kind.front_end(model_folder), kind.max_text_length(model_folder)
     dataset = manifest.load(workspace.dataset(options.dataset))
     language = dataset.card.language
     rules, rules_from = _rules(options, workspace, base, language, reporter)

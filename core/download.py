@@ -32,7 +32,7 @@ from data.durable_files import (
 )
 
 SUMS = "SHA256SUMS.json"
-RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.build_tiny."
+RESTORE_HINT = "Restore it from the repository (git checkout), or make the model again: python -m scripts.dev.tiny."
 
 
 def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> Result:

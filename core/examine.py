@@ -62,7 +62,8 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.measure and case.name and _worth_measuring(findings, tokenizer):
         with stage(reporter, "measure"):
             heard = measure(workspace, case.name, case.other, case.matching, _ids(case, tokenizer), reporter)
-    judged = verdict.judge(findings, tokenizer, heard, _notes(case, tokenizer), case.family.anatomy.text_tables[0])
+    judged = verdict.judge(findings, tokenizer, heard, _notes(case, tokenizer),
+                           case.family.tensor_layout.text_tables[0])
     found = Diagnosis(case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix,
                       _types(case.other), verdict.worst_first(findings), tokenizer, heard, judged)
     diagnosis.write(reporter.directory, found)
@@ -86,7 +87,7 @@ def open_case(workspace: Workspace, options: DoctorOptions) -> Case:
         raise UserError("A base and a checkpoint are needed.", "Such as: python -m scripts.doctor model tiny it.pt")
     family, name, base, folder = _open_base(workspace, options.base)
     other = _open_other(family, Path(options.checkpoint))
-    matching = match(base, other, family.anatomy.text_tables)
+    matching = match(base, other, family.tensor_layout.text_tables)
     if not matching.found:
         adapters = " It holds adapters that were not merged into a model." if matching.adapters else ""
         raise UserError(
@@ -109,7 +110,7 @@ def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None)
         found += _findings(case, name, used)
         reporter.emit(Progress(done + 1, len(names), "tensors", name))
         check_stop(reporter)
-    part = case.family.anatomy.part
+    part = case.family.tensor_layout.part
     prefix = case.matching.prefix
     return found + [TensorFinding(name, part(name.removeprefix(prefix)), "extra", "the base has none of this name",
                             case.other.shape(name), tensor_change.named(case.other.dtype(name)))
@@ -118,8 +119,8 @@ def compare(case: Case, reporter: Reporter, used: Collection[int] | None = None)
 
 def _findings(case: Case, name: str, used: Collection[int] | None) -> list[TensorFinding]:
     """What became of the base tensor `name`."""
-    table = name in case.family.anatomy.text_tables
-    part = diagnosis.OLD_ROWS if table else case.family.anatomy.part(name)
+    table = name in case.family.tensor_layout.text_tables
+    part = diagnosis.OLD_ROWS if table else case.family.tensor_layout.part(name)
     there = case.matching.found.get(name)
     if there is None:
         return [TensorFinding(name, part, "missing", "the checkpoint has none of this name or of these values",
@@ -169,7 +170,7 @@ def _open_base(workspace: Workspace, given: str) -> tuple[Family, str, WeightsFi
     for name in FAMILIES:  # a bare file: the families that share its names share what they mean
         family = family_named(name)
         weights = family.open_weights(path)
-        if set(family.anatomy.text_tables) <= set(weights.names):
+        if set(family.tensor_layout.text_tables) <= set(weights.names):
             return family, "", weights, folder
     raise UserError(f"{path} is the language model of no family that Lisan knows.",
                     "Give the base as it was published, or the name of a model in the workspace.")
@@ -192,7 +193,7 @@ def _open_other(family: Family, path: Path) -> WeightsFile:
 
 def _tokenizer(case: Case, options: DoctorOptions) -> TokenizerFit | None:
     """How the checkpoint's tokenizer fits; None where there is none to look at."""
-    table = case.family.anatomy.text_tables[0]
+    table = case.family.tensor_layout.text_tables[0]
     there = case.matching.found.get(table)
     if there is None:
         return None

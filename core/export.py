@@ -78,7 +78,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         record, proof = records.read_export_record(target), certificate.read(target / CERTIFICATE)
         return _result(target, record, proof, _overridden(proof, options))
     ref = _checked(options, workspace)
-    folder, device = resolve(workspace, ref).folder, compute.prepare("cpu")  # bit equality is claimed for it
+    folder, device = resolve(workspace, ref).folder, compute.setup_device("cpu")  # bit equality is claimed for it
     with stage(reporter, "certificate"):
         proof, model, tell = _certified(workspace, folder, device, reporter)
         _block(proof, options.override)
@@ -217,7 +217,7 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
 
 def _probes(model: VoiceModel) -> list[replay.ProbeSample]:
     clips = replay.load(model, model.family.voices(model.base_folder)).probing
-    return replay.probes(clips, model.model.prompt_length)
+    return replay.probes(clips, model.model.max_prompt_length)
 
 
 def _all_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:

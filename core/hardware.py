@@ -11,12 +11,12 @@ from importlib.metadata import version
 
 import torch
 
-import data.audio  # noqa: F401  (a torchaudio that does not belong to this torch fails here)
+import data.audio  # noqa: F401  (fails here if torchaudio does not match torch)
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One CUDA device. `bfloat16` is whether the hardware has it, not whether torch can emulate it."""
+    """One CUDA device. `bfloat16`: supported by the hardware, not emulated by torch."""
 
     name: str
     capability: str  # such as "9.0"
@@ -26,17 +26,17 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a run can use here."""
+    """Versions, cores and CUDA devices."""
 
     torch: str
     torchaudio: str
-    cuda: str  # the version torch was built for; empty for a build without CUDA
+    cuda: str  # of torch's build; empty without CUDA
     cores: int
     accelerators: tuple[Accelerator, ...]
 
 
 def describe() -> Hardware:
-    """The machine as torch sees it now."""
+    """The machine as torch finds it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return Hardware(
         torch=torch.__version__,

@@ -181,7 +181,7 @@ def check_disk(free_gib: float) -> MachineCheck:
 
 def check_pack(name: str) -> MachineCheck:
     """The hashes of the files of the built-in model as they came with the app."""
-    hint = "Restore the files from the repository (git checkout), or make them again: python -m scripts.build_tiny."
+    hint = "Restore the files from the repository (git checkout), or make them again: python -m scripts.dev.tiny."
     try:
         return _check_folder("Built-in model", download.pack_folder(name), hint)
     except UserError as error:

@@ -48,7 +48,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     left_out, reporter = untried(options), Counting(reporter)
     with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
         divisible.check(options, divisible.number_of_processes(options.processes))
-        check_devices(options.processes, compute.prepare(options.device))
+        check_devices(options.processes, compute.setup_device(options.device))
         milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
     trainer = milestones.trainer
     for message in advice.warnings(trainer, reporter.directory, options):

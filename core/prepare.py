@@ -83,28 +83,28 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         dataset, state, report = import_dataset(options, front_end.style, workspace, reporter)
 
     with stage(reporter, "features"):
-        extractor = chosen.extractor(model_folder, compute.prepare(options.device))
+        extractor = chosen.extractor(model_folder, compute.setup_device(options.device))
         failed = extract_features(dataset, extractor, workspace, reporter, _recipe(options, dataset, reporter))
         cache = FeatureCache(workspace.cache, extractor.fingerprint)
-        longest_speech = chosen.longest_speech(model_folder)
-        too_long = model_limits.warn_too_long(dataset, cache, longest_speech, reporter)
+        max_speech_length = chosen.max_speech_length(model_folder)
+        too_long = model_limits.warn_too_long(dataset, cache, max_speech_length, reporter)
 
     with stage(reporter, "measure"):
-        longest_text = chosen.longest_text(model_folder) - 3  # start, tag and stop
+        max_text_length = chosen.max_text_length(model_folder) - 3  # start, tag and stop
         coverage = UNKNOWN_COVERAGE
         if not is_new and (missing := front_end.unready(options.language)):
             reporter.emit(Warned(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
         elif not is_new:
-            coverage = model_limits.check_texts(dataset.clips, front_end, longest_text)
+            coverage = model_limits.check_texts(dataset.clips, front_end, max_text_length)
         elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, options.language):
             coverage = model_limits.check_texts(dataset.clips, FrontEnd.load(workspace.tokenizers / tokenizer),
-                                                longest_text, tokenizer)
+                                                max_text_length, tokenizer)
         model_limits.warn_uncovered(coverage, reporter)
-        long_speech = {clip.id: f"{codes} codes of speech, the model holds {longest_speech}"
-                       for clip, codes in model_limits.find_too_long(dataset, cache, longest_speech)}
+        long_speech = {clip.id: f"{codes} codes of speech, the model holds {max_speech_length}"
+                       for clip, codes in model_limits.find_too_long(dataset, cache, max_speech_length)}
         reading = text_rules.reading(workspace, options.rules, options.language,
                                      for_language(options.language, front_end.style))
-        with_findings = index_clips(dataset, workspace, reporter, reading, options.rules, longest_text, long_speech,
+        with_findings = index_clips(dataset, workspace, reporter, reading, options.rules, max_text_length, long_speech,
                                     coverage)
     speakers = ClipIndex(workspace, dataset.card.fingerprint).speakers(0)
     return {
@@ -456,7 +456,7 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
                 reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
         found: list[tuple[_Take, Features]] = []
         try:
-            made = extractor.extract_many([waveform for _, waveform in waveforms]) if waveforms else []
+            made = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
             found = [(take, features) for (take, _), features in zip(waveforms, made, strict=True)]
         except (UserError, torch.OutOfMemoryError):
             for take, waveform in waveforms:  # one by one, so that the bad one is named and the others are kept
@@ -500,18 +500,18 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
 
 
 def index_clips(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
-                longest_text: int = 0, long_speech: Mapping[str, str] = _NONE,
+                max_text_length: int = 0, long_speech: Mapping[str, str] = _NONE,
                 coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
 
-    `rules`: the name of those in `reading`. `longest_text`: characters that the model can hold, 0 where unknown.
+    `rules`: the name of those in `reading`. `max_text_length`: characters that the model can hold, 0 where unknown.
     `long_speech`: by id, in words, the clips whose speech is longer than the model can hold.
     """
     measure_dataset(dataset, workspace, reporter)
     about = {"dataset": dataset.card.name, "normaliser": reading.normaliser, "rules": rules,
              # where the texts were counted in tokens, their length in characters does not matter
-             "longest_text": "0" if coverage.checked else str(longest_text),
-             "tokenizer": coverage.tokenizer, "longest_tokens": str(longest_text)}
+             "max_text_length": "0" if coverage.checked else str(max_text_length),
+             "tokenizer": coverage.tokenizer, "longest_tokens": str(max_text_length)}
     store = MeasureStore(workspace)
 
     def clips() -> Iterator[Spoken]:

@@ -21,7 +21,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
     What is loaded is looked for on the `shelf` first, and left there.
     """
     with stage(reporter, "load"):
-        ready = (shelf or Shelf()).speaker(options.voice_model, workspace, compute.prepare(options.device),
+        ready = (shelf or Shelf()).speaker(options.voice_model, workspace, compute.setup_device(options.device),
                                            options.precision, options.voice, options.sound)
     speaker, model = ready.speaker, ready.speaker.model
     pieces = speaker.pieces(options.text, options.language)

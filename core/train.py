@@ -42,7 +42,7 @@ def run(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
 def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> Result:
     divisible.check(options, divisible.number_of_processes(options.processes))
-    with gathering(options.processes, compute.prepare(options.device), workspace) as company:
+    with gathering(options.processes, compute.setup_device(options.device), workspace) as company:
         milestones, _ = begin(options, workspace, reporter, company=company)
         if milestones.trainer.step == 0:
             for message in advice.warnings(milestones.trainer, reporter.directory):
@@ -54,7 +54,7 @@ def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> R
 def begin(options: TrainOptions, workspace: Workspace, reporter: Reporter,
           max_clips: int | None = None, company: Company | None = None) -> tuple[Milestones, Estimate]:
     """Load everything, find what fits, and say what will be done; `max_clips` of the data, for a trial."""
-    device = compute.prepare(options.device)
+    device = compute.setup_device(options.device)
     with stage(reporter, "load"):
         milestones = open_run(options, workspace, reporter, device, max_clips, company)
     trainer = milestones.trainer
@@ -180,7 +180,7 @@ def _write_environment(run: Path, device: torch.device, computed_in: str) -> Non
     environment = {
         "python": platform.python_version(), "packages": {name: version(name) for name in _PACKAGES},
         "platform": platform.platform(),
-        "conditions": compute.conditions(device), "precision": computed_in, "commit": _commit(),
+        "conditions": compute.numeric_environment(device), "precision": computed_in, "commit": _commit(),
     }
     (run / "environment.json").write_text(json.dumps(environment, indent=1) + "\n", encoding="utf-8")
 

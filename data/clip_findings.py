@@ -36,7 +36,7 @@ class ClipLimits:
     least_clips: int = 10  # for a median to mean something
     rare_occurrences: int = 3
     rare_share: float = 0.1  # of the clips that may have rare characters: beyond, the dataset is small, and no clip odd
-    longest_text: int = 0  # characters that the model can hold; 0: nobody said
+    max_text_length: int = 0  # characters that the model can hold; 0: nobody said
     sketch_bits: int = 24  # of 256; the nearest of 617 unrelated clips of the demo differ in 58
     sketch_duration: float = 0.1  # share by which copies may differ in length: their silent ends
 
@@ -104,8 +104,9 @@ def of_text(clip: Spoken, limits: ClipLimits) -> list[ClipFinding]:
         found.append(ClipFinding("unknown characters", ERROR, f"unknown to the tokenizer: {' '.join(clip.unknown)}", 5))
     if clip.over:
         found.append(ClipFinding("too long", ERROR, clip.over, 5.0))
-    if 0 < limits.longest_text < len(clip.text):
-        message = (f"{len(clip.text)} characters; the model holds {limits.longest_text} tokens, so it fits only where "
+    if 0 < limits.max_text_length < len(clip.text):
+        message = (f"{len(clip.text)} characters; the model holds {limits.max_text_length} tokens, so it fits only "
+                   f"where "
                    "pieces are longer than one")
         found.append(ClipFinding("long text", WARNING, message, 3.0))
     symbols = sorted({one for one in clip.text if one.isnumeric() or (one.isprintable() and not one.isspace()

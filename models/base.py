@@ -1,54 +1,203 @@
-"""What a family must offer; the trainer, the synthesizer and the proofs know nothing else.
+"""The protocol of a model family: all that the trainer, the synthesizer and the proofs know of a model.
 
-Families are loaded by name through `models.registry`. Shapes: B batch, T text ids, U codes,
-S samples, D embedding size. Ids of base tokens are below `prefix_size`.
+A family is a package `models/NAME` with a class that has the methods of `ModelFamily`; `models.registry` finds it by
+name. A family provides
+
+- a segmenter, text to ids: `Family.front_end`;
+- an extractor, waveform to features: `Extractor`;
+- a speech model, text ids to speech codes: `SpeechModel`, with its losses, its logits for a proof (`probe`),
+  `generate`, the tables that new tokens extend (`text_tables`) and the layers that adapters may wrap
+  (`adapter_targets`);
+- a vocoder, speech codes to waveform: `Vocoder`;
+- optionally a recogniser for evaluation, and clips of its base languages;
+- an export in the layout that its own ecosystem loads: `Family.export`.
+
+The dataclasses come first, the protocols after them. Shapes: B batch, T text ids, U speech codes, P codes of a
+prompt, S samples, D embedding size, V text rows, K speech rows. Ids of base tokens are below `prefix_size`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from rapidfuzz.distance import Levenshtein
 from torch import nn
 
 from data.front_end import FrontEnd
-from models.values import (
-    Anatomy,
-    Ending,
-    ExportFile,
-    Features,
-    Generated,
-    Losses,
-    LossOptions,
-    Predictions,
-    PreparedVoice,
-    Probe,
-    Rendering,
-    Sample,
-    Sampling,
-    Verdict,
-    Voice,
-)
 
-__all__ = [  # the values of `models.values` too: whoever knows a family names both by this module
-    "Anatomy", "Ending", "ExportFile", "Extractor", "Family", "Features", "Generated", "Judge", "LossOptions",
-    "Losses", "Predictions", "PreparedVoice", "Probe", "Rendering", "Sample", "Sampling", "SoundStream",
-    "SpeechModel", "Verdict", "Vocoder", "Voice", "WeightsFile",
-]
+
+@dataclass(frozen=True)
+class Features:
+    """What an extractor computes from one clip: plain arrays, so that they can be cached and sent."""
+
+    speech_codes: np.ndarray  # (U,) uint16
+    speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) uint16, at most `max_prompt_length`: this clip as a prompt for other clips
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sample: a text, its speech, and a prompt from a different clip of the speaker."""
+
+    text_ids: np.ndarray  # (T,) int64, with start and stop
+    speech_codes: np.ndarray  # (U,) int64, without start and stop
+    speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) int64, may be empty
+
+    @property
+    def text_targets(self) -> int:
+        """Text tokens the loss is over: all but the first."""
+        return len(self.text_ids) - 1
+
+    @property
+    def speech_targets(self) -> int:
+        """Speech tokens the loss is over: every code and the stop."""
+        return len(self.speech_codes) + 1
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Dropout of inputs and optional measures; the defaults give the plain next-token losses."""
+
+    text_dropout: float = 0.0  # probability that the text of a sample is dropped, for classifier-free guidance
+    code_dropout: float = 0.0  # largest share of a sample's input codes that is dropped
+    count_top1: bool = False  # also count the speech tokens that the model ranks first
+    attention: bool = False  # also compute the guided attention loss of the family's aligned heads
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sums of next-token cross-entropy in nats, and the number of tokens in each sum."""
+
+    text_sum: torch.Tensor
+    text_count: int
+    speech_sum: torch.Tensor
+    speech_count: int
+    attention_sum: torch.Tensor | None = None  # over the speech tokens; None without `LossOptions.attention`
+    speech_top1: torch.Tensor | None = None  # speech tokens ranked first; None without `LossOptions.count_top1`
+    text_divergence: torch.Tensor | None = None  # sum of Kullback-Leibler divergences from a teacher, if one was given
+    speech_divergence: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Logits at the N text and M speech tokens of the losses: the targets of distillation."""
+
+    text: torch.Tensor  # (N, V)
+    speech: torch.Tensor  # (M, K)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Teacher-forced logits of one sample: for base languages a training must not change them."""
+
+    text_logits: torch.Tensor  # (T, V)
+    speech_logits: torch.Tensor  # (U + 1, K)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How `generate` samples codes; see `config.schema.SamplingOptions`."""
+
+    temperature: float = 0.2
+    top_p: float = 1.0
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    guidance: float = 0.5
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A speaker: an embedding and the codes of a reference clip; `timbre` holds the arrays that the vocoder needs."""
+
+    speaker_embedding: np.ndarray  # (D,) float32
+    prompt_codes: np.ndarray  # (P,) int64
+    timbre: Mapping[str, np.ndarray] = field(default_factory=dict)
+    emotion: float = 0.5  # how lively: 0 to 1 and beyond; families are trained with 0.5
+
+
+@dataclass(frozen=True)
+class PreparedVoice:
+    """A voice with the cached keys and values of its conditioning, valid until weights or adapters change."""
+
+    voice: Voice
+    keys_and_values: torch.Tensor  # (layers, 2, heads, conditioning length, head size)
+
+
+FinishReason = Literal["stop", "limit", "repetition"]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The codes of one text, and why they end: stop token, length limit, or codes that repeat."""
+
+    codes: np.ndarray  # (U,) int64, without start and stop
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True)
+class VocoderOptions:
+    """Options of a vocoder; see `config.schema.SoundOptions`. A family uses those it names in `sound_options`."""
+
+    flow_steps: int = 10
+    flow_prompt_s: float = 10.0
+    watermark: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the judge heard of one clip; error = edits / len(reference), may exceed 1."""
+
+    reference: str
+    heard: str
+    edits: int
+
+    @classmethod
+    def of(cls, reference: str, heard: str) -> Verdict:
+        """Counted in insertions, deletions and substitutions of signs."""
+        return cls(reference, heard, Levenshtein.distance(reference, heard))
+
+    @property
+    def error(self) -> float:
+        return self.edits / max(1, len(self.reference))
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """One file of an export, relative to its folder, and its purpose."""
+
+    path: str
+    purpose: str = field(default="")
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Which part of a family's language model a tensor belongs to, by the prefix of its name."""
+
+    text_tables: tuple[str, ...]  # tensors with one row per text id; the first is the embedding
+    parts: tuple[tuple[str, str], ...]  # (prefix of names, part); the part `unused` is read by no computation
+
+    def part(self, name: str) -> str:
+        """The part of a tensor, such as `layers`; `other` for an unknown name."""
+        return next((part for start, part in self.parts if name.startswith(start)), "other")
 
 
 class WeightsFile(Protocol):
-    """Weights on a disk of which one tensor at a time is read."""
+    """A checkpoint on disk that is read tensor by tensor."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of tensors; those in nested tables are joined by dots."""
+        """Names of all tensors; the keys of nested tables are joined by dots."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
@@ -59,122 +208,128 @@ class WeightsFile(Protocol):
 
 
 class Extractor(Protocol):
-    """Waveforms to features; `fingerprint` changes when the result could."""
+    """Waveforms to features. Cached features are valid for one `fingerprint`: it changes whenever results could."""
 
     fingerprint: str
-    sample_rate: int
+    sample_rate: int  # Hz, of the waveforms it takes
 
     def extract(self, waveform: torch.Tensor) -> Features:
-        """Waveform (S,) at `sample_rate` to features, the same whatever was extracted before."""
+        """Features of a waveform (S,) at `sample_rate`; they do not depend on earlier calls."""
         ...
 
-    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
-        """`extract` of each, together where that is faster; what stands beside a clip changes nothing of it.
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """`extract` of each waveform, batched where that is faster; a clip's features do not depend on its batch.
 
-        A clip that cannot be used raises `UserError`, which need not say which one.
+        A clip that cannot be used raises `UserError`, which need not name the clip.
         """
         ...
 
 
 class SpeechModel(Protocol):
-    """The trainable language model of a family. Every tensor of `module` outside the new rows is frozen."""
+    """The language model of a family: text ids and a voice to speech codes.
+
+    It is loaded with every parameter of `module` frozen; the trainer adds new rows and adapters, or unfreezes.
+    """
 
     module: nn.Module
-    text_tables: tuple[str, ...]  # names of the submodules with one row a text id, e.g. ("text_emb", "text_head")
-    adapter_targets: Mapping[str, tuple[str, ...]]  # last parts of names of linear layers, by what they are part of
-    prefix_size: int  # text rows of the base checkpoint
-    prompt_length: int  # codes of a reference clip that are used at most
-    longest_text: int  # text ids there are positions for, start and stop counted
-    usual_text: int  # of a sentence as it was trained on, where nothing better is known
-    longest_speech: int  # codes there are positions for, without start and stop
+    text_tables: tuple[str, ...]  # submodules with one row per text id, which new tokens extend: embedding, head
+    adapter_targets: Mapping[str, tuple[str, ...]]  # by part (e.g. "attention"): last names of its linear layers
+    prefix_size: int  # text rows of the base checkpoint, which training never changes
+    max_prompt_length: int  # codes
+    max_text_length: int  # text ids, start and stop included: the model's text positions
+    typical_text_length: int  # text ids of a long training sentence: longer texts are split
+    max_speech_length: int  # codes, without start and stop
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: Predictions | None = None) -> Losses:
-        """Next-token losses; a sample's share does not depend on its neighbours.
+        """Next-token losses; what a sample adds does not depend on the other samples of the batch.
 
-        What is hidden of a sample follows from its seed; without seeds, from torch's own generator. A teacher's
-        predictions are of the same samples, options and seeds; it may know fewer text ids, the first ones.
+        `seeds` decide the dropout of each sample; without them torch's generator does. The predictions of a
+        `teacher` must be of the same samples, options and seeds; it may know only the first text ids.
         """
         ...
 
     def predictions(self, samples: Sequence[Sample], options: LossOptions,
                     seeds: Sequence[int] | None = None) -> Predictions:
-        """What the model as it is now predicts where `losses` would be over, without gradients."""
+        """Logits of the current weights at the tokens of `losses`, without gradients."""
         ...
 
-    def text_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """The states (T, width) that the model reaches at each id of the samples' texts; they can be differentiated."""
+    def text_hidden_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """Last hidden states (T, width) at the text ids of each sample, with gradients."""
         ...
 
-    def place(self, name: str) -> tuple[str, int]:
-        """Part that a parameter of `module` belongs to (`embeddings`, `layers`, `heads`, or `unused`), and its depth.
+    def parameter_group(self, name: str) -> tuple[str, int]:
+        """Group of a parameter of `module` (`embeddings`, `layers`, `heads`, `unused`) and its depth, for its rate.
 
-        Heads are at depth 0, the last layer is at 1, and embeddings are below the first.
+        Depth counts from the output: 0 for heads, 1 for the last layer, highest for embeddings.
         """
         ...
 
-    def blocks(self, guided: bool) -> Sequence[nn.Module]:
-        """Layers whose parameters are read in their own forward pass alone; `guided`: also with a loss on attention."""
+    def shardable_layers(self, attention_loss: bool) -> Sequence[nn.Module]:
+        """Layers whose parameters are read only in their own forward pass, so that FSDP may shard each as a unit.
+
+        With `attention_loss`, those that the guided attention loss reads are left out.
+        """
         ...
 
-    def recompute(self, on: bool) -> None:
-        """Whether training keeps little of a forward pass and computes it again: less memory, the same gradients."""
+    def set_activation_checkpointing(self, enabled: bool) -> None:
+        """Whether the backward pass recomputes activations: less memory, the same gradients."""
         ...
 
     def compile(self) -> None:
-        """Let torch compile the layers as they are run first; for CUDA."""
+        """Compile the layers with torch at their first use; for CUDA."""
         ...
 
     def probe(self, sample: Sample) -> Probe:
-        """Logits of one sample without any hiding, in evaluation mode."""
+        """Logits of one sample without dropout, in evaluation mode."""
         ...
 
-    def shrink(self, kind: str) -> int:
-        """Keep the layers' matrices in `bfloat16` or `int8` from now on, to speak faster; the bytes a step reads."""
+    def quantize_(self, kind: str) -> int:
+        """Convert the layers' matrices to `bfloat16` or `int8` in place; returns the bytes that a step reads."""
         ...
 
     def prepare(self, voice: Voice) -> PreparedVoice:
-        """Compute once what is the same for every text in `voice`."""
+        """Compute the conditioning of `voice` once for many texts."""
         ...
 
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
                  sampling: Sampling) -> list[Generated]:
-        """Codes for each text's ids; ends at the model's own stop, or a limit derived from the text."""
+        """Codes for each text (T,), up to the stop token or a limit that depends on the length of the text."""
         ...
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
-        """`generate` of one text: codes (n,) as they are spoken and, last, all of them."""
+        """`generate` of one text: chunks of codes (n,) as they are decoded, then the complete result."""
         ...
 
 
-class SoundStream(Protocol):
-    """Codes in, sound out, before all codes are known."""
+class VocoderStream(Protocol):
+    """Streaming decoder: codes in, waveform out, before all codes are known."""
 
     def push(self, codes: np.ndarray) -> torch.Tensor:
-        """More codes (n,) to the samples (S,) that they allow, often none."""
+        """Take more codes (n,); return the samples (S,) that are final now, often none."""
         ...
 
     def finish(self) -> torch.Tensor:
-        """The rest (S,)."""
+        """The remaining samples (S,)."""
         ...
 
 
 class Vocoder(Protocol):
-    """Codes to sound."""
+    """Speech codes to waveform."""
 
-    sample_rate: int
+    sample_rate: int  # Hz
 
-    def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
-        """Codes (U,) in `voice` to waveform (S,)."""
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+        """Waveform (S,) of codes (U,) in `voice`."""
         ...
 
-    def stream(self, voice: Voice, rendering: Rendering | None = None) -> SoundStream | None:
-        """`decode` piece by piece; None where the family cannot."""
+    def stream(self, voice: Voice, options: VocoderOptions | None = None) -> VocoderStream | None:
+        """A streaming `decode`; None if the family has none."""
         ...
 
     def to_half(self, dtype: torch.dtype) -> None:
-        """Compute in `dtype` from now on what does not suffer from it."""
+        """Compute in `dtype` from now on where that keeps the quality."""
         ...
 
 
@@ -200,19 +355,19 @@ class Judge(Protocol):
 
 
 class Family(Protocol):
-    """Everything of one family, loaded from a model folder. Methods load on call and keep nothing."""
+    """Loads the parts of one family from a model folder. Nothing is cached."""
 
     name: str
-    sampling: Sampling  # what the model speaks best with
-    sound_controls: tuple[str, ...]  # fields of `config.schema.SoundOptions` that reach something
-    anatomy: Anatomy
+    sampling: Sampling  # recommended
+    sound_options: tuple[str, ...]  # fields of `config.schema.SoundOptions` that have an effect
+    tensor_layout: TensorLayout
 
     def check(self, folder: Path) -> None:
-        """Raise `UserError` when a file is missing, truncated or belongs to another model."""
+        """Raise `UserError` if a file is missing, truncated or belongs to another model."""
         ...
 
     def front_end(self, folder: Path) -> FrontEnd:
-        """The base front-end of the model in `folder`, checked against its weights."""
+        """The text front-end of the base model in `folder`, checked against the number of its text rows."""
         ...
 
     def speech_model(self, folder: Path, device: torch.device) -> SpeechModel:
@@ -220,25 +375,25 @@ class Family(Protocol):
         ...
 
     def language_model_file(self, folder: Path) -> Path:
-        """The file of a model's folder that holds the language model; `UserError` when there is not one."""
+        """The file in `folder` that holds the language model; `UserError` if there is not exactly one."""
         ...
 
     def open_weights(self, path: Path) -> WeightsFile:
-        """A file or folder of weights, of whatever model; `UserError` when it is damaged or no weights."""
+        """A file or folder of weights of any model; `UserError` if it is damaged or holds no weights."""
         ...
 
-    def longest_speech(self, folder: Path) -> int:
-        """Codes of a clip that the language model has positions for, from the headers of its files alone."""
+    def max_speech_length(self, folder: Path) -> int:
+        """See `SpeechModel.max_speech_length`; reads headers only."""
         ...
 
-    def longest_text(self, folder: Path) -> int:
-        """Text ids that the language model has positions for, start and stop counted, from the headers alone."""
+    def max_text_length(self, folder: Path) -> int:
+        """See `SpeechModel.max_text_length`; reads headers only."""
         ...
 
     def extractor(self, folder: Path, device: torch.device) -> Extractor: ...
 
     def extractor_fingerprint(self, folder: Path) -> str:
-        """The fingerprint that `extractor` would have, without loading it."""
+        """The fingerprint of `extractor`, without loading it."""
         ...
 
     def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
@@ -248,26 +403,26 @@ class Family(Protocol):
         ...
 
     def voices(self, folder: Path) -> dict[str, Voice]:
-        """The voices that come with the model, by name, the one to use by default first."""
+        """The voices that come with the model, by name; the first is the default."""
         ...
 
     def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
-        """The voice heard in a reference clip (S,)."""
+        """The voice of a reference clip (S,)."""
         ...
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
-        """Base-language clips shipped with the model: language, text, features; used to probe and replay."""
+        """Clips of base languages that come with the model (language, text, features): for probes and replay."""
         ...
 
     def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
-        """Held-out sentences of a base language with their original recordings."""
+        """Held-out sentences of a base language and their recordings."""
         ...
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
-        """Write an extended model into `folder`, with all of `base` that speaking needs; what the files are.
+        """Write a complete extended model into `folder`: the language model, and the other files from `base`.
 
-        `tensors` is the language model under the published names, its text tables at their new
-        size; `merged` the same with adapters folded in. `speech_model(folder)` then reads it back.
+        `tensors` is the language model under its published names, with extended text tables; `merged` is the same
+        with the adapters merged into the weights. Afterwards `speech_model(folder)` loads it.
         """
         ...

@@ -1,9 +1,8 @@
 """One causal transformer for every family: RMSNorm, rotary positions, SwiGLU, static key-value cache.
 
-Llama's layout and state-dict keys (Touvron et al. 2023), so published weights load as they
-are. It knows nothing of text or speech: vectors in, vectors out. Rows of a batch are
-contiguous and padded on the right only; under a causal mask no real position then ever
-attends to padding, and no mask is needed in training.
+Llama's layout and state-dict keys (Touvron et al. 2023), so that published weights load. Vectors in, vectors out:
+text and speech are embedded elsewhere. Rows of a batch are contiguous and padded on the right only: with a causal
+mask no real position attends to padding, so training needs no other mask.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from models.linear import Linear
+from models.matmul_backends import Linear
 
 
 @dataclass(frozen=True)
 class RotaryScaling:
-    """Llama 3's stretching of slow rotary frequencies (Dubey et al. 2024)."""
+    """Llama 3's scaling of low rotary frequencies (Dubey et al. 2024)."""
 
     factor: float = 8.0
     low: float = 1.0
@@ -33,7 +32,7 @@ class RotaryScaling:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes of the transformer; heads have `width // heads` dimensions."""
+    """Sizes of the transformer; a head has `width // heads` dimensions."""
 
     width: int
     layers: int
@@ -44,22 +43,22 @@ class DecoderConfig:
     rotary_scaling: RotaryScaling | None = None
 
 
-class Cache:
+class KVCache:
     """Keys and values of every layer in fixed storage, (layers, 2, B, heads, capacity, head size).
 
-    `span` is how many positions are looked at; less is faster. `level`: every row stands at the
-    last of them, so that a single new position needs no mask.
+    Attention reads the first `span` positions. `aligned`: the newest position of every row is the last of them, so
+    that a step of one position needs no mask.
     """
 
     def __init__(self, config: DecoderConfig, batch: int, capacity: int, device, dtype) -> None:
         head = config.width // config.heads
-        self.span, self.level = capacity, False
+        self.span, self.aligned = capacity, False
         self.storage = torch.zeros(config.layers, 2, batch, config.heads, capacity, head, device=device, dtype=dtype)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor):
-        """Store (B, heads, T, head size) at positions (B, T); returns the layer's keys and values over the span."""
+        """Store (B, heads, T, head size) at positions (B, T); the layer's keys and values over the span."""
         stored_keys, stored_values = self.storage[layer]
-        if self.level and keys.shape[2] == 1:  # a copy is faster than a scatter
+        if self.aligned and keys.shape[2] == 1:  # a copy is faster than a scatter
             stored_keys[:, :, self.span - 1 : self.span] = keys
             stored_values[:, :, self.span - 1 : self.span] = values
         else:
@@ -68,15 +67,15 @@ class Cache:
             stored_values.scatter_(2, index, values.to(stored_values.dtype))
         return stored_keys[:, :, :self.span], stored_values[:, :, :self.span]
 
-    def rows(self, count: int) -> Cache:
-        """The first rows, over the same storage."""
+    def rows(self, count: int) -> KVCache:
+        """The cache of the first `count` rows, on the same storage."""
         part = copy(self)
         part.storage = self.storage[:, :, :count]
         return part
 
     def mask(self, positions: torch.Tensor) -> torch.Tensor | None:
-        """Which of the span each of positions (B, T) may look at, (B, 1, T, span); None when all."""
-        if self.level and positions.shape[1] == 1:
+        """Which of the span the positions (B, T) may attend to, (B, 1, T, span); None for all."""
+        if self.aligned and positions.shape[1] == 1:
             return None
         return torch.arange(self.span, device=positions.device) <= positions[:, None, :, None]
 
@@ -84,8 +83,7 @@ class Cache:
 class RMSNorm(nn.Module):
     """Root-mean-square normalisation in float32 (Zhang and Sennrich 2019); the result has the type of the weights.
 
-    So the products after it run in the type that the weights were cast to, while the sum of
-    the layers that comes in may stay in float32.
+    The products after it thus run in the type of the weights, while the residual stream may stay in float32.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:
@@ -98,7 +96,7 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(self.weight.dtype)
 
 
-class Attention(nn.Module):
+class DecoderAttention(nn.Module):
     """Causal self-attention over (B, T, width)."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
@@ -118,7 +116,7 @@ class Attention(nn.Module):
         queries, keys = self.split(self.q_proj(hidden)), self.split(self.k_proj(hidden))
         return (queries, keys) if rotation is None else (_rotate(queries, rotation), _rotate(keys, rotation))
 
-    def forward(self, hidden, rotation, cache: Cache | None, positions, mask) -> torch.Tensor:
+    def forward(self, hidden, rotation, cache: KVCache | None, positions, mask) -> torch.Tensor:
         queries, keys = self.queries_and_keys(hidden, rotation)
         values = self.split(self.v_proj(hidden))
         if cache is None:
@@ -130,7 +128,7 @@ class Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
-class MLP(nn.Module):
+class DecoderMLP(nn.Module):
     """SwiGLU (Shazeer 2020)."""
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -143,13 +141,13 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
 
 
-class Layer(nn.Module):
-    """Attention and MLP, each normalised before and added after."""
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each with pre-normalisation and a residual connection."""
 
     def __init__(self, config: DecoderConfig, index: int) -> None:
         super().__init__()
-        self.self_attn = Attention(config, index)
-        self.mlp = MLP(config)
+        self.self_attn = DecoderAttention(config, index)
+        self.mlp = DecoderMLP(config)
         self.input_layernorm = RMSNorm(config.width, config.epsilon)
         self.post_attention_layernorm = RMSNorm(config.width, config.epsilon)
 
@@ -159,33 +157,33 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Layers and a last norm. Published checkpoints carry an unused `embed_tokens`, kept to load strictly.
+    """Layers and a final norm. Published checkpoints have an unused `embed_tokens`, kept so that they load strictly.
 
-    With `recompute`, training keeps only what enters each layer and runs the layer again in
-    the backward pass (Chen et al. 2016, arXiv:1604.06174): less memory, a third more work.
+    With `activation_checkpointing` the backward pass recomputes each layer from its input (Chen et al. 2016,
+    arXiv:1604.06174): less memory, a third more work.
     """
 
     frequencies: torch.Tensor
-    recompute = False
+    activation_checkpointing = False
 
     def __init__(self, config: DecoderConfig, unused_tokens: int = 0) -> None:
         super().__init__()
         self.config = config
         if unused_tokens:
             self.embed_tokens = nn.Embedding(unused_tokens, config.width)
-        self.layers = nn.ModuleList([Layer(config, index) for index in range(config.layers)])
+        self.layers = nn.ModuleList([DecoderLayer(config, index) for index in range(config.layers)])
         self.norm = RMSNorm(config.width, config.epsilon)
         self.compute_frequencies()
 
     def compute_frequencies(self) -> None:
-        """Make what is not in checkpoints; to be called again on a model that was built without values."""
+        """Compute the buffers that checkpoints lack; call it again on a model that was built on the meta device."""
         with torch.device("cpu"):
             self.register_buffer("frequencies", _frequencies(self.config), persistent=False)
 
     def compile_layers(self) -> None:
-        """Let torch compile what each layer does without a cache, when it is first run, for any batch and length.
+        """Compile each layer's forward without a cache at its first use, for any batch size and length.
 
-        Hooks and recomputation stay outside of what is compiled.
+        Hooks and activation checkpointing stay outside the compiled code.
         """
         for layer in self.layers:
             layer.forward = _compiled_without_cache(layer.forward)
@@ -198,19 +196,19 @@ class Decoder(nn.Module):
         angles = torch.cat([angles, angles], -1)
         return angles.cos(), angles.sin()
 
-    def forward(self, hidden: torch.Tensor, cache: Cache | None = None,
+    def forward(self, hidden: torch.Tensor, cache: KVCache | None = None,
                 positions: torch.Tensor | None = None) -> torch.Tensor:
-        """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) says where each vector stands in its row."""
+        """(B, T, width) to (B, T, width). With a cache, `positions` (B, T) are those of the vectors in their rows."""
         if positions is None:
             positions = torch.arange(hidden.shape[1], device=hidden.device)[None].expand(hidden.shape[0], -1)
         mask = None if cache is None else cache.mask(positions)
         rotation = self.rotation(positions)
         if rotation is not None:
             rotation = tuple(part.to(self.norm.weight.dtype) for part in rotation)
-        recompute = self.recompute and cache is None and torch.is_grad_enabled()
+        recompute = self.activation_checkpointing and cache is None and torch.is_grad_enabled()
         for layer in self.layers:
-            given = (hidden, rotation, cache, positions, mask)
-            hidden = checkpoint(layer, *given, use_reentrant=False) if recompute else layer(*given)
+            inputs = (hidden, rotation, cache, positions, mask)
+            hidden = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
         return self.norm(hidden)
 
 
@@ -230,7 +228,7 @@ def _rotate(vectors: torch.Tensor, rotation) -> torch.Tensor:
 
 
 def _frequencies(config: DecoderConfig) -> torch.Tensor:
-    """Rotary frequencies (head size / 2,) in radians a position."""
+    """Rotary frequencies (head size / 2,) in radians per position."""
     head = config.width // config.heads
     theta = config.rotary_theta or 1.0
     plain = 1.0 / theta ** (torch.arange(0, head, 2, dtype=torch.float32) / head)

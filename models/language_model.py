@@ -1,4 +1,7 @@
-"""What the trainer and the synthesizer ask of a `SpeechLM`, for every family that has one."""
+"""`models.base.SpeechModel` on a `SpeechLM`, for every family whose language model is one.
+
+Losses and logits come from `models.teacher_forcing`, decoding from `models.generate`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from models import teacher_forcing
+from models import generate, teacher_forcing
 from models.base import (
-    Anatomy,
     Generated,
     Losses,
     LossOptions,
@@ -21,14 +23,15 @@ from models.base import (
     Probe,
     Sample,
     Sampling,
+    TensorLayout,
     Voice,
 )
-from models.captured import CapturedStepper
-from models.compact import compact
-from models.generate import Stepper, buffers, generate, prepare, stream
+from models.cuda_graph_decode import CUDAGraphStepper
+from models.generate import Stepper
+from models.quantize import quantize_
 from models.speech_lm import SpeechLM
 
-ANATOMY = Anatomy(("text_emb.weight", "text_head.weight"), (
+TENSOR_LAYOUT = TensorLayout(("text_emb.weight", "text_head.weight"), (
     ("text_emb.", "text table"), ("text_head.", "text head"), ("speech_emb.", "speech table"),
     ("speech_head.", "speech head"), ("tfmr.embed_tokens.", "unused"), ("tfmr.", "layers"),
     ("cond_enc.", "conditioning"), ("text_pos_emb.", "positions"), ("speech_pos_emb.", "positions"),
@@ -38,15 +41,18 @@ ANATOMY = Anatomy(("text_emb.weight", "text_head.weight"), (
 
 @dataclass
 class LanguageModel:
-    """See `models.base.SpeechModel`. A text may take `codes_at_least` codes and `codes_a_token` for each of its ids."""
+    """Methods without a docstring are those of `models.base.SpeechModel`.
+
+    The codes of a text are limited to `base_code_limit` and `codes_per_token` for each of its ids.
+    """
 
     module: SpeechLM
     prefix_size: int
     device: torch.device
-    prompt_length: int
-    codes_at_least: int
-    codes_a_token: int
-    longest_usual_text: int | None = None
+    max_prompt_length: int
+    base_code_limit: int
+    codes_per_token: int
+    max_typical_text_length: int | None = None
     text_tables: tuple[str, ...] = ("text_emb", "text_head")
     adapter_targets: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {
         "attention": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj"),
@@ -54,38 +60,36 @@ class LanguageModel:
     _stepper: Stepper | None = None
 
     @property
-    def longest_text(self) -> int:
-        """See `models.base.SpeechModel`."""
+    def max_text_length(self) -> int:
         return self.module.config.text_positions
 
     @property
-    def usual_text(self) -> int:
-        """See `models.base.SpeechModel`."""
-        return min(self.longest_text, self.longest_usual_text or self.longest_text)
+    def typical_text_length(self) -> int:
+        return min(self.max_text_length, self.max_typical_text_length or self.max_text_length)
 
     @property
-    def longest_speech(self) -> int:
-        """See `models.base.SpeechModel`; the start takes a position."""
+    def max_speech_length(self) -> int:
+        """See `models.base.SpeechModel`; the start token takes a position."""
         return self.module.config.speech_positions - 1
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None,
                teacher: Predictions | None = None) -> Losses:
-        """See `models.base.SpeechModel`."""
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
         return teacher_forcing.losses(self.module, batch, options, teacher)
 
     def predictions(self, samples: Sequence[Sample], options: LossOptions,
                     seeds: Sequence[int] | None = None) -> Predictions:
-        """See `models.base.SpeechModel`."""
         batch = teacher_forcing.collate(samples, self.module.config, self.device, options, seeds)
         return teacher_forcing.predictions(self.module, batch, self.prefix_size)
 
-    def text_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """See `models.base.SpeechModel`."""
-        return teacher_forcing.text_states(self.module, samples, self.device)
+    def text_hidden_states(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        return teacher_forcing.text_hidden_states(self.module, samples, self.device)
 
-    def place(self, name: str) -> tuple[str, int]:
-        """See `models.base.SpeechModel`; the tables that some published weights carry unread are `unused`."""
+    def probe(self, sample: Sample) -> Probe:
+        return teacher_forcing.probe(self.module, sample, self.device)
+
+    def parameter_group(self, name: str) -> tuple[str, int]:
+        """See `models.base.SpeechModel`; tables that published weights carry without a use are `unused`."""
         layers = len(self.module.tfmr.layers)
         if name.startswith("tfmr.layers."):
             return "layers", layers - int(name.split(".")[2])
@@ -93,58 +97,49 @@ class LanguageModel:
             return "heads", 0
         return ("unused" if name.startswith("tfmr.") else "embeddings"), layers + 1
 
-    def blocks(self, guided: bool) -> Sequence[nn.Module]:
-        """See `models.base.SpeechModel`; the loss on attention asks its layers for queries and keys once more."""
-        asked = {layer for layer, _ in self.module.config.aligned_heads} if guided else set()
-        return [layer for index, layer in enumerate(self.module.tfmr.layers) if index not in asked]
+    def shardable_layers(self, attention_loss: bool) -> Sequence[nn.Module]:
+        """See `models.base.SpeechModel`; the attention loss computes queries and keys of its layers once more."""
+        guided = {layer for layer, _ in self.module.config.aligned_heads} if attention_loss else set()
+        return [layer for index, layer in enumerate(self.module.tfmr.layers) if index not in guided]
 
-    def recompute(self, on: bool) -> None:
-        """See `models.base.SpeechModel`."""
-        self.module.tfmr.recompute = on
+    def set_activation_checkpointing(self, enabled: bool) -> None:
+        self.module.tfmr.activation_checkpointing = enabled
 
     def compile(self) -> None:
-        """See `models.base.SpeechModel`."""
         self.module.tfmr.compile_layers()
 
-    def probe(self, sample: Sample) -> Probe:
-        """See `models.base.SpeechModel`."""
-        return teacher_forcing.probe(self.module, sample, self.device)
-
-    def shrink(self, kind: str) -> int:
-        """See `models.base.SpeechModel`."""
-        return compact(self.module.tfmr.layers, kind)
+    def quantize_(self, kind: str) -> int:
+        return quantize_(self.module.tfmr.layers, kind)
 
     def prepare(self, voice: Voice) -> PreparedVoice:
-        """See `models.base.SpeechModel`."""
-        return prepare(self.module, voice, self.device)
+        return generate.prepare_voice(self.module, voice, self.device)
 
     def generate(self, texts: Sequence[np.ndarray], voices: Sequence[Voice | PreparedVoice],
                  sampling: Sampling) -> list[Generated]:
-        """See `models.base.SpeechModel`."""
-        caps = [self._cap(text) for text in texts]
-        stepper = self._stepper_for(len(texts), max(map(len, texts)), max(caps))
-        return generate(self.module, texts, voices, sampling, caps, self.device, stepper)
+        limits = [self._code_limit(text) for text in texts]
+        stepper = self._stepper_for(len(texts), max(map(len, texts)), max(limits))
+        return generate.generate(self.module, texts, voices, sampling, limits, self.device, stepper)
 
     def stream(self, text: np.ndarray, voice: Voice | PreparedVoice,
                sampling: Sampling) -> Iterator[np.ndarray | Generated]:
-        """See `models.base.SpeechModel`."""
-        cap = self._cap(text)
-        return stream(self.module, text, voice, sampling, cap, self.device, self._stepper_for(1, len(text), cap))
+        limit = self._code_limit(text)
+        stepper = self._stepper_for(1, len(text), limit)
+        return generate.stream(self.module, text, voice, sampling, limit, self.device, stepper)
 
-    def _cap(self, text: np.ndarray) -> int:
-        """Codes that a text may take; one that is too long raises `UserError`."""
-        if len(text) > self.longest_text:
+    def _code_limit(self, text: np.ndarray) -> int:
+        """The largest number of codes for a text; `UserError` if the text is too long for the model."""
+        if len(text) > self.max_text_length:
             raise UserError(
-                f"A sentence of {len(text)} tokens is longer than the model's {self.longest_text}.",
+                f"A sentence of {len(text)} tokens is longer than the model's {self.max_text_length}.",
                 "Split it into shorter sentences.",
             )
-        return min(self.longest_speech, self.codes_at_least + self.codes_a_token * len(text))
+        return min(self.max_speech_length, self.base_code_limit + self.codes_per_token * len(text))
 
-    def _stepper_for(self, texts: int, longest: int, cap: int) -> Stepper | None:
-        """On CUDA a captured step, kept for the next texts as long as its buffers are large enough."""
+    def _stepper_for(self, texts: int, text_length: int, max_codes: int) -> Stepper | None:
+        """On CUDA a stepper with CUDA graphs, reused as long as its buffers are large enough."""
         if self.device.type != "cuda":
             return None
-        capacity = buffers(self.module.config, longest, cap)
-        if self._stepper is None or not self._stepper.fits(texts, capacity, cap):
-            self._stepper = CapturedStepper(self.module, texts, capacity, cap, self.device)
+        capacity = generate.cache_capacity(self.module.config, text_length, max_codes)
+        if self._stepper is None or not self._stepper.fits(texts, capacity, max_codes):
+            self._stepper = CUDAGraphStepper(self.module, texts, capacity, max_codes, self.device)
         return self._stepper

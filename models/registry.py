@@ -1,4 +1,4 @@
-"""Families by name; a family's code is imported when it is asked for, inside the worker only."""
+"""Families by name. The code of a family is imported on demand, in the worker only."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Samples as batches, and what the speech language model makes of them when it is told the truth: losses and logits.
+"""Teacher forcing of a `SpeechLM`: samples to batches, batches to losses, logits and hidden states.
 
-Rows are contiguous and padded on the right. Whatever depends on lengths is made on the host,
-so that a GPU is never waited for. Losses are next-token: position i predicts token i + 1.
+Each row is conditioning, text and speech without gaps, padded on the right. Everything that depends on lengths is
+computed on the host, so that a GPU never synchronises. Losses are next-token: position i predicts token i + 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
@@ -13,9 +14,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils.hooks import RemovableHandle
 
 from models.base import Losses, LossOptions, Predictions, Probe, Sample
-from models.guided_attention import GuidedAttention
+from models.decoder import Decoder, DecoderLayer
 from models.speech_lm import Conditioning, SpeechLM, SpeechLMConfig
 
 Moved = TypeVar("Moved")
@@ -23,7 +25,7 @@ Moved = TypeVar("Moved")
 
 @dataclass(frozen=True)
 class Targets:
-    """What the losses are over: places in the flattened rows (B * L), and the id that each predicts."""
+    """The tokens of the losses: positions in the flattened rows (B * L), and the id that each predicts."""
 
     text_from: torch.Tensor  # (N,)
     text_ids: torch.Tensor  # (N,)
@@ -32,42 +34,44 @@ class Targets:
 
 
 @dataclass(frozen=True)
-class Hiding:
-    """What of a batch is hidden while it is learnt; 0 hides."""
+class DropMask:
+    """Dropout of a batch's inputs: 0 drops, 1 keeps."""
 
     text: torch.Tensor  # (B,)
-    codes: torch.Tensor  # (B, U + 1), the start is never hidden
+    codes: torch.Tensor  # (B, U + 1); the start token is always kept
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Samples as padded tensors; `stream` gathers each sample's parts into one contiguous row."""
+class SpeechLMBatch:
+    """Samples as padded tensors; `embed_rows` gathers the parts of each sample into one row."""
 
     conditioning: Conditioning
     text_ids: torch.Tensor  # (B, T)
     text_lengths: torch.Tensor  # (B,)
-    codes: torch.Tensor  # (B, U + 1), start first
-    code_lengths: torch.Tensor  # (B,), start counted
-    sources: torch.Tensor  # (B * L,), which of the flattened (B * (C + T + U + 1)) parts stands at each position
+    codes: torch.Tensor  # (B, U + 1), start token first
+    code_lengths: torch.Tensor  # (B,), start token included
+    sources: torch.Tensor  # (B * L,), for each position of the rows its index in the flattened (B * (C + T + U + 1))
     targets: Targets
-    hiding: Hiding | None = None
+    drop: DropMask | None = None
 
 
 def collate(samples: Sequence[Sample], config: SpeechLMConfig, device: torch.device,
-            options: LossOptions | None = None, seeds: Sequence[int] | None = None) -> Batch:
-    """Pad each part of the samples on the right; what `options` hide of a sample follows from its seed."""
+            options: LossOptions | None = None, seeds: Sequence[int] | None = None) -> SpeechLMBatch:
+    """Pad each part of the samples on the right; the dropout of `options` in a sample depends on its seed alone."""
     text, text_lengths = _padded([sample.text_ids for sample in samples])
     codes, code_lengths = _padded([np.concatenate([[config.start_speech], s.speech_codes]) for s in samples])
     prompts, prompt_lengths = _padded([sample.prompt_codes for sample in samples])
     speakers = torch.from_numpy(np.stack([sample.speaker_embedding for sample in samples]))
-    longest = int((config.conditioning_length + text_lengths + code_lengths).max())
-    targets = _targets(text, text_lengths, codes, code_lengths, config, longest)
-    hiding = None
+    row_length = int((config.conditioning_length + text_lengths + code_lengths).max())
+    targets = _targets(text, text_lengths, codes, code_lengths, config, row_length)
+    drop = None
     if options is not None and (options.text_dropout > 0 or options.code_dropout > 0):
-        hiding = _hiding(code_lengths, options, seeds if seeds is not None else _new_seeds(len(samples)))
-    given = Conditioning(speakers, prompts, prompt_lengths, torch.full((len(samples),), 0.5))
-    sources = _sources(text, text_lengths, codes, code_lengths, config.conditioning_length, longest)
-    return _moved(Batch(given, text, text_lengths, codes, code_lengths, sources, targets, hiding), device)
+        seeds = torch.randint(2**62, (len(samples),)).tolist() if seeds is None else seeds
+        drop = _draw_drop_mask(code_lengths, options, seeds)
+    conditioning = Conditioning(speakers, prompts, prompt_lengths, torch.full((len(samples),), 0.5))
+    sources = _sources(text, text_lengths, codes, code_lengths, config.conditioning_length, row_length)
+    batch = SpeechLMBatch(conditioning, text, text_lengths, codes, code_lengths, sources, targets, drop)
+    return _to_device(batch, device)
 
 
 def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,9 +83,9 @@ def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
-             conditioning: int, longest: int) -> torch.Tensor:
+             conditioning: int, row_length: int) -> torch.Tensor:
     """Conditioning, text and speech of each row without the gaps between them; padding repeats the first position."""
-    at = torch.arange(longest)[None]
+    at = torch.arange(row_length)[None]
     speech = conditioning + text_lengths[:, None]
     from_speech = at + text.shape[1] - text_lengths[:, None]
     column = torch.where(at < speech, at, torch.where(at < speech + code_lengths[:, None], from_speech, 0))
@@ -90,46 +94,42 @@ def _sources(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor
 
 
 def _targets(text: torch.Tensor, text_lengths: torch.Tensor, codes: torch.Tensor, code_lengths: torch.Tensor,
-             config: SpeechLMConfig, longest: int) -> Targets:
-    """Next tokens: every text id but the first, every code, and the stop after the last code."""
+             config: SpeechLMConfig, row_length: int) -> Targets:
+    """Next tokens: every text id but the first, every code, and the stop token after the last code."""
     row, column = (torch.arange(text.shape[1] - 1) < text_lengths[:, None] - 1).nonzero(as_tuple=True)
-    text_from, text_ids = row * longest + config.conditioning_length + column, text[row, column + 1]
+    text_from, text_ids = row * row_length + config.conditioning_length + column, text[row, column + 1]
     row, column = (torch.arange(codes.shape[1]) < code_lengths[:, None]).nonzero(as_tuple=True)
     following = F.pad(codes, (0, 1))[row, column + 1]
     last = column == code_lengths[row] - 1
-    speech_from = row * longest + config.conditioning_length + text_lengths[row] + column
+    speech_from = row * row_length + config.conditioning_length + text_lengths[row] + column
     return Targets(text_from, text_ids, speech_from, torch.where(last, config.stop_speech, following))
 
 
-def _new_seeds(count: int) -> list[int]:
-    return torch.randint(2**62, (count,)).tolist()
-
-
-def _hiding(code_lengths: torch.Tensor, options: LossOptions, seeds: Sequence[int]) -> Hiding:
-    """Drawn sample by sample, so that it does not depend on how samples are put together."""
+def _draw_drop_mask(code_lengths: torch.Tensor, options: LossOptions, seeds: Sequence[int]) -> DropMask:
+    """Drawn sample by sample, so that it does not depend on how samples are batched."""
     text = np.ones(len(code_lengths), np.float32)
     codes = np.ones((len(code_lengths), int(code_lengths.max())), np.float32)
     for index, (length, seed) in enumerate(zip(code_lengths.tolist(), seeds, strict=True)):
-        noise = np.random.default_rng(seed)
-        text[index] = noise.random() >= options.text_dropout
-        codes[index, 1:length] = noise.random(length - 1) >= options.code_dropout * noise.random()
-    return Hiding(torch.from_numpy(text), torch.from_numpy(codes))
+        random = np.random.default_rng(seed)
+        text[index] = random.random() >= options.text_dropout
+        codes[index, 1:length] = random.random(length - 1) >= options.code_dropout * random.random()
+    return DropMask(torch.from_numpy(text), torch.from_numpy(codes))
 
 
-def _moved(value: Moved, device: torch.device) -> Moved:
-    """A dataclass of tensors on `device`; to a GPU from pinned memory, without waiting."""
+def _to_device(value: Moved, device: torch.device) -> Moved:
+    """A dataclass of tensors on `device`; to a GPU from pinned memory, without synchronising."""
     if device.type == "cpu":
         return value
     if isinstance(value, torch.Tensor):
         return value.pin_memory().to(device, non_blocking=True)  # type: ignore[return-value]
     if is_dataclass(value):
-        parts = {part.name: _moved(getattr(value, part.name), device) for part in fields(value)}
+        parts = {part.name: _to_device(getattr(value, part.name), device) for part in fields(value)}
         return replace(value, **parts)  # type: ignore[type-var]
     return value
 
 
-def segment_index(batch: Batch, conditioning_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where text (B, T) and speech (B, U + 1) stand in contiguous rows; padding points past the row's end."""
+def segment_index(batch: SpeechLMBatch, conditioning_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions of text (B, T) and speech (B, U + 1) in the rows; those of padding are past the end of the row."""
     device = batch.text_ids.device
     text = torch.arange(batch.text_ids.shape[1], device=device)[None]
     codes = torch.arange(batch.codes.shape[1], device=device)[None]
@@ -140,35 +140,35 @@ def segment_index(batch: Batch, conditioning_length: int) -> tuple[torch.Tensor,
     return text_at, codes_at
 
 
-def stream(model: SpeechLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Contiguous rows (B, L, width) and the places of text and speech in them."""
+def embed_rows(model: SpeechLM, batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Embedded rows (B, L, width), and the positions of text and speech in them as from `segment_index`."""
     text_at, codes_at = segment_index(batch, model.config.conditioning_length)
-    text_keep, code_keep = (batch.hiding.text, batch.hiding.codes) if batch.hiding else (None, None)
-    given = model.embed_conditioning(batch.conditioning)
-    text = model.embed_text(batch.text_ids, text_keep)
-    speech = model.embed_speech(batch.codes, code_keep)
-    parts = torch.cat([given, text, speech], 1)  # in float32 where one of them is
+    keep_text, keep_codes = (batch.drop.text, batch.drop.codes) if batch.drop else (None, None)
+    conditioning = model.embed_conditioning(batch.conditioning)
+    text = model.embed_text(batch.text_ids, keep_text)
+    speech = model.embed_speech(batch.codes, keep_codes)
+    parts = torch.cat([conditioning, text, speech], 1)  # in float32 if one of them is
     return parts.flatten(0, 1).index_select(0, batch.sources).unflatten(0, (len(parts), -1)), text_at, codes_at
 
 
-def losses(model: SpeechLM, batch: Batch, options: LossOptions, teacher: Predictions | None = None) -> Losses:
-    """Sums of next-token cross-entropy over real text and speech tokens (the stop included).
+def losses(model: SpeechLM, batch: SpeechLMBatch, options: LossOptions, teacher: Predictions | None = None) -> Losses:
+    """Sums of next-token cross-entropy over text and speech tokens, the stop token included.
 
-    A teacher of fewer text ids is taken to give the others no chance.
+    A teacher that knows fewer text ids gives the others probability 0.
     """
-    rows, text_at, codes_at = stream(model, batch)
+    rows, text_at, codes_at = embed_rows(model, batch)
     heads = model.config.aligned_heads if options.attention else ()
     with GuidedAttention(model.tfmr, heads) as guide:
         hidden = model.tfmr(rows)
-        attention = guide.loss(text_at, codes_at, *_even_reading(batch)) if heads else None
+        attention = guide.loss(text_at, codes_at, *_uniform_alignment(batch)) if heads else None
     hidden, targets = hidden.flatten(0, 1), batch.targets
     text_logits = model.text_head(hidden.index_select(0, targets.text_from))
     speech_logits = model.speech_head(hidden.index_select(0, targets.speech_from))
-    hits = (speech_logits.argmax(-1) == targets.speech_ids).sum() if options.hits else None
+    top1 = (speech_logits.argmax(-1) == targets.speech_ids).sum() if options.count_top1 else None
     return Losses(
         F.cross_entropy(text_logits.float(), targets.text_ids, reduction="sum"), len(targets.text_ids),
         F.cross_entropy(speech_logits.float(), targets.speech_ids, reduction="sum"), len(targets.speech_ids), attention,
-        hits, *(() if teacher is None else (_divergence(teacher.text, text_logits),
+        top1, *(() if teacher is None else (_divergence(teacher.text, text_logits),
                                             _divergence(teacher.speech, speech_logits))),
     )
 
@@ -180,31 +180,95 @@ def _divergence(teacher: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def predictions(model: SpeechLM, batch: Batch, text_ids: int) -> Predictions:
-    """The logits that `losses` are of, for the first `text_ids` of the text."""
-    hidden, targets = model.tfmr(stream(model, batch)[0]).flatten(0, 1), batch.targets
+def predictions(model: SpeechLM, batch: SpeechLMBatch, text_ids: int) -> Predictions:
+    """The logits of `losses`, of the text for the first `text_ids` ids alone."""
+    hidden, targets = model.tfmr(embed_rows(model, batch)[0]).flatten(0, 1), batch.targets
     return Predictions(model.text_head(hidden.index_select(0, targets.text_from))[:, :text_ids],
                        model.speech_head(hidden.index_select(0, targets.speech_from)))
 
 
-def text_states(model: SpeechLM, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
-    """What stands, after the last layer, at each id of each sample's text: (T, width) of each."""
-    rows, text_at, _ = stream(model, collate(samples, model.config, device))
+def text_hidden_states(model: SpeechLM, samples: Sequence[Sample], device: torch.device) -> list[torch.Tensor]:
+    """Hidden states (T, width) after the last layer at the text ids of each sample."""
+    rows, text_at, _ = embed_rows(model, collate(samples, model.config, device))
     hidden = model.tfmr(rows)
     return [hidden[index, text_at[index, :len(sample.text_ids)]] for index, sample in enumerate(samples)]
-
-
-def _even_reading(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The place in the text at each code (B, U + 1) if it were read at one pace, and which codes count."""
-    columns = torch.arange(batch.codes.shape[1], device=batch.codes.device)[None]
-    centres = (batch.text_lengths[:, None] - 1) * (columns + 0.5) / batch.code_lengths[:, None]
-    weights = (columns < batch.code_lengths[:, None]).float()
-    return centres, weights if batch.hiding is None else weights * batch.hiding.text[:, None]
 
 
 @torch.inference_mode()
 def probe(model: SpeechLM, sample: Sample, device: torch.device) -> Probe:
     """Teacher-forced logits of one sample: text (T, V) and speech (U + 1, K)."""
-    rows, text_at, codes_at = stream(model, collate([sample], model.config, device))
+    rows, text_at, codes_at = embed_rows(model, collate([sample], model.config, device))
     hidden = model.tfmr(rows)[0]
     return Probe(model.text_head(hidden[text_at[0]]), model.speech_head(hidden[codes_at[0]]))
+
+
+def _uniform_alignment(batch: SpeechLMBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each code (B, U + 1) its text position if the text were read at a uniform rate, and its weight."""
+    columns = torch.arange(batch.codes.shape[1], device=batch.codes.device)[None]
+    centres = (batch.text_lengths[:, None] - 1) * (columns + 0.5) / batch.code_lengths[:, None]
+    weights = (columns < batch.code_lengths[:, None]).float()
+    return centres, weights if batch.drop is None else weights * batch.drop.text[:, None]
+
+
+class GuidedAttention:
+    """Guided attention loss (Tachibana et al. 2018, arXiv:1710.08969) on heads that follow the text.
+
+    Inside `with`, hooks keep the inputs of the layers of `heads` ((layer, head), ...); `loss` computes their attention
+    once more. Training without the loss costs nothing, and layers may be compiled or run twice.
+    """
+
+    def __init__(self, decoder: Decoder, heads: tuple[tuple[int, int], ...], width: float = 2.0) -> None:
+        self._heads: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self._heads.setdefault(layer, []).append(head)
+        self._decoder, self._width = decoder, width  # standard deviation in text tokens
+        self._inputs: dict[int, tuple] = {}
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> GuidedAttention:
+        for layer in self._heads:
+            def keep(module, inputs, layer=layer) -> None:
+                self._inputs[layer] = inputs
+            self._hooks.append(self._layer(layer).register_forward_pre_hook(keep))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._inputs.clear()
+
+    def _layer(self, index: int) -> DecoderLayer:
+        layer = self._decoder.layers[index]
+        assert isinstance(layer, DecoderLayer)
+        return layer
+
+    def loss(self, text_at: torch.Tensor, codes_at: torch.Tensor, centres: torch.Tensor,
+             weights: torch.Tensor) -> torch.Tensor:
+        """Sum over codes of the negative logarithm of the attention near `centres` (B, U), in text positions.
+
+        `text_at` (B, T) and `codes_at` (B, U) are positions in the rows as from `segment_index`; `weights` (B, U) is 0
+        for codes that do not count.
+        """
+        text_positions = torch.arange(text_at.shape[1], device=text_at.device)
+        near = torch.exp(-(text_positions - centres[..., None]).square() / (2 * self._width**2))
+        total = centres.new_zeros(())
+        for layer, heads in self._heads.items():
+            attention = self._attention(layer, heads)
+            last = attention.shape[-1] - 1
+            real = (text_at <= last)[:, None, None]  # padding is past the row
+            rows = codes_at.clamp(max=last)[:, None, :, None].expand(-1, len(heads), -1, last + 1)
+            columns = text_at.clamp(max=last)[:, None, None].expand(-1, len(heads), codes_at.shape[1], -1)
+            on_text = attention.gather(2, rows).gather(3, columns) * real
+            inside = torch.log((on_text * near[:, None]).sum(-1) + 1e-4)
+            total = total - (inside.mean(1) * weights).sum()
+        return total / len(self._heads)
+
+    def _attention(self, layer: int, heads: list[int]) -> torch.Tensor:
+        """Attention weights (B, heads, L, L)."""
+        module, (hidden, rotation) = self._layer(layer), self._inputs[layer][:2]
+        queries, keys = module.self_attn.queries_and_keys(module.input_layernorm(hidden), rotation)
+        queries, keys = queries[:, heads], keys[:, heads]
+        scores = (queries @ keys.transpose(-1, -2)).float() / math.sqrt(queries.shape[-1])
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        return scores.masked_fill(future, -torch.inf).softmax(-1)

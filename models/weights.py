@@ -1,16 +1,19 @@
-"""Published weights, strictly: safetensors, and `.pt` files read as tensors alone.
+"""Reading and writing of weight files: safetensors, and `.pt` files of tensors alone.
 
-A `.pt` file is a pickle. It is read with torch's restricted unpickler, which builds tensors
-and plain containers and refuses everything else, so that a file from a stranger cannot run
-code. This is the only module that calls `torch.load`.
+`read` and `load_into` load a published checkpoint strictly; `LazyWeights` reads any checkpoint tensor by tensor,
+without holding its gigabytes: safetensors by offsets, `.pt` files mapped into memory. A `.pt` file is a pickle: it is
+read with torch's restricted unpickler, which builds tensors and plain containers and refuses everything else, so that
+an untrusted file cannot run code. This is the only module that calls `torch.load`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +24,30 @@ from torch import nn
 
 from config.errors import UserError
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_INDEX = "*.safetensors.index.json"
 _AGAIN = "Delete it and download the model again."
+_GET_FILE_AGAIN = "Get that file again."
 _NAMED = 4  # tensors named in an error
+_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a file, by key; from the header alone where the format allows it."""
+    """The shape of every tensor in a file, by key; reads only the header if the format has one."""
     if path.suffix == ".safetensors":
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     return {key: tuple(value.shape) for key, value in read(path).items()}
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a state dict by key; `UserError` when the file is missing, damaged or holds something else."""
+    """The tensors of a state dict by key; `UserError` if the file is missing, damaged or holds something else."""
     if path.suffix == ".safetensors":
-        with opened(path) as file:
+        with open_safetensors(path) as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     held = read_nested(path)
     wrong = [key for key, value in held.items() if not isinstance(value, torch.Tensor)]
@@ -71,11 +82,11 @@ def read_nested(path: Path) -> dict[str, Any]:
 
 def load_into(module: nn.Module, tensors: Mapping[str, torch.Tensor], source: str,
               computed: Sequence[str] = ()) -> None:
-    """Give `module` the tensors of a file, strictly: a missing, extra, misshapen or non-finite one raises `UserError`.
+    """Load tensors into `module` strictly: a missing, extra, misshapen or non-finite one raises `UserError`.
 
-    The module may stand on the meta device. Keys in `computed` are not needed: the module makes
-    them itself. Floating types become float32. Tensors are copied out of the file: where a matrix
-    lies in memory decides how a library reads it, and so the last bits of its products.
+    The module may be on the meta device. The module computes the keys in `computed` itself, so they may be missing.
+    Floating types become float32. Tensors are copied out of the mapped file: the alignment of a matrix in memory
+    decides how a library reads it, and so the last bits of its products.
     """
     own = module.state_dict()
     found = {key: _own(value) for key, value in tensors.items() if key not in computed}
@@ -103,14 +114,14 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _umask() -> int:
-    """What new files of this process may not permit; the library makes them private."""
+    """The process's umask: safetensors creates private files otherwise."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def _finite(value: torch.Tensor) -> bool:
-    """Whether all are numbers, in one pass that allocates nothing: an infinity or NaN survives into the extremes."""
+    """Whether all values are finite, in one pass without allocation: aminmax keeps infinity and NaN."""
     if not value.numel():
         return True
     low, high = torch.aminmax(value.reshape(-1))
@@ -128,8 +139,8 @@ def _several(what: str, keys: Sequence[str]) -> str:
     return f"it {what} {', '.join(keys[:_NAMED])}{more}; "
 
 
-def opened(path: Path) -> Any:
-    """A safetensors file to read from; `UserError` when it is missing or cut off."""
+def open_safetensors(path: Path) -> Any:
+    """An open safetensors file; `UserError` if it is missing or truncated."""
     if not path.is_file():
         raise UserError(f"{path} is missing.", "Download the model again.")
     try:
@@ -137,3 +148,98 @@ def opened(path: Path) -> Any:
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is not a whole safetensors file ({path.stat().st_size} bytes): {error}.",
                         "It was probably cut off. " + _AGAIN) from error
+
+
+@dataclass(frozen=True)
+class _LazyTensor:
+    """A tensor that is not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class LazyWeights:
+    """A `models.base.WeightsFile`: methods without a docstring are described there.
+
+    It opens a safetensors file, an index of shards, or a `.pt` file. Keys of nested tables (`model`, `optimizer` of a
+    training checkpoint) are joined by dots.
+    """
+
+    path: Path
+    entries: Mapping[str, _LazyTensor] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path) -> LazyWeights:
+        """The weights at `path`, a file or a folder with one; `UserError` if they cannot be read."""
+        if path.is_dir():
+            path = _find_in_folder(path)
+        if path.name.endswith(".index.json"):
+            return cls(path, {name: entry for shard in _shards(path) for name, entry in _safetensors(shard)})
+        if path.suffix not in SUFFIXES:
+            raise UserError(f"{path} is no file of weights: its name ends in {path.suffix or 'nothing'}.",
+                            f"Give a file whose name ends in one of {', '.join(SUFFIXES)}, or the folder of one.")
+        read = _safetensors(path) if path.suffix == ".safetensors" else _nested(read_nested(path))
+        entries = dict(read)
+        if not entries:
+            raise UserError(f"{path} holds no tensors.", "Give the file with the model's weights.")
+        return cls(path, entries)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.entries[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.entries[name].dtype
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self.entries[name].read()
+
+
+def _find_in_folder(folder: Path) -> Path:
+    """The one file of weights in a folder."""
+    indexes = sorted(folder.glob(_INDEX))
+    if len(indexes) == 1:
+        return indexes[0]
+    found = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+    if len(found) != 1:
+        there = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{folder} should hold one file of weights; there: {there}.", "Give the file itself.")
+    return found[0]
+
+
+def _shards(index: Path) -> list[Path]:
+    """Files that an index of shards names."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} is no index of shards: {error!r}.", _GET_FILE_AGAIN) from error
+    if outside := [name for name in names if Path(str(name)).name != name]:
+        raise UserError(f"{index} names {outside[0]!r}, which lies outside of its folder.", "Do not use it.")
+    return [index.parent / name for name in names]
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, _LazyTensor]]:
+    """Each tensor of a file; the file stays open while one of them is referenced."""
+    file = open_safetensors(path)
+    for name in file.keys():  # noqa: SIM118  (not a dict)
+        part = file.get_slice(name)
+        kind = _TYPES.get(part.get_dtype())
+        if kind is None:
+            raise UserError(f"{path} holds {name} as {part.get_dtype()}, a type that is not known.",
+                            "Save it again as F32, F16 or BF16.")
+        yield name, _LazyTensor(tuple(part.get_shape()), kind, lambda name=name: file.get_tensor(name))  # type: ignore[misc]
+
+
+def _nested(held: object, above: str = "") -> Iterator[tuple[str, _LazyTensor]]:
+    """Each tensor of nested tables and lists; other values are skipped."""
+    if isinstance(held, torch.Tensor):
+        yield above, _LazyTensor(tuple(held.shape), held.dtype, lambda: held)
+    elif isinstance(held, Mapping | list | tuple):
+        pairs = held.items() if isinstance(held, Mapping) else enumerate(held)
+        for key, value in pairs:
+            yield from _nested(value, f"{above}.{key}" if above else str(key))

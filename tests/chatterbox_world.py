@@ -13,26 +13,25 @@ from torch import nn
 from core.workspace import Workspace
 from data.bpe import highest_id, vocabulary
 from models.chatterbox import t3
+from models.chatterbox.codec import voice_from_clip
 from models.chatterbox.flow import FlowConfig
-from models.chatterbox.flow_encoder import EncoderConfig
-from models.chatterbox.flow_estimator import EstimatorConfig
+from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimatorConfig
 from models.chatterbox.hift import HiFTConfig
-from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.s3gen_sizes import S3GenConfig
-from models.chatterbox.sound import voice_of
+from models.chatterbox.s3gen import S3Gen, S3GenConfig
 from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
 from models.chatterbox.voice_encoder import VoiceEncoder
 from models.decoder import DecoderConfig, RotaryScaling
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.worlds import RATE, extend_world, tone
 
 MADE_UP = Path(__file__).parent / "reference" / "chatterbox"
 TOKENIZER = "grapheme_mtl_merged_expanded_v1.json"
 SMALL = S3GenConfig(
     SpeechTokenizerConfig(width=128, heads=2, layers=1),
-    FlowConfig(encoder=EncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
-               estimator=EstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
+    FlowConfig(encoder=FlowEncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
+               estimator=FlowEstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
     HiFTConfig(channels=32, f0_channels=32),
 )
 WINDOWS = ("tokenizer._mel_filters", "tokenizer.window")
@@ -83,7 +82,7 @@ def write_full_size(folder: Path) -> None:
 
 @torch.no_grad()
 def fill_quickly(module: nn.Module, seed: int) -> None:
-    """Weights of natural size; `scripts.made_up_weights`, which anyone can make again, takes minutes for a gigabyte."""
+    """Weights of natural size; `scripts.dev.random_weights`, which are reproducible, take minutes for a gigabyte."""
     torch.manual_seed(seed)
     for name, value in module.state_dict().items():
         if name in WINDOWS or not value.is_floating_point():
@@ -99,7 +98,7 @@ def fill_quickly(module: nn.Module, seed: int) -> None:
 def write_voice(path: Path, models: S3Gen, encoder: VoiceEncoder) -> None:
     """A built-in voice in the published layout, from a tone."""
     models.mel2wav.fold_weight_norm()
-    voice = voice_of(models, encoder, tone(5, 2.0), RATE)
+    voice = voice_from_clip(models, encoder, tone(5, 2.0), RATE)
     parts = {name: torch.from_numpy(value)[None] for name, value in voice.timbre.items()}
     torch.save({
         "t3": {"speaker_emb": torch.from_numpy(voice.speaker_embedding)[None], "clap_emb": None,

@@ -23,13 +23,13 @@ from data import audio, manifest, normalise
 from data.features import FeatureCache
 from data.front_end import FrontEnd
 from data.manifest import Clip
-from models.base import Rendering, Voice
+from models.base import VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.registry import family
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.files import save_module
 from models.tiny.judge import Judge, JudgeConfig
+from models.tiny.model_folder import save_module
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçèéêëîïôùûü"
 RATE = 16000
@@ -66,10 +66,10 @@ class CodesAsSound:
 
     sample_rate = RATE
 
-    def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
         return torch.from_numpy(codes).float() / 2**16
 
-    def stream(self, voice: Voice, rendering: Rendering | None = None) -> None:
+    def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
         return None
 
     def to_half(self, dtype: torch.dtype) -> None:

@@ -76,7 +76,7 @@ def follow(page: Page, manner: Manner) -> None:
     live.panel(manner.voice, lambda view: _offer_voices(page.workspace, view), "listen")
     live.panel(manner.own, lambda view: own_values(family_of(page.workspace, view)), "listen")
     live.panel(manner.sound_group, lambda view: gr.update(
-        visible=bool(family_of(page.workspace, view).sound_controls)), "listen")
+        visible=bool(family_of(page.workspace, view).sound_options)), "listen")
     for name, widget in zip(manner.sampling.names, manner.sampling.widgets, strict=True):
         if name in _SAMPLING[:-1]:
             live.panel(widget, _placeholder(page, name.partition(".")[2]), "listen")
@@ -219,6 +219,6 @@ def readiness(workspace: Workspace, view: View) -> Html:
 
 def settings(family: ModelFamily, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
     """What the widgets say; controls that `family` does not have, and the page does not show, are left out."""
-    wanted = {f"sound.{name}" for name in family.sound_controls}
+    wanted = {f"sound.{name}" for name in family.sound_options}
     return {name: value for name, value in zip(names, values, strict=True)
             if not name.startswith("sound.") or name in wanted}

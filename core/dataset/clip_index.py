@@ -146,7 +146,7 @@ def build_index(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken]
     target.parent.mkdir(parents=True, exist_ok=True)
     rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
     with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
-          Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+          Survey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
         for one in spoken:
             survey.add(one)
             rows.add(one)

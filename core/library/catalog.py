@@ -52,7 +52,7 @@ class ModelFamily:
     note: str
     variants: tuple[ModelVariant, ...] = ()  # on the hub, the default first; none: it ships with the app
     sampling: Mapping[str, float] = field(default_factory=dict)  # the published defaults
-    sound_controls: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that have an effect
+    sound_options: tuple[str, ...] = ()  # fields of `config.schema.SoundOptions` that have an effect
     preset: str = "demo"  # the file in `config/presets` that suits it
     own_voice: tuple[str, str] | None = None  # a file of the model, and the name of the voice in it
 
@@ -114,7 +114,7 @@ FAMILIES: tuple[ModelFamily, ...] = (
         "From huggingface.co, or from a folder that is on disk already. A download that breaks off is resumed."
         "", _CHATTERBOX_VARIANTS,
         sampling={"temperature": 0.8, "top_p": 1.0, "min_p": 0.05, "repetition_penalty": 2.0, "guidance": 0.5},
-        sound_controls=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
+        sound_options=("exaggeration", "flow_steps", "flow_prompt_s", "watermark"), preset="chatterbox",
         own_voice=("conds.pt", "built-in"),
     ),
     ModelFamily(

@@ -118,7 +118,7 @@ def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record:
           warn: Callable[[str], None]) -> Work:
     studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
     clips = replay.load(base, studio.voices).probing
-    work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
+    work = Work(base, finetuned, record, replay.probes(clips, base.model.max_prompt_length), studio, {}, {})
     material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
@@ -207,7 +207,7 @@ def _logits(case: Work, tell: Tell) -> CertificateCheck:
     verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
     return CertificateCheck("base_logits", verdict, "equal to the bit", seen,
                  f"Logits of base-language samples before and after, computed one after the other on "
-                 f"{compute.conditions(case.base.device)}.")
+                 f"{compute.numeric_environment(case.base.device)}.")
 
 
 def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:

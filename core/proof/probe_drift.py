@@ -29,7 +29,7 @@ def measure(workspace: Workspace, name: str, other: WeightsFile, matching: Match
     """
     base = load_base(workspace, name, torch.device("cpu"))
     clips = replay.load(base, base.family.voices(base.base_folder)).probing
-    samples = replay.probes(clips, base.model.prompt_length)
+    samples = replay.probes(clips, base.model.max_prompt_length)
     if not samples:
         return None
     before = _probes(base, samples, reporter, "by the base")

@@ -145,7 +145,7 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
 def _speech(base: VoiceModel, restored: VoiceModel) -> list[CertificateCheck]:
     """Base-language samples: their ids and their logits, to the bit."""
     clips = replay.load(base, base.family.voices(base.base_folder)).probing
-    samples = replay.probes(clips, base.model.prompt_length)
+    samples = replay.probes(clips, base.model.max_prompt_length)
     ids = equal = 0
     for item in samples:
         one, other = base.model.probe(item.sample), restored.model.probe(item.sample)

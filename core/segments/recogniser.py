@@ -140,7 +140,7 @@ def load(name: str, revision: str, language: str, called: str, device: str, work
     from core.segments.hub_recogniser import HubRecogniser  # loads transformers
 
     return HubRecogniser.load(_brought(name, revision, language, called, workspace, reporter),
-                              compute.prepare(device), language, called, begun=begun)
+                              compute.setup_device(device), language, called, begun=begun)
 
 
 def load_listener(name: str, revision: str, language: str, called: str, sample: str, device: str,
@@ -151,7 +151,7 @@ def load_listener(name: str, revision: str, language: str, called: str, sample: 
     from core.segments.hub_recogniser import HubListener
 
     return HubListener.load(_brought(name, revision, language, called, workspace, reporter),
-                            compute.prepare(device), language, called, sample)
+                            compute.setup_device(device), language, called, sample)
 
 
 def _brought(name: str, revision: str, language: str, called: str, workspace: Workspace, reporter: Reporter) -> Path:

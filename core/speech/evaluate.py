@@ -196,4 +196,4 @@ def _readable(voice: VoiceModel, text: str, language: str) -> bool:
     front_end = voice.front_end
     if front_end.unknown_characters(text, language) or not front_end.normalise(text, language):
         return False
-    return len(front_end.encode(text, language)) <= voice.model.longest_text
+    return len(front_end.encode(text, language)) <= voice.model.max_text_length

@@ -26,7 +26,17 @@ from data.level import UNCLIPPED
 from data.reading import pieces_of
 from data.sentences import Ending as PieceEnding
 from data.sentences import Piece, halve
-from models.base import Ending, Family, Generated, PreparedVoice, Rendering, Sampling, SoundStream, Vocoder, Voice
+from models.base import (
+    Family,
+    FinishReason,
+    Generated,
+    PreparedVoice,
+    Sampling,
+    Vocoder,
+    VocoderOptions,
+    VocoderStream,
+    Voice,
+)
 
 PAUSES_S: dict[PieceEnding, float] = {"sentence": 0.25, "phrase": 0.12, "word": 0.04}
 LARGEST_GROUP = 8  # pieces spoken together
@@ -43,7 +53,7 @@ class Segment:
     text: str
     waveform: torch.Tensor  # (S,) on the CPU
     seconds: float
-    ending: Ending = "stop"
+    ending: FinishReason = "stop"
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,8 @@ class Speaker:
 
     def pieces(self, text: str, language: str) -> list[Piece]:
         """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
-        most = self.model.model.longest_text
-        limit = min(self.longest.get(language, self.model.model.usual_text), most)
+        most = self.model.model.max_text_length
+        limit = min(self.longest.get(language, self.model.model.typical_text_length), most)
         return pieces_of(text, language, self.model.front_end, limit, most)
 
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
@@ -138,7 +148,7 @@ class Speaker:
         for index, one in enumerate(spoken):
             yield self._segment(one.piece, one.codes, one.seconds, index == len(spoken) - 1, seed)
 
-    def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: SoundStream,
+    def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: VocoderStream,
                   last: bool) -> Iterator[Segment]:
         """One piece as segments, the last of which has the pause and says how it ended."""
         ids, began = self.model.front_end.encode(piece.text, language), time.perf_counter()
@@ -153,7 +163,7 @@ class Speaker:
                 waveform = waveform.float().clamp(-UNCLIPPED, UNCLIPPED)  # a gain would jump from piece to piece
                 waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
-                ending = codes.ending if isinstance(codes, Generated) else "stop"
+                ending = codes.finish_reason if isinstance(codes, Generated) else "stop"
                 yield Segment(piece.text, waveform, now - began, ending)
                 began = now
 
@@ -166,7 +176,7 @@ class Speaker:
             generated = self.model.model.generate(ids, voices, sampling)
         spoken: list[list[tuple[Piece, Generated]]] = []
         for piece, language, codes in zip(pieces, languages, generated, strict=True):
-            exhausted = len(codes.codes) >= self.model.model.longest_speech
+            exhausted = len(codes.codes) >= self.model.model.max_speech_length
             halves = halve(piece.text) if exhausted else None
             if halves is None:
                 spoken.append([(piece, codes)])
@@ -185,10 +195,10 @@ class Speaker:
     def _segment(self, piece: Piece, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:
         began = time.perf_counter()
         waveform = self._sound(generated.codes, 0.0 if last else PAUSES_S[piece.ending], seed)
-        return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.ending)
+        return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.finish_reason)
 
-    def _rendering(self, seed: int) -> Rendering:
-        return Rendering(self._sounding.flow_steps, self._sounding.flow_prompt_s, self._sounding.watermark, seed)
+    def _rendering(self, seed: int) -> VocoderOptions:
+        return VocoderOptions(self._sounding.flow_steps, self._sounding.flow_prompt_s, self._sounding.watermark, seed)
 
     def _sound(self, codes: np.ndarray, pause_s: float, seed: int) -> torch.Tensor:
         waveform = self.vocoder.decode(codes, self.voice, self._rendering(seed)).float().cpu()
@@ -217,7 +227,7 @@ def unused_controls(sound: SoundOptions, family: Family) -> list[str]:
     """What was set and reaches nothing in `family`."""
     plain = SoundOptions()
     return [name for name in type(sound).model_fields
-            if getattr(sound, name) != getattr(plain, name) and name not in family.sound_controls]
+            if getattr(sound, name) != getattr(plain, name) and name not in family.sound_options]
 
 
 def find_voice(model: VoiceModel, name: str) -> Voice:

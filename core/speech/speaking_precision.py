@@ -24,13 +24,13 @@ def apply(asked: str, model: VoiceModel, vocoder: Vocoder) -> str:
     if asked == "int8":
         if device.type != "cpu":
             raise UserError("8-bit weights are for the CPU; the device is CUDA.", "Choose the precision `auto`.")
-        size = model.model.shrink("int8")
+        size = model.model.quantize_("int8")
         return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
     chosen = precision.decide(asked, device)
     if chosen.dtype is torch.float32:
         return str(chosen)
     if device.type == "cpu":
-        model.model.shrink("bfloat16")
+        model.model.quantize_("bfloat16")
     else:
         chosen.cast(module, ())
     vocoder.to_half(chosen.dtype)

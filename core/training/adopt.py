@@ -67,7 +67,7 @@ def _take_changes(folder: Path, voice: VoiceModel, reference: str,
         return voice, (f"The tensors of the base that it changed are left as the base has them: scope {voice.scope!r} "
                        "changes none. Its rows were trained beside them; only `full` takes both.")
     voice = with_changes(voice, folder, keep_base=True)
-    parts = {voice.model.place(name)[0] for name in voice.changed}
+    parts = {voice.model.parameter_group(name)[0] for name in voice.changed}
     if left := sorted(parts - set(changing)):
         raise UserError(
             f"{reference} changed {', '.join(left)} of the base; this run trains {', '.join(changing) or 'none of it'} "

@@ -79,7 +79,7 @@ def estimate_importance(anchors: Anchors, model: SpeechModel, precision: Precisi
                         "Set ewc to 0, or rehearse clips: see the options of replay.")
 
     def loss(item: Utterance) -> torch.Tensor:
-        sample = training_data.sample(item, item, model.prompt_length)
+        sample = training_data.sample(item, item, model.max_prompt_length)
         with precision.autocast():
             losses = model.losses([sample], LossOptions())
         return losses.speech_sum / losses.speech_count

@@ -56,7 +56,7 @@ class TrainerState:
     processes: int = 1  # that shared the steps
     decays: Mapping[str, float] = field(default_factory=dict)  # of the parameter groups, by name
     precision: str = ""  # that its steps were computed in
-    conditions: str = ""  # on which their last bits depend, see `core.compute.conditions`
+    conditions: str = ""  # on which their last bits depend, see `core.compute.numeric_environment`
 
 
 def folder_of(run: Path, step: int) -> Path:

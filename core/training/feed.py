@@ -30,9 +30,10 @@ class Batch:
 class Feed:
     """Endless batches for `processes` that share each."""
 
-    def __init__(self, options: TrainOptions, data: TrainingData, rehearsed: Sequence[Utterance], prompt_length: int,
+    def __init__(self, options: TrainOptions, data: TrainingData, rehearsed: Sequence[Utterance],
+                 max_prompt_length: int,
                  processes: int = 1) -> None:
-        self._options, self._data, self._rehearsed, self._prompt_length = options, data, rehearsed, prompt_length
+        self._options, self._data, self._rehearsed, self._prompt_length = options, data, rehearsed, max_prompt_length
         size = options.batch_size * processes
         replayed = round(options.replay * size) if rehearsed and options.scope == "full" else 0
         replayed = min(replayed, size - 1)

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for rank 0, which says what becomes of the others
         signal.signal(number, signal.SIG_IGN)
     workspace = Workspace(Path(arguments[0]).absolute())
-    device = compute.prepare(os.environ.get("LISAN_DEVICE", "auto"))
+    device = compute.setup_device(os.environ.get("LISAN_DEVICE", "auto"))
     company.meet("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device)
     beside = company.Company()
     try:

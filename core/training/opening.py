@@ -122,7 +122,8 @@ def _go_on(trainer: Trainer, run: Path, state: TrainerState, reporter: Reporter)
     """Stand where the checkpoint of `state` was taken, also in the ranking; the patience that was left then."""
     resuming.check_data(run, trainer.options, state, trainer.data)
     trainer.restore(state)
-    if warning := resuming.rounded_otherwise(state, trainer.precision, compute.conditions(trainer.voice.device)):
+    if warning := resuming.rounded_otherwise(state, trainer.precision,
+                                             compute.numeric_environment(trainer.voice.device)):
         reporter.emit(Warned(warning))
     if (ranked := ranking.read(run)) != ranked.up_to(state.step):
         ranking.write(run, ranked.up_to(state.step))

@@ -125,7 +125,7 @@ def _own_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCac
         if not front_end.unknown_characters(clip.text, language):
             raise
         return "have characters that the model does not know, such as digits: spell them out"
-    fits = len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+    fits = len(item.text_ids) <= model.max_text_length and len(item.speech_codes) <= model.max_speech_length
     return item if fits else "are longer than the model takes"
 
 
@@ -190,7 +190,8 @@ def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice]
             speakers = [prepared[name] for _, _, name, _ in part]
             spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
             said += [(language, text, name, one.codes) for (language, text, name, _), one in
-                     zip(part, spoken, strict=True) if len(one.codes) and (one.ending == "stop" or most is not None)]
+                     zip(part, spoken, strict=True)
+                     if len(one.codes) and (one.finish_reason == "stop" or most is not None)]
     if most is not None:
         return said
     left_out = len(wanted) - len(said)

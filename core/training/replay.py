@@ -58,13 +58,13 @@ def parted(clips: Sequence[Utterance]) -> Replay:
     return Replay(with_company(rehearsed), tuple(probing))
 
 
-def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
+def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
     """The sample of each probing clip, prompted by the clip of its language with the nearest voice."""
     found = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
         prompt = nearest(item, others or [item])
-        found.append(ProbeSample(item.language, item.text, sample(item, prompt, prompt_length)))
+        found.append(ProbeSample(item.language, item.text, sample(item, prompt, max_prompt_length)))
     return found
 
 

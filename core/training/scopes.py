@@ -74,7 +74,7 @@ def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
     rows = {f"{name}.new": rows for name, rows in new_rows(module, voice.model.text_tables).items()}
     changed = changed_parts(options)
     base = {name: value for name, value in module.named_parameters()
-            if is_of_base(name) and voice.model.place(name)[0] in changed}
+            if is_of_base(name) and voice.model.parameter_group(name)[0] in changed}
     found = Trainables(rows, voice.adapters.parameters() if voice.adapters else {}, base)
     for parameter in found.named.values():
         parameter.requires_grad_(True)
@@ -93,7 +93,7 @@ def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list
         made.append(Group(MAGNITUDES, others, options.adapter_lr))
     places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in found.base.items():
-        part, depth = model.place(name)
+        part, depth = model.parameter_group(name)
         places.setdefault((depth, part), {})[name] = value
     for (depth, part), parameters in sorted(places.items(), key=lambda item: item[0]):
         top = options.head_lr if part == HEADS else options.layer_lr

@@ -57,7 +57,7 @@ def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: boo
     if keep_whole:
         shared = (*frozen, *model.module.buffers())
         model.module = copy.deepcopy(model.module, {id(value): value for value in shared})
-    for block in model.blocks(guided):
+    for block in model.shardable_layers(guided):
         if any(value.requires_grad for value in block.parameters()):
             fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     passes = Passes(model)

@@ -68,7 +68,7 @@ class Trainer:
                           optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
                           Anchors(self.trained.base, voice.base_values) if anchored else None, company, self._passes)
         self._random = Randomness(options.seed, rank, voice.device)
-        self._feed = Feed(options, data, rehearsed, voice.model.prompt_length, size)
+        self._feed = Feed(options, data, rehearsed, voice.model.max_prompt_length, size)
         self._warn = warn
         self._scale_before: dict[str, torch.Tensor] = {}  # of the loss, before a batch lowered it
         self.skipped = 0  # batches whose loss was no number
@@ -99,7 +99,7 @@ class Trainer:
     def use(self, setting: Setting) -> None:
         """Compute the next steps in this way."""
         self.setting = setting
-        self._learner.model.recompute(setting.recompute)
+        self._learner.model.set_activation_checkpointing(setting.recompute)
 
     @property
     def counts(self) -> Counts:
@@ -228,7 +228,7 @@ class Trainer:
         setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
         return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
                             processes=self.company.size if self.company else 1, precision=self.precision.name,
-                            conditions=compute.conditions(self.voice.device),
+                            conditions=compute.numeric_environment(self.voice.device),
                             decays={group.name: group.decay for group in self.groups})
 
     def restore(self, state: TrainerState) -> None:

@@ -106,23 +106,23 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
                         sum(seconds[item.id] for item in train), variants)
 
 
-def sample(target: Utterance, prompt: Utterance, prompt_length: int) -> Sample:
+def sample(target: Utterance, prompt: Utterance, max_prompt_length: int) -> Sample:
     """`target` to learn in the voice of another clip."""
     return Sample(target.text_ids, target.speech_codes.astype(np.int64), prompt.speaker_embedding,
-                  prompt.prompt_codes[:prompt_length].astype(np.int64))
+                  prompt.prompt_codes[:max_prompt_length].astype(np.int64))
 
 
-def samples(draws: Sequence[Draw], clips: Sequence[Utterance], prompt_length: int) -> list[Sample]:
+def samples(draws: Sequence[Draw], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """The samples of a batch."""
-    return [sample(clips[draw.target], clips[draw.prompt], prompt_length) for draw in draws]
+    return [sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
 
 
-def measured(held_out: Sequence[Utterance], train: Sequence[Utterance], prompt_length: int) -> list[Sample]:
+def measured(held_out: Sequence[Utterance], train: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
-    return [sample(item, of_speaker.get(item.speaker) or nearest(item, train), prompt_length) for item in held_out]
+    return [sample(item, of_speaker.get(item.speaker) or nearest(item, train), max_prompt_length) for item in held_out]
 
 
 def nearest(item: Utterance, others: Sequence[Utterance]) -> Utterance:
@@ -254,7 +254,7 @@ class _Reader:
             self._unknown.update(unknown)
             return None
         if not _fits(item, self._model):
-            limits = f"{self._model.longest_text} text ids or {self._model.longest_speech} codes"
+            limits = f"{self._model.max_text_length} text ids or {self._model.max_speech_length} codes"
             self._leave_out(f"{_LENGTH}: more than its {limits}", clip.id)
             return None
         return item
@@ -269,7 +269,7 @@ class _Reader:
 
 
 def _fits(item: Utterance, model: SpeechModel) -> bool:
-    return len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+    return len(item.text_ids) <= model.max_text_length and len(item.speech_codes) <= model.max_speech_length
 
 
 def some(data: TrainingData, most: int) -> TrainingData:

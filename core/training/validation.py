@@ -34,7 +34,7 @@ class Measured:
 
 def samples(voice: VoiceModel, data: TrainingData, probing: Sequence[Utterance]) -> dict[str, list[Sample]]:
     """What is measured, by language, the new one first; `probing` are clips of base languages."""
-    length = voice.model.prompt_length
+    length = voice.model.max_prompt_length
     found = {data.language: training_data.measured(data.held_out, data.train, length)}
     if voice.scope == "full":
         for item in replay.probes(probing, length):
@@ -58,9 +58,9 @@ def _measured(voice: VoiceModel, some: Sequence[Sample], batch_size: int, precis
     ordered = sorted(some, key=lambda sample: len(sample.speech_codes))
     for start in range(0, len(ordered), batch_size):
         with precision.autocast():
-            losses = voice.model.losses(ordered[start:start + batch_size], LossOptions(hits=True))
-        assert losses.speech_hits is not None
-        sums = sums + torch.stack([losses.speech_sum, losses.text_sum, losses.speech_hits.float()])
+            losses = voice.model.losses(ordered[start:start + batch_size], LossOptions(count_top1=True))
+        assert losses.speech_top1 is not None
+        sums = sums + torch.stack([losses.speech_sum, losses.text_sum, losses.speech_top1.float()])
     speech, text, hits = sums.tolist()
     codes, ids = (sum(counts) for counts in zip(*((item.speech_targets, item.text_targets) for item in some),
                                                 strict=True))

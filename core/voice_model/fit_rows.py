@@ -102,9 +102,9 @@ def _text(chance: random.Random, front_end: FrontEnd, spelled: Sequence[int],
 def _distance(voice: VoiceModel, texts: Sequence[_Text], speaker: Voice) -> torch.Tensor:
     """Mean squared distance of the states, relative to the squared states of the spelling."""
     with torch.no_grad():
-        spelled = voice.model.text_states([_sample(text.old, speaker) for text in texts])
+        spelled = voice.model.text_hidden_states([_sample(text.old, speaker) for text in texts])
     wanted = torch.cat([states[text.ends] for states, text in zip(spelled, texts, strict=True)])
-    seen = torch.cat(voice.model.text_states([_sample(text.new, speaker) for text in texts]))
+    seen = torch.cat(voice.model.text_hidden_states([_sample(text.new, speaker) for text in texts]))
     return (seen - wanted).square().sum() / wanted.square().sum()
 
 

@@ -1,4 +1,4 @@
-"""Timbre of a voice: 192 numbers from a clip at 16 kHz, for the flow.
+"""Speaker embedding for the flow: 192 numbers from a clip at 16 kHz.
 
 CAM++ (Wang et al. 2023, arXiv:2303.00332) as 3D-Speaker publishes it and CosyVoice 2 uses it: Kaldi filterbank with its
 mean over the clip removed, a small 2-D residual network over frequency, three densely connected blocks of dilated
@@ -18,7 +18,7 @@ from data import audio
 
 SAMPLE_RATE = 16000  # Hz
 N_MELS = 80
-LEAST_SAMPLES = 720  # three frames of the filterbank, two after the first convolution: less has no deviation
+MIN_SAMPLES = 720  # three frames of the filterbank, two after the first convolution: fewer have no deviation
 HEAD = 32  # channels of the residual network
 WIDTH = 128  # channels after the first convolution over time, and inside a dense layer
 GROWTH = 32  # channels that a dense layer adds
@@ -52,12 +52,12 @@ class CAMPPlus(nn.Module):
 
     @torch.inference_mode()
     def embed(self, waveform: torch.Tensor) -> torch.Tensor:
-        """Waveform (S,) at 16 kHz to its vector (192,), of no particular length.
+        """Waveform (S,) at 16 kHz to its vector (192,), not normalised.
 
-        The clip is taken whole, at some 3 MB a second; the published pipeline gives it 10 s at the most.
+        The clip is not cut and takes some 3 MB of memory per second; the published pipeline gives at most 10 s.
         """
         assert not self.training, "call eval() first: batch norms would read, and change by, this one clip"
-        audio.require_samples(waveform, LEAST_SAMPLES, SAMPLE_RATE)
+        audio.require_samples(waveform, MIN_SAMPLES, SAMPLE_RATE)
         audio.require_sound(waveform)
         features = audio.kaldi_filterbank(waveform.to(next(self.parameters()).device), N_MELS)
         vector: torch.Tensor = self((features - features.mean(0))[None])[0]
@@ -120,7 +120,7 @@ class _TimeConvolution(nn.Module):
 
 
 class _DenseBlock(nn.ModuleDict):
-    """Each layer reads all channels so far and adds GROWTH of its own."""
+    """Each layer reads all channels so far and adds GROWTH channels."""
 
     def __init__(self, depth: int, width: int, dilation: int) -> None:
         super().__init__({
@@ -147,7 +147,7 @@ class _DenseLayer(nn.Module):
 
 
 class _MaskedConvolution(nn.Module):
-    """A convolution over time, each channel weighed by what the clip and the segment of 2 s hold."""
+    """A convolution over time, each channel weighted by the context of the clip and of the segment of 2 s."""
 
     def __init__(self, dilation: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Chatterbox Multilingual behind the protocols of `models.base`.
 
-A model folder holds the published files under their published names; see `files.find`. Which
-T3 it is follows from its shapes, and its tokenizer is checked against it.
+A model folder holds the published files under their published names; see `models.chatterbox.model_folder`. The shapes
+of its T3 decide which version it is, and its tokenizer is checked against it.
 """
 
 from __future__ import annotations
@@ -15,93 +15,87 @@ import torch
 from data.front_end import FrontEnd
 from models import weights
 from models.base import ExportFile, Features, Judge, Sampling, Voice
-from models.chatterbox import export, files, s3gen, s3gen_sizes, sound, t3
+from models.chatterbox import codec, model_folder, s3gen, t3
+from models.chatterbox.front_end import base_front_end
 from models.chatterbox.s3gen import S3Gen
-from models.chatterbox.text import base_front_end
 from models.chatterbox.voice_encoder import VoiceEncoder
-from models.language_model import ANATOMY, LanguageModel
-from models.lazy_weights import LazyWeights
+from models.language_model import TENSOR_LAYOUT, LanguageModel
+from models.speech_lm import SpeechLMConfig
+from models.weights import LazyWeights
 
-CODES_AT_LEAST, CODES_A_TOKEN = 25, 10  # a text may take a second, and 0.4 s for each token
-USUAL_TEXT = 250  # ids of a long sentence: the published package is asked for texts of up to 300 characters
-FEATURES_VERSION = 1  # raised when an extractor would give other arrays for the same clip and weights
+BASE_CODE_LIMIT, CODES_PER_TOKEN = 25, 10  # of a text: one second, and 0.4 s for each token
+MAX_TYPICAL_TEXT_LENGTH = 250  # ids: the published package takes texts of up to 300 characters
+FEATURES_VERSION = 1  # increased when the extractor computes other features from the same clip and weights
 
 
 class Chatterbox:
-    """The family of Resemble AI's Chatterbox."""
+    """The family of Resemble AI's Chatterbox; see `models.base.Family` for methods without a docstring."""
 
     name = "chatterbox"
     sampling = Sampling(temperature=0.8, min_p=0.05, top_p=1.0, repetition_penalty=2.0, guidance=0.5)  # as published
-    sound_controls: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
-    anatomy = ANATOMY
+    sound_options: tuple[str, ...] = ("exaggeration", "flow_steps", "flow_prompt_s", "watermark")
+    tensor_layout = TENSOR_LAYOUT
 
     def check(self, folder: Path) -> None:
-        """Raise `UserError` when a part is missing, or belongs to another model."""
         self.front_end(folder)
-        found = files.find(folder)
-        s3gen_sizes.config_of(weights.shapes(found.s3gen), str(found.s3gen))
-        sound.load_voice_encoder(found.voice_encoder, torch.device("cpu"))
+        found = model_folder.find_files(folder)
+        s3gen.config_from_shapes(weights.shapes(found.s3gen), str(found.s3gen))
+        codec.load_voice_encoder(found.voice_encoder, torch.device("cpu"))
 
     def front_end(self, folder: Path) -> FrontEnd:
-        """The base front-end; its size is the number of text rows in the checkpoint."""
-        checkpoint = files.find(folder).t3
-        config = t3.config_of(weights.shapes(checkpoint), str(checkpoint))
+        """The base front-end; its size is the number of text rows of T3."""
+        checkpoint = model_folder.find_files(folder).t3
+        config = t3.config_from_shapes(weights.shapes(checkpoint), str(checkpoint))
         return base_front_end(folder, config.text_rows, checkpoint.name)
 
     def speech_model(self, folder: Path, device: torch.device) -> LanguageModel:
-        """The base language model, frozen, in evaluation mode."""
-        module = t3.load(files.find(folder).t3).to(device)
+        module = t3.load(model_folder.find_files(folder).t3).to(device)
         module.requires_grad_(False)
-        return LanguageModel(module, module.config.text_rows, device, sound.PROMPT, CODES_AT_LEAST, CODES_A_TOKEN,
-                             USUAL_TEXT)
+        return LanguageModel(module, module.config.text_rows, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT,
+                             CODES_PER_TOKEN,
+                             MAX_TYPICAL_TEXT_LENGTH)
 
     def language_model_file(self, folder: Path) -> Path:
-        """See `models.base.Family`."""
-        return files.language_model(folder)
+        return model_folder.find_language_model(folder)
 
     def open_weights(self, path: Path) -> LazyWeights:
-        """See `models.base.Family`."""
         return LazyWeights.open(path)
 
-    def extractor(self, folder: Path, device: torch.device) -> sound.ChatterboxExtractor:
+    def extractor(self, folder: Path, device: torch.device) -> codec.ChatterboxExtractor:
         """Speech tokenizer and voice encoder."""
-        return sound.ChatterboxExtractor(*self._sound(folder, device), self.extractor_fingerprint(folder))
+        return codec.ChatterboxExtractor(*self._codec(folder, device), self.extractor_fingerprint(folder))
 
-    def longest_speech(self, folder: Path) -> int:
-        """See `models.base.Family`; the start takes a position."""
-        path = files.language_model(folder)
-        return t3.config_of(weights.shapes(path), str(path)).speech_positions - 1
+    def max_speech_length(self, folder: Path) -> int:
+        """See `models.base.Family`; the start token takes a position."""
+        return self._t3_config(folder).speech_positions - 1
 
-    def longest_text(self, folder: Path) -> int:
-        """See `models.base.Family`."""
-        path = files.language_model(folder)
-        return t3.config_of(weights.shapes(path), str(path)).text_positions
+    def max_text_length(self, folder: Path) -> int:
+        return self._t3_config(folder).text_positions
 
     def extractor_fingerprint(self, folder: Path) -> str:
-        """Of the bytes of the two files that hold it."""
-        found = files.find(folder)
+        """Hash of the two files with the models of the extractor."""
+        found = model_folder.find_files(folder)
         digest = hashlib.sha256()
         for path in (found.s3gen, found.voice_encoder):
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return f"chatterbox-{FEATURES_VERSION}-{digest.hexdigest()[:16]}"
 
-    def vocoder(self, folder: Path, device: torch.device) -> sound.ChatterboxVocoder:
+    def vocoder(self, folder: Path, device: torch.device) -> codec.ChatterboxVocoder:
         """Flow and HiFT."""
-        return sound.ChatterboxVocoder(s3gen.load(files.find(folder).s3gen, device))
+        return codec.ChatterboxVocoder(s3gen.load(model_folder.find_files(folder).s3gen, device))
 
     def judge(self, folder: Path) -> Judge | None:
-        """There is none for so many languages."""
+        """None: no recogniser comes with it."""
         return None
 
     def voices(self, folder: Path) -> dict[str, Voice]:
-        """The built-in voice, where the folder has one."""
-        conditionals = files.find(folder).conditionals
-        return {files.VOICE: files.voice(conditionals)} if conditionals else {}
+        """The built-in voice, if the folder has one."""
+        conditionals = model_folder.find_files(folder).conditionals
+        return {model_folder.VOICE: model_folder.read_voice(conditionals)} if conditionals else {}
 
     def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
-        """The voice heard in a reference clip (S,)."""
-        return sound.voice_of(*self._sound(folder, device), waveform, sample_rate)
+        return codec.voice_from_clip(*self._codec(folder, device), waveform, sample_rate)
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
         """No clips come with it."""
@@ -113,9 +107,12 @@ class Chatterbox:
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
-        """See `models.base.Family`."""
-        return export.write(base, folder, tensors, merged)
+        return model_folder.write_export(base, folder, tensors, merged)
 
-    def _sound(self, folder: Path, device: torch.device) -> tuple[S3Gen, VoiceEncoder]:
-        found = files.find(folder)
-        return s3gen.load(found.s3gen, device), sound.load_voice_encoder(found.voice_encoder, device)
+    def _t3_config(self, folder: Path) -> SpeechLMConfig:
+        path = model_folder.find_language_model(folder)
+        return t3.config_from_shapes(weights.shapes(path), str(path))
+
+    def _codec(self, folder: Path, device: torch.device) -> tuple[S3Gen, VoiceEncoder]:
+        found = model_folder.find_files(folder)
+        return s3gen.load(found.s3gen, device), codec.load_voice_encoder(found.voice_encoder, device)

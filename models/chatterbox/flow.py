@@ -1,10 +1,9 @@
 """Speech codes to mel, by conditional flow matching (Lipman et al. 2023, arXiv:2210.02747).
 
-The codes of a prompt and of the text are encoded together; from noise, a few Euler steps on a
-cosine schedule follow the estimated velocity to the mel of both, with the prompt's mel and the
-speaker given, and the prompt's frames are cut off. Guidance (Ho and Salimans 2022) adds a second
-row a text that knows nothing of either. Layout and state-dict keys of `flow.*` in
-resemble-ai/chatterbox (MIT).
+The codes of a prompt and of the text are encoded together; from noise, a few Euler steps on a cosine schedule follow
+the estimated velocity to the mel of both, conditioned on the prompt's mel and the speaker. Then the prompt's frames
+are cut off. Classifier-free guidance (Ho and Salimans 2022) adds an unconditional row per text. Layout and state-dict
+keys of `flow.*` in resemble-ai/chatterbox (MIT).
 
 Shapes: B rows, U codes, P codes of the prompt, F = 2 * (P + U) frames at 50 a second.
 """
@@ -18,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.chatterbox.flow_encoder import Encoder, EncoderConfig
-from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
-from models.chatterbox.recorded import RecordedEstimator
-from models.linear import Linear
+from models.chatterbox.cuda_graph_flow import CUDAGraphEstimator
+from models.chatterbox.flow_encoder import FlowEncoder, FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
+from models.matmul_backends import Linear
 
 
 @dataclass(frozen=True)
@@ -30,81 +29,78 @@ class FlowConfig:
 
     codes: int = 6561
     speaker: int = 192
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
+    encoder: FlowEncoderConfig = field(default_factory=FlowEncoderConfig)
+    estimator: FlowEstimatorConfig = field(default_factory=FlowEstimatorConfig)
 
 
 @dataclass(frozen=True)
 class FlowPrompt:
-    """Who speaks; a single row serves a batch of any size."""
+    """The reference clip; a single row serves a batch of any size."""
 
     codes: torch.Tensor  # (B or 1, P) int64
     mel: torch.Tensor  # (B or 1, 2P, n_mels) log-mel of the same clip
-    speaker: torch.Tensor  # (B or 1, 192) of any length; only its direction counts
+    speaker: torch.Tensor  # (B or 1, 192), normalised before use
 
     def last(self, codes: int) -> FlowPrompt:
-        """The same prompt with its last `codes` codes alone: a shorter one costs less time and some likeness."""
+        """The last `codes` codes of the prompt: shorter is faster and a little less similar to the speaker."""
         start = max(0, self.codes.shape[1] - codes)
         frames = self.mel.shape[1] // max(1, self.codes.shape[1])
         return FlowPrompt(self.codes[:, start:], self.mel[:, frames * start :], self.speaker)
 
 
 def start_noise(frames: int, n_mels: int, generator: torch.Generator | None) -> torch.Tensor:
-    """Normal noise (1, n_mels, frames), drawn frame by frame: more frames keep the first ones as they were.
-
-    True of generators on the CPU; those of a GPU draw in another order.
-    """
+    """Normal noise (1, n_mels, frames), drawn frame by frame: on a CPU the first frames do not depend on `frames`."""
     device = None if generator is None else generator.device
     return torch.randn(frames, n_mels, generator=generator, device=device).t()[None]
 
 
 def schedule(steps: int, device: torch.device) -> torch.Tensor:
-    """Times (steps + 1,) from 0 to 1, dense at the noisy end."""
+    """Times (steps + 1,) from 0 to 1 on a cosine schedule, dense at the noisy end."""
     return 1 - torch.cos(torch.linspace(0, 1, steps + 1, device=device) * (0.5 * math.pi))
 
 
 def keep_mask(lengths: torch.Tensor | None, width: int, device: torch.device) -> torch.Tensor | None:
-    """(B, width), False from `lengths` on; None when no length is given."""
+    """(B, width), True within `lengths`; None without lengths."""
     if lengths is None:
         return None
     return torch.arange(width, device=device)[None] < lengths.to(device)[:, None]
 
 
-class Decoder(nn.Module):
-    """Holds the estimator under its published name."""
+class FlowDecoder(nn.Module):
+    """The estimator under its published name."""
 
-    def __init__(self, config: EstimatorConfig) -> None:
+    def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
-        self.estimator = Estimator(config)
+        self.estimator = FlowEstimator(config)
 
 
 class Flow(nn.Module):
-    """`mel` is the whole way; `encode` and `estimate` are its two halves."""
+    """`mel` is the complete computation; `encode` and `estimate` are its two halves."""
 
     def __init__(self, config: FlowConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or FlowConfig()
         self.input_embedding = nn.Embedding(config.codes, config.encoder.width)
         self.spk_embed_affine_layer = nn.Linear(config.speaker, config.estimator.n_mels)
-        self.encoder = Encoder(config.encoder)
+        self.encoder = FlowEncoder(config.encoder)
         self.encoder_proj = Linear(config.encoder.width, config.estimator.n_mels)
-        self.decoder = Decoder(config.estimator)
-        self._recorded: RecordedEstimator | None = None
+        self.decoder = FlowDecoder(config.estimator)
+        self._cuda_graphs: CUDAGraphEstimator | None = None
 
-    def record(self) -> None:
-        """On a GPU, replay the estimator from here on; after loading, moving and `to_half`."""
-        self._recorded = RecordedEstimator(self.decoder.estimator)
+    def use_cuda_graphs(self) -> None:
+        """On a GPU, replay the estimator from now on; call it after loading, moving and `to_half`."""
+        self._cuda_graphs = CUDAGraphEstimator(self.decoder.estimator)
 
     def to_half(self, dtype: torch.dtype) -> None:
-        """Put the estimator's matrix products into `dtype`; all else stays in float32, and so do inputs and results."""
+        """Convert the estimator's matrix products to `dtype`; inputs, results and everything else stay float32."""
         self.decoder.estimator.to_half(dtype)
 
     def encode(self, codes: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
-        """Codes (B, L), of which `lengths` (B,) count, to encoder states (B, 2L, 512)."""
+        """Codes (B, L) with `lengths` (B,) to encoder states (B, 2L, 512)."""
         return self.encoder(self.input_embedding(codes), keep_mask(lengths, codes.shape[1], codes.device))
 
     def speaker(self, embedding: torch.Tensor) -> torch.Tensor:
-        """Speaker embedding (B, 192) to what the estimator is told of it, (B, n_mels)."""
+        """Speaker embedding (B, 192) to the estimator's input (B, n_mels)."""
         return self.spk_embed_affine_layer(F.normalize(embedding, dim=1))
 
     def estimate(self, x: torch.Tensor, mask: torch.Tensor | None, mu: torch.Tensor, t: torch.Tensor,
@@ -119,19 +115,20 @@ class Flow(nn.Module):
     def mel(self, codes: torch.Tensor, lengths: torch.Tensor | None, prompt: FlowPrompt, *, steps: int = 10,
             guidance: float = 0.7, noise: torch.Tensor | None = None,
             generator: torch.Generator | None = None) -> torch.Tensor:
-        """Codes (B, U), of which `lengths` (B,) count (None: all), to log-mel (B, n_mels, 2U), zero after a row's end.
+        """Codes (B, U) with `lengths` (B,), None for all, to log-mel (B, n_mels, 2U), zero after the end of a row.
 
-        `noise` (B, n_mels, F) is where the flow starts; without it every row starts from the same noise
-        of `generator`, so that a row's mel depends neither on its place nor on its neighbours.
+        The flow starts from `noise` (B, n_mels, F); without it every row starts from the same noise of `generator`,
+        so that the mel of a row does not depend on the other rows.
         """
         batch, prompt_codes = codes.shape[0], prompt.codes.shape[1]
-        together = torch.cat([prompt.codes.expand(batch, -1), codes], 1)
-        whole = None if lengths is None else lengths + prompt_codes
-        mu = self.encoder_proj(self.encode(together, whole))  # (B, F, n_mels)
+        all_codes = torch.cat([prompt.codes.expand(batch, -1), codes], 1)
+        all_lengths = None if lengths is None else lengths + prompt_codes
+        mu = self.encoder_proj(self.encode(all_codes, all_lengths))  # (B, F, n_mels)
         if noise is None:
             noise = start_noise(mu.shape[1], mu.shape[2], generator)
         start = noise.to(mu).transpose(1, 2).expand_as(mu)
-        keep = keep_mask(None if whole is None else whole * self.config.encoder.upsampling, mu.shape[1], mu.device)
+        frame_lengths = None if all_lengths is None else all_lengths * self.config.encoder.upsampling
+        keep = keep_mask(frame_lengths, mu.shape[1], mu.device)
         mel = self._solve(start, mu, prompt, keep, steps, guidance)
         mel = mel if keep is None else mel * keep[..., None]
         return mel[:, prompt.mel.shape[1] :].transpose(1, 2)
@@ -145,25 +142,25 @@ class Flow(nn.Module):
         mask = None if keep is None else keep.repeat(rows, 1)
         times = schedule(steps, mu.device)
         states = self.decoder.estimator.time_states(times[:-1])
-        estimate = self._recorded or self.decoder.estimator
+        estimate = self._cuda_graphs or self.decoder.estimator
         for step, size in enumerate((times[1:] - times[:-1]).unbind()):
             inputs.unflatten(0, (rows, batch))[..., :n_mels] = frames  # both rows see the same frames
             velocity = estimate(inputs, states[step : step + 1], mask)
             if rows == 2:
-                told, untold = velocity.chunk(2)
-                velocity = (1 + guidance) * told - guidance * untold
+                conditional, unconditional = velocity.chunk(2)
+                velocity = (1 + guidance) * conditional - guidance * unconditional
             frames = frames + size * velocity
         return frames
 
     def _inputs(self, mu: torch.Tensor, prompt: FlowPrompt, guided: bool) -> torch.Tensor:
-        """What stays the same over the steps, (B or 2B, F, 4 * n_mels): frames to come, mu, speaker, prompt mel.
+        """The estimator's inputs (B or 2B, F, 4 * n_mels): noisy frames (zero as yet), mu, speaker, prompt mel.
 
-        The second half of guided rows is told nothing.
+        With guidance the second half of the rows is unconditional: all zero.
         """
         batch, length, n_mels = mu.shape
         inputs = mu.new_zeros(2 * batch if guided else batch, length, 4 * n_mels)
-        _, told_mu, told_speaker, told_mel = inputs[:batch].chunk(4, -1)
-        told_mu.copy_(mu)
-        told_speaker.copy_(self.speaker(prompt.speaker)[:, None].expand(batch, length, -1))
-        told_mel[:, : prompt.mel.shape[1]] = prompt.mel
+        _, encoder_mel, speaker, prompt_mel = inputs[:batch].chunk(4, -1)
+        encoder_mel.copy_(mu)
+        speaker.copy_(self.speaker(prompt.speaker)[:, None].expand(batch, length, -1))
+        prompt_mel[:, : prompt.mel.shape[1]] = prompt.mel
         return inputs

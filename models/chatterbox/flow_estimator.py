@@ -1,13 +1,11 @@
-"""The flow's estimator: the velocity of a noisy mel at a time between 0 and 1, given what it should become.
+"""The flow's estimator: the velocity of a noisy mel at a time between 0 and 1, given the encoder's mel and a prompt.
 
-A stack of causal residual convolutions, each followed by four transformer blocks over all frames
-(layout and state-dict keys of `flow.decoder.estimator.*` in resemble-ai/chatterbox, MIT; the
-design is Matcha-TTS's, Mehta et al. 2024, arXiv:2309.03199, on one resolution). Everything runs
-over (B, F, C): B rows, F frames, C channels. Convolutions look back only and everything else but
-attention is by frame, so padding at the right needs no mask but in attention.
+A stack of causal residual convolutions, each followed by four transformer blocks over all frames (layout and
+state-dict keys of `flow.decoder.estimator.*` in resemble-ai/chatterbox, MIT; the design is Matcha-TTS's, Mehta et al.
+2024, arXiv:2309.03199, on one resolution). Everything runs over (B, F, C): B rows, F frames, C channels. Convolutions
+are causal and everything else but attention is per frame, so padding on the right needs a mask in attention alone.
 
-The residual stream, the norms and what comes from time stay in float32; `to_half` puts the
-matrix products into a shorter type.
+The residual stream, the norms and the time states stay in float32; `to_half` converts the matrix products.
 """
 
 from __future__ import annotations
@@ -20,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.chatterbox.products import as_frames, as_image, attend, linear
-from models.linear import Linear
+from models.matmul_backends import Linear, attend, linear
 
 
 @dataclass(frozen=True)
-class EstimatorConfig:
+class FlowEstimatorConfig:
     """Sizes of the estimator; the defaults are the published ones."""
 
     n_mels: int = 80
@@ -47,14 +44,15 @@ class EstimatorConfig:
 
 
 class CausalConv(nn.Conv1d):
-    """Convolution of three taps over the past, (B, F, C) -> (B, F, C'); float32 in and out."""
+    """Causal convolution of three taps, (B, F, C) -> (B, F, C'); float32 in and out."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3)
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
-        padded = as_image(F.pad(frames.to(self.weight.dtype), (0, 0, 2, 0)))
-        return as_frames(F.conv2d(padded, self.weight[:, :, None], self.bias)).float()
+        padded = F.pad(frames.to(self.weight.dtype), (0, 0, 2, 0))
+        image = padded[:, None].permute(0, 3, 1, 2)  # (B, C, 1, F), channels last in memory: a view
+        return F.conv2d(image, self.weight[:, :, None], self.bias)[:, :, 0].transpose(1, 2).float()
 
 
 class ConvBlock(nn.Module):
@@ -69,10 +67,10 @@ class ConvBlock(nn.Module):
         return F.mish(self.block["2"](self.block["0"](frames)))
 
 
-class ResidualBlock(nn.Module):
-    """Two convolution blocks with the time added between them, beside a linear way around."""
+class EstimatorResidualBlock(nn.Module):
+    """Two convolution blocks with the time added between them, and a linear residual connection."""
 
-    def __init__(self, inputs: int, config: EstimatorConfig) -> None:
+    def __init__(self, inputs: int, config: FlowEstimatorConfig) -> None:
         super().__init__()
         self.mlp = nn.Sequential(nn.Mish(), Linear(config.time_width, config.width))
         self.block1 = ConvBlock(inputs, config.width)
@@ -86,10 +84,10 @@ class ResidualBlock(nn.Module):
         return hidden + linear(frames.to(weight.dtype), weight.squeeze(-1), self.res_conv.bias)
 
 
-class Attention(nn.Module):
+class EstimatorAttention(nn.Module):
     """Self-attention over all frames that are not padding."""
 
-    def __init__(self, config: EstimatorConfig) -> None:
+    def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_size
         self.heads = config.heads
@@ -119,7 +117,7 @@ class Expand(nn.Module):
         return F.gelu(self.proj(frames))
 
 
-class FeedForward(nn.Module):
+class EstimatorFeedForward(nn.Module):
     """Two linear layers with GELU between."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -131,15 +129,15 @@ class FeedForward(nn.Module):
         return self.net["2"](self.net["0"](frames))
 
 
-class Transformer(nn.Module):
-    """Attention and feed-forward, each on the normalised stream and added to it."""
+class EstimatorTransformer(nn.Module):
+    """Attention and feed-forward, each with pre-normalisation and a residual connection."""
 
-    def __init__(self, config: EstimatorConfig) -> None:
+    def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width)
-        self.attn1 = Attention(config)
+        self.attn1 = EstimatorAttention(config)
         self.norm3 = nn.LayerNorm(config.width)
-        self.ff = FeedForward(config.width, config.hidden)
+        self.ff = EstimatorFeedForward(config.width, config.hidden)
 
     def forward(self, frames: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
         dtype = self.attn1.to_q.weight.dtype
@@ -150,7 +148,7 @@ class Transformer(nn.Module):
 class TimeEmbedding(nn.Module):
     """Times (N,) in [0, 1] to states (N, 4 * width): sinusoids and two linear layers."""
 
-    def __init__(self, config: EstimatorConfig) -> None:
+    def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
         self.inputs = config.inputs
         self.linear_1 = Linear(config.inputs, config.time_width)
@@ -163,12 +161,12 @@ class TimeEmbedding(nn.Module):
         return self.linear_2(F.silu(self.linear_1(torch.cat([angles.sin(), angles.cos()], -1))))
 
 
-class Stage(nn.ModuleList):
+class EstimatorStage(nn.ModuleList):
     """Residual block, transformers and, at both ends of the stack, a convolution; a list as in the published keys."""
 
-    def __init__(self, inputs: int, config: EstimatorConfig, conv: bool) -> None:
-        transformers = nn.ModuleList([Transformer(config) for _ in range(config.transformers)])
-        super().__init__([ResidualBlock(inputs, config), transformers])
+    def __init__(self, inputs: int, config: FlowEstimatorConfig, conv: bool) -> None:
+        transformers = nn.ModuleList([EstimatorTransformer(config) for _ in range(config.transformers)])
+        super().__init__([EstimatorResidualBlock(inputs, config), transformers])
         if conv:
             self.append(CausalConv(config.width, config.width))
 
@@ -184,21 +182,22 @@ class Stage(nn.ModuleList):
         return self[2](frames)
 
 
-class Estimator(nn.Module):
+class FlowEstimator(nn.Module):
     """Velocity of the flow; see the module's docstring."""
 
-    def __init__(self, config: EstimatorConfig) -> None:
+    def __init__(self, config: FlowEstimatorConfig) -> None:
         super().__init__()
         self.config = config
         self.time_mlp = TimeEmbedding(config)
-        self.down_blocks = nn.ModuleList([Stage(config.inputs, config, conv=True)])
-        self.mid_blocks = nn.ModuleList([Stage(config.width, config, conv=False) for _ in range(config.mid_blocks)])
-        self.up_blocks = nn.ModuleList([Stage(2 * config.width, config, conv=True)])
+        self.down_blocks = nn.ModuleList([EstimatorStage(config.inputs, config, conv=True)])
+        self.mid_blocks = nn.ModuleList([EstimatorStage(config.width, config,
+                                                        conv=False) for _ in range(config.mid_blocks)])
+        self.up_blocks = nn.ModuleList([EstimatorStage(2 * config.width, config, conv=True)])
         self.final_block = ConvBlock(config.width, config.width)
         self.final_proj = nn.Conv1d(config.width, config.n_mels, 1)
 
     def time_states(self, times: torch.Tensor) -> torch.Tensor:
-        """What each stage adds at times (N,): (N, stages, width); once for all steps of a schedule."""
+        """What each stage adds at times (N,): (N, stages, width); computed once for all steps of a schedule."""
         state = self.time_mlp(times)
         stages = [*self.down_blocks, *self.mid_blocks, *self.up_blocks]
         return torch.stack([stage[0].mlp(state) for stage in stages], 1)
@@ -207,7 +206,7 @@ class Estimator(nn.Module):
         """Inputs (B, F, 4 * n_mels), time states (B or 1, stages, width), keep (B, F) -> velocity (B, F, n_mels)."""
         mask = None if keep is None else keep[:, None, None]
         first, *times, last = time[:, :, None].unbind(1)
-        down, up = cast(Stage, self.down_blocks[0]), cast(Stage, self.up_blocks[0])
+        down, up = cast(EstimatorStage, self.down_blocks[0]), cast(EstimatorStage, self.up_blocks[0])
         skip = down(inputs, first, mask)
         frames = down.smooth(skip)
         for stage, state in zip(self.mid_blocks, times, strict=True):
@@ -218,7 +217,7 @@ class Estimator(nn.Module):
         return linear(hidden, weight.squeeze(-1), self.final_proj.bias).float()
 
     def to_half(self, dtype: torch.dtype) -> None:
-        """Put the matrix products into `dtype`; the residual stream, norms and time states stay in float32."""
+        """Convert the matrix products to `dtype`; the residual stream, norms and time states stay in float32."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Conv1d) and not name.startswith("time_mlp") and ".mlp." not in name:
                 module.to(dtype)

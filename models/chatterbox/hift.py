@@ -1,16 +1,18 @@
 """Mel to waveform: HiFTNet (Li et al. 2023, arXiv:2309.09493).
 
-A harmonic excitation is made from the mel's pitch; convolutions upsample the mel 8 x 5 x 3 times, the
-spectrum of the excitation joining at each rate, and predict magnitude and phase of a short-time
-spectrum (16 samples, hop 4), whose inverse is the waveform: 480 samples a frame at 24 kHz. Layout and
-state-dict keys of `mel2wav.*` in resemble-ai/chatterbox (MIT). Float32 throughout.
+The pitch predicted from the mel gives a harmonic excitation (neural source-filter; Wang et al. 2019,
+arXiv:1904.12088). Convolutions upsample the mel 8 x 5 x 3 times, adding the spectrum of the excitation at each rate,
+and predict magnitude and phase of a short-time spectrum (16 samples, hop 4), whose inverse is the waveform: 480
+samples per frame at 24 kHz. Layout, constants and state-dict keys of `mel2wav.*` in resemble-ai/chatterbox (MIT).
+Always float32: errors of the pitch accumulate over time.
 
-Inside, signals are (B, C, 1, T) with channels last in memory, on which CPU convolutions are nearly
-twice as fast. Shapes: B rows, C channels, T positions, F frames.
+Inside, signals are (B, C, 1, T) with channels last in memory, on which CPU convolutions are nearly twice as fast.
+Shapes: B rows, C channels, T positions, F frames, S = samples_per_frame * F samples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,8 +23,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
-from models.chatterbox.hift_source import Chance, F0Predictor, HarmonicSource
-from models.chatterbox.short_time import ShortTime
+VOICED_HZ = 10.0  # frames below it are unvoiced
+SINE_LEVEL = 0.1
+VOICED_NOISE = 0.003
+UNVOICED_NOISE = SINE_LEVEL / 3
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,124 @@ class HiFTConfig:
         return samples
 
 
+class STFT(nn.Module):
+    """Short-time Fourier transform and its inverse as two matrix products.
+
+    The spectrum of a waveform (B, S) has n_fft + 2 channels: all real parts, then all imaginary ones. For windows of
+    a few samples this is faster than torch.stft and torch.istft, which also synchronise with a GPU to check the
+    window. Hann window, centred with reflection, as torch's default.
+    """
+
+    analysis: torch.Tensor  # (n_fft, n_fft + 2)
+    synthesis: torch.Tensor  # (n_fft + 2, n_fft)
+    power: torch.Tensor  # (n_fft,)
+
+    def __init__(self, n_fft: int, hop_length: int) -> None:
+        super().__init__()
+        self.n_fft, self.hop_length = n_fft, hop_length
+        bins = n_fft // 2 + 1
+        window = torch.hann_window(n_fft, dtype=torch.float64)
+        angles = 2 * math.pi / n_fft * torch.outer(torch.arange(n_fft), torch.arange(bins)).double()
+        basis = torch.cat([angles.cos(), -angles.sin()], 1)  # (n_fft, 2 * bins)
+        multiplicity = torch.full((bins,), 2.0, dtype=torch.float64)
+        multiplicity[0] = multiplicity[-1] = 1  # all bins but the outer two represent a conjugate pair
+        inverse = basis.t() * multiplicity.repeat(2)[:, None] / n_fft
+        self.register_buffer("analysis", (window[:, None] * basis).float(), persistent=False)
+        self.register_buffer("synthesis", (inverse * window).float(), persistent=False)
+        self.register_buffer("power", window.square().float(), persistent=False)
+
+    def forward(self, waveform: torch.Tensor) -> torch.Tensor:
+        """(B, S) to (B, n_fft + 2, 1, S / hop_length + 1), channels last in memory."""
+        padded = F.pad(waveform[:, None], (self.n_fft // 2, self.n_fft // 2), mode="reflect")[:, 0]
+        frames = padded.unfold(-1, self.n_fft, self.hop_length) @ self.analysis  # (B, T, n_fft + 2)
+        return frames[:, None].permute(0, 3, 1, 2)
+
+    def inverse(self, magnitude: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+        """Magnitude and phase (B, n_fft / 2 + 1, 1, T) to (B, (T - 1) * hop_length)."""
+        spectrum = torch.cat([magnitude * phase.cos(), magnitude * phase.sin()], 1)
+        frames = spectrum[:, :, 0].transpose(1, 2) @ self.synthesis  # (B, T, n_fft)
+        weight = self._overlap(self.power.expand(1, frames.shape[1], -1))
+        return self._overlap(frames) / weight
+
+    def _overlap(self, frames: torch.Tensor) -> torch.Tensor:
+        """Overlap-add of frames (B, T, n_fft) at steps of hop_length, without half a window at either end."""
+        hops = frames.unflatten(-1, (-1, self.hop_length)).unbind(2)  # each (B, T, hop_length)
+        last = len(hops) - 1
+        moved = [F.pad(hop, (0, 0, shift, last - shift)) for shift, hop in enumerate(hops)]
+        return torch.stack(moved).sum(0).flatten(1)[:, self.n_fft // 2 : -(self.n_fft // 2)]
+
+
+class F0Predictor(nn.Module):
+    """Log-mel (B, n_mels, F) to pitch in Hz (B, F), by five convolutions that read five frames either way."""
+
+    def __init__(self, n_mels: int, channels: int) -> None:
+        super().__init__()
+        widths = [n_mels, *[channels] * 5]
+        # published as a sequence with an activation after each convolution
+        self.condnet = nn.ModuleDict({
+            str(2 * layer): weight_norm(nn.Conv1d(widths[layer], channels, 3, padding=1)) for layer in range(5)
+        })
+        self.classifier = nn.Linear(channels, 1)
+
+    def forward(self, mel: torch.Tensor) -> torch.Tensor:
+        for conv in self.condnet.values():
+            mel = F.elu(conv(mel))
+        return self.classifier(mel.transpose(1, 2)).squeeze(-1).abs()
+
+
+@dataclass(frozen=True)
+class ExcitationNoise:
+    """The random parts of an excitation, the same for every row."""
+
+    offsets: torch.Tensor  # (harmonics + 1,) initial phases, in cycles
+    noise: torch.Tensor  # (S,) normal
+
+    @staticmethod
+    def draw(sines: int, samples: int, generator: torch.Generator | None) -> ExcitationNoise:
+        """The fundamental starts at 0. On a CPU the first samples do not depend on `samples`."""
+        device = None if generator is None else generator.device
+        offsets = torch.rand(sines, generator=generator, device=device) - 0.5
+        offsets[0] = 0
+        return ExcitationNoise(offsets, torch.randn(samples, generator=generator, device=device))
+
+
+class HarmonicSource(nn.Module):
+    """Pitch (B, F) to an excitation (B, 1, S): a mix of sines at its multiples, in voiced frames, and noise."""
+
+    def __init__(self, harmonics: int, sample_rate: int, samples_per_frame: int) -> None:
+        super().__init__()
+        self.sample_rate, self.samples_per_frame = sample_rate, samples_per_frame
+        self.l_linear = nn.Linear(harmonics + 1, 1)
+
+    def forward(self, f0: torch.Tensor, random: ExcitationNoise, phase: torch.Tensor | None = None) -> torch.Tensor:
+        """`phase` (B,) in cycles is that of the fundamental before the first sample; see `final_phase`."""
+        sines = self.l_linear.in_features
+        position = torch.arange(1, self.samples_per_frame + 1, device=f0.device) / self.sample_rate
+        start = self._phases(f0, phase)[:, :-1]
+        angle = (start[..., None] + f0[..., None] * position).flatten(1)  # (B, S), in cycles
+        multiples = torch.arange(1, sines + 1, device=f0.device, dtype=f0.dtype)
+        offsets = random.offsets.to(f0)
+        waves = torch.sin(2 * math.pi * (angle[..., None] * multiples + offsets))  # (B, S, sines)
+        # a weighted sum of independent normal noises is one normal noise, scaled by the norm of the weights
+        weight, bias = self.l_linear.weight, self.l_linear.bias
+        voiced = (f0 > VOICED_HZ).to(f0).repeat_interleave(self.samples_per_frame, 1)
+        level = UNVOICED_NOISE + (VOICED_NOISE - UNVOICED_NOISE) * voiced
+        mixed = SINE_LEVEL * voiced * (waves @ weight[0]) + level * weight.norm() * random.noise.to(f0) + bias
+        return torch.tanh(mixed)[:, None]
+
+    def final_phase(self, f0: torch.Tensor, phase: torch.Tensor | None = None) -> torch.Tensor:
+        """The phase (B,) after the frames of f0 (B, F), in cycles: the `phase` of the frames that follow."""
+        return self._phases(f0, phase)[:, -1]
+
+    def _phases(self, f0: torch.Tensor, phase: torch.Tensor | None) -> torch.Tensor:
+        """Phases (B, F + 1) at the start of each frame and at the end, in [0, 1) cycles."""
+        steps = (f0 * (self.samples_per_frame / self.sample_rate)) % 1
+        first = f0.new_zeros(f0.shape[0], 1) if phase is None else phase[:, None]
+        return torch.cat([first, steps], 1).cumsum(1) % 1
+
+
 def full_precision() -> AbstractContextManager[None]:
-    """Convolutions on a GPU in float32, which are else rounded to ten bits."""
+    """Convolutions on a GPU in float32 instead of TF32."""
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
@@ -85,8 +205,8 @@ class Snake(nn.Module):
         return torch.addcmul(signal + half, (signal * (2 * alpha)).cos_(), half, value=-1)
 
 
-class ResidualBlock(nn.Module):
-    """Pairs of convolutions, the first of each dilated, each pair added to the signal."""
+class HiFTResidualBlock(nn.Module):
+    """Pairs of convolutions, the first of each dilated, each pair with a residual connection."""
 
     def __init__(self, channels: int, kernel: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
@@ -109,14 +229,14 @@ class ResidualBlock(nn.Module):
 
 
 def source_conv(bins: int, channels: int, step: int) -> Conv:
-    """Brings the excitation's spectrum (bins) to a rate `step` times lower."""
+    """Downsamples the excitation's spectrum (bins) by `step`."""
     if step == 1:
         return Conv(bins, channels, 1)
     return Conv(bins, channels, 2 * step, stride=step, padding=step // 2)
 
 
 class HiFT(nn.Module):
-    """`waveform` is the whole way; `f0`, `source` and `decode` are its parts."""
+    """`waveform` is the complete computation; `f0`, `source` and `decode` are its parts."""
 
     def __init__(self, config: HiFTConfig | None = None) -> None:
         super().__init__()
@@ -136,13 +256,13 @@ class HiFT(nn.Module):
             step //= rate
             self.ups.append(weight_norm(UpConv(widths[level], width, kernel, rate, padding=(kernel - rate) // 2)))
             self.source_downs.append(source_conv(bins, width, step))
-            self.source_resblocks.append(ResidualBlock(width, config.source_kernels[level], config.dilations))
-            self.resblocks.extend(ResidualBlock(width, size, config.dilations) for size in config.kernels)
+            self.source_resblocks.append(HiFTResidualBlock(width, config.source_kernels[level], config.dilations))
+            self.resblocks.extend(HiFTResidualBlock(width, size, config.dilations) for size in config.kernels)
         self.conv_post = weight_norm(Conv(widths[-1], bins, 7, padding=3))
-        self.spectrum = ShortTime(config.n_fft, config.hop_length)
+        self.spectrum = STFT(config.n_fft, config.hop_length)
 
     def fold_weight_norm(self) -> None:
-        """Put magnitude and direction of each weight together; for inference, after loading."""
+        """Compute each weight from its magnitude and direction; for inference, after loading."""
         for module in self.modules():
             if parametrize.is_parametrized(module, "weight"):
                 parametrize.remove_parametrizations(module, "weight")
@@ -156,8 +276,8 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def source(self, f0: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Pitch in Hz (B, F) to an excitation (B, 1, 480 F); phases and noise are random, the same for each row."""
-        chance = Chance.draw(self.config.harmonics + 1, f0.shape[1] * self.config.samples_per_frame, generator)
-        return self.m_source(f0, chance)
+        random = ExcitationNoise.draw(self.config.harmonics + 1, f0.shape[1] * self.config.samples_per_frame, generator)
+        return self.m_source(f0, random)
 
     @torch.inference_mode()
     def decode(self, mel: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -171,7 +291,7 @@ class HiFT(nn.Module):
         kernels = len(self.config.kernels)
         for level, up in enumerate(self.ups):
             signal = up(F.leaky_relu(signal, 0.1))  # (B, C, 1, T) -> (B, C / 2, 1, rate * T)
-            if level == len(self.ups) - 1:  # one position more, for the spectrum's last window
+            if level == len(self.ups) - 1:  # one position more, for the last window of the spectrum
                 signal = torch.cat([signal[..., 1:2], signal], -1)
             signal = signal + self.source_resblocks[level](self.source_downs[level](excitation))
             blocks = self.resblocks[level * kernels : (level + 1) * kernels]
@@ -187,15 +307,16 @@ class HiFT(nn.Module):
     @torch.inference_mode()
     def waveforms(self, mel: torch.Tensor, lengths: Sequence[int],
                   generator: torch.Generator | None = None) -> list[torch.Tensor]:
-        """Rows of log-mel (B, n_mels, F), of which `lengths` frames count, to waveforms (480 * length,).
+        """Rows of log-mel (B, n_mels, F) with `lengths` frames to waveforms (480 * length,).
 
-        One after another: convolutions look both ways, so padding would be heard, and a row keeps a processor busy.
+        One after another: convolutions read both ways, so padding would be audible, and one row uses all cores.
         """
-        chance = Chance.draw(self.config.harmonics + 1, max(lengths) * self.config.samples_per_frame, generator)
+        samples = max(lengths) * self.config.samples_per_frame
+        random = ExcitationNoise.draw(self.config.harmonics + 1, samples, generator)
         waveforms = []
         for row, length in zip(mel.split(1), lengths, strict=True):
-            noise = chance.noise[: length * self.config.samples_per_frame]
+            noise = random.noise[: length * self.config.samples_per_frame]
             frames = row[..., :length]
-            source = self.m_source(self.f0(frames), Chance(chance.offsets, noise))
+            source = self.m_source(self.f0(frames), ExcitationNoise(random.offsets, noise))
             waveforms.append(self.decode(frames, source)[0])
         return waveforms

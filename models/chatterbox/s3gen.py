@@ -1,38 +1,52 @@
-"""S3Gen: speech tokenizer, speaker encoder, flow and vocoder, as they stand together in the published file.
+"""S3Gen: speech tokenizer, speaker encoder, flow and vocoder, which are published in one file.
 
-It makes codes of sound, and sound of codes in the timbre of a reference clip. State-dict
-keys are those of resemble-ai/chatterbox (MIT).
+Waveform to codes, and codes to waveform in the timbre of a reference clip. State-dict keys are those of
+resemble-ai/chatterbox (MIT). Sizes are read from the shapes of the tensors; what shapes do not determine is as
+published.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
+from config.errors import UserError
 from data import audio
 from models import weights
 from models.chatterbox.campplus import CAMPPlus
-from models.chatterbox.flow import Flow, FlowPrompt
-from models.chatterbox.hift import HiFT
-from models.chatterbox.s3gen_sizes import S3GenConfig, config_of
+from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt
+from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimatorConfig
+from models.chatterbox.hift import HiFT, HiFTConfig
 from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
-from models.chatterbox.speech_tokenizer import SpeechTokenizer
+from models.chatterbox.speech_tokenizer import SpeechTokenizer, SpeechTokenizerConfig
 
-SAMPLE_RATE = 24000  # Hz, of the sound that is made
-CODE_RATE = 25  # codes a second
+SAMPLE_RATE = 24000  # Hz, of the synthesised waveform
+CODE_RATE = 25  # codes per second
 FRAMES_PER_CODE = 2
 COMPUTED = ("tokenizer._mel_filters", "tokenizer.window")  # in some published files, and not in others
-LONGEST_PROMPT_S = 10.0  # of a reference clip that the flow is given
-_SILENCED_S = 0.02  # at the beginning, where the reference clip can spill over; as long again is faded in
+MAX_PROMPT_S = 10.0  # of a reference clip for the flow
+_SILENCED_S = 0.02  # at the start, where the reference clip can leak in; a fade-in of the same length follows
+_HEAD_SIZE = 64  # of every attention
+
+
+@dataclass(frozen=True)
+class S3GenConfig:
+    """Sizes of the parts; the defaults are the published ones."""
+
+    tokenizer: SpeechTokenizerConfig = field(default_factory=SpeechTokenizerConfig)
+    flow: FlowConfig = field(default_factory=FlowConfig)
+    vocoder: HiFTConfig = field(default_factory=HiFTConfig)
 
 
 class S3Gen(nn.Module):
-    """Holds the four models under their published names."""
+    """The four models under their published names."""
 
     def __init__(self, config: S3GenConfig | None = None) -> None:
         super().__init__()
@@ -44,8 +58,8 @@ class S3Gen(nn.Module):
 
     @torch.inference_mode()
     def timbre(self, waveform: torch.Tensor, sample_rate: int) -> dict[str, np.ndarray]:
-        """What the flow needs of a reference clip (S,): its first ten seconds as codes and mel, and who speaks."""
-        first = waveform[:int(LONGEST_PROMPT_S * sample_rate)].to(self.tokenizer.window.device)
+        """The flow's prompt from the first ten seconds of a reference clip (S,): codes, mel and speaker embedding."""
+        first = waveform[:int(MAX_PROMPT_S * sample_rate)].to(self.tokenizer.window.device)
         mel = audio.prompt_mel(audio.resample(first, sample_rate, SAMPLE_RATE)[None])[0].T  # (F, n_mels)
         narrow = audio.resample(first, sample_rate, CODE_SAMPLE_RATE)
         codes = self.tokenizer.encode([narrow])[0]
@@ -57,26 +71,69 @@ class S3Gen(nn.Module):
         }
 
 
-def prompt_of(timbre: Mapping[str, np.ndarray], device: torch.device,
-              max_clip_s: float = LONGEST_PROMPT_S) -> FlowPrompt:
-    """The arrays of `S3Gen.timbre` for the flow, at most `max_clip_s` seconds of them."""
+def load(path: Path, device: torch.device) -> S3Gen:
+    """The models in a published file, in evaluation mode, with weight norm folded."""
+    tensors = weights.read(path)
+    module = S3Gen(config_from_shapes({key: tuple(value.shape) for key, value in tensors.items()}, str(path)))
+    weights.load_into(module, tensors, str(path), COMPUTED)
+    module.mel2wav.fold_weight_norm()
+    return module.eval().to(device)
+
+
+def config_from_shapes(shapes: Mapping[str, tuple[int, ...]], source: str) -> S3GenConfig:
+    """The configuration of a file's shapes; `UserError` naming `source` if it is no S3Gen."""
+    try:
+        return S3GenConfig(_tokenizer(shapes), _flow(shapes), _vocoder(shapes))
+    except (KeyError, ValueError, IndexError) as error:
+        raise UserError(f"{source} is no S3Gen file: it has {len(shapes)} tensors, and not the one for {error}.",
+                        "Give one of the published s3gen files.") from error
+
+
+def _tokenizer(shapes: Mapping[str, tuple[int, ...]]) -> SpeechTokenizerConfig:
+    width, n_mels, _ = shapes["tokenizer.encoder.conv1.weight"]
+    memory = shapes["tokenizer.encoder.blocks.0.attn.fsmn_block.weight"][2]
+    layers = _count(shapes, "tokenizer.encoder.blocks.")
+    return SpeechTokenizerConfig(n_mels, width, width // _HEAD_SIZE, layers, memory)
+
+
+def _flow(shapes: Mapping[str, tuple[int, ...]]) -> FlowConfig:
+    codes, width = shapes["flow.input_embedding.weight"]
+    n_mels, speaker = shapes["flow.spk_embed_affine_layer.weight"]
+    encoder = FlowEncoderConfig(
+        width, shapes["flow.encoder.encoders.0.self_attn.pos_bias_u"][0],
+        shapes["flow.encoder.encoders.0.feed_forward.w_1.weight"][0], _count(shapes, "flow.encoder.encoders."),
+        _count(shapes, "flow.encoder.up_encoders."), shapes["flow.encoder.pre_lookahead_layer.conv1.weight"][2] - 1,
+    )
+    start = "flow.decoder.estimator."
+    inner, hidden = shapes[f"{start}mid_blocks.0.1.0.attn1.to_q.weight"]
+    estimator = FlowEstimatorConfig(
+        n_mels, hidden, inner // _HEAD_SIZE, _HEAD_SIZE, shapes[f"{start}mid_blocks.0.1.0.ff.net.0.proj.weight"][0],
+        _count(shapes, f"{start}mid_blocks.0.1."), _count(shapes, f"{start}mid_blocks."),
+    )
+    return FlowConfig(codes, speaker, encoder, estimator)
+
+
+def _vocoder(shapes: Mapping[str, tuple[int, ...]]) -> HiFTConfig:
+    channels, n_mels, _ = shapes["mel2wav.conv_pre.parametrizations.weight.original1"]
+    return HiFTConfig(n_mels, channels=channels, f0_channels=shapes["mel2wav.f0_predictor.classifier.weight"][1])
+
+
+def _count(shapes: Mapping[str, tuple[int, ...]], start: str) -> int:
+    """The number of numbered submodules under `start`."""
+    return 1 + max(int(key[len(start):].split(".")[0]) for key in shapes if key.startswith(start))
+
+
+def flow_prompt(timbre: Mapping[str, np.ndarray], device: torch.device,
+              max_clip_s: float = MAX_PROMPT_S) -> FlowPrompt:
+    """The arrays of `S3Gen.timbre` as a prompt of at most `max_clip_s` seconds."""
     prompt = FlowPrompt(*(torch.from_numpy(timbre[name])[None].to(device) for name in ("codes", "mel", "speaker")))
     return prompt.last(round(max_clip_s * CODE_RATE))
 
 
 def fade_in(waveform: torch.Tensor) -> torch.Tensor:
-    """Waveform (..., S) with its first 20 ms silent and the next 20 ms faded in."""
+    """Waveform (..., S) with 20 ms of silence at the start, then a fade-in of 20 ms."""
     silent = min(round(_SILENCED_S * SAMPLE_RATE), waveform.shape[-1])
     length = min(silent, waveform.shape[-1] - silent)
     ramp = (torch.cos(torch.linspace(math.pi, 0, silent, device=waveform.device)) + 1) / 2
     gain = torch.cat([waveform.new_zeros(silent), ramp[:length]])
     return torch.cat([waveform[..., :silent + length] * gain, waveform[..., silent + length:]], -1)
-
-
-def load(path: Path, device: torch.device) -> S3Gen:
-    """The models in a published file, in evaluation mode and ready to speak."""
-    tensors = weights.read(path)
-    module = S3Gen(config_of({key: tuple(value.shape) for key, value in tensors.items()}, str(path)))
-    weights.load_into(module, tensors, str(path), COMPUTED)
-    module.mel2wav.fold_weight_norm()
-    return module.eval().to(device)

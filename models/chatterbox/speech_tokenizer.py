@@ -3,7 +3,7 @@
 The tokenizer of CosyVoice 2 ("S3TokenizerV2"; Du et al. 2024, arXiv:2412.10117): log-mel, two convolutions that halve
 the rate each, six transformer blocks whose values also pass through a depthwise convolution over time (an FSMN memory,
 Zhang et al. 2018), and finite scalar quantisation (Mentzer et al. 2023) to eight digits of three levels. State-dict
-keys are those of `tokenizer.*` in the published S3Gen files. It reads and writes no files.
+keys are those of `tokenizer.*` in the published S3Gen files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from data import audio
-from models.linear import Linear
+from models.matmul_backends import Linear
 
 SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH = 400, 160  # samples: 100 frames a second
@@ -46,7 +46,7 @@ class SpeechTokenizer(nn.Module):
     def __init__(self, config: SpeechTokenizerConfig | None = None) -> None:
         super().__init__()
         config = config or SpeechTokenizerConfig()
-        # Some published files hold these two, with just these values, and some do not.
+        # Some published files have these two, with exactly these values, and some do not.
         self.register_buffer("_mel_filters", audio.slaney_filters(SAMPLE_RATE, N_FFT, config.n_mels, 8000.0).clone())
         self.register_buffer("window", torch.hann_window(N_FFT))
         self.encoder = _Encoder(config)
@@ -69,7 +69,7 @@ class SpeechTokenizer(nn.Module):
     def hidden(self, mel: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Log-mel (B, n_mels, F) with `lengths` (B,) frames to states (B, ceil(F / 4), width), zero past each length.
 
-        One pass, every code attending to every other of its row: memory and time grow with F squared.
+        One pass with full attention: memory and time grow with F squared.
         """
         states: torch.Tensor = self.encoder(mel, lengths)
         return states
@@ -85,27 +85,27 @@ class SpeechTokenizer(nn.Module):
     def encode(self, waveforms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Waveforms (S,) at 16 kHz to codes (U,) int64 each, U = ceil((S // 160) / 4).
 
-        Pieces of like length go together, padding masked, so a clip's codes do not depend on its neighbours. A clip
-        of more than 30 s is cut into windows; of the 4 s that two windows share, each gives the half it knows better.
+        Pieces of similar length are batched, padding masked, so that a clip's codes do not depend on the other clips. A
+        clip of more than 30 s is cut into windows; of the 4 s that two windows share, each gives the nearer half.
         """
         mels = [self.log_mel(waveform[None].to(self.window.device))[0] for waveform in waveforms]
         pieces = [piece for clip, mel in enumerate(mels) for piece in _windows(clip, mel.shape[1])]
-        kept: dict[_Piece, torch.Tensor] = {}
+        encoded: dict[_Piece, torch.Tensor] = {}
         for batch in _batches(pieces):
             lengths = torch.tensor([piece.frames for piece in batch], device=self.window.device)
             mel = mels[0].new_zeros(len(batch), mels[0].shape[0], int(lengths.max()))
             for row, piece in zip(mel, batch, strict=True):
                 row[:, :piece.frames] = mels[piece.clip][:, piece.start:piece.start + piece.frames]
             for piece, codes in zip(batch, self.codes(mel, lengths), strict=True):
-                kept[piece] = codes[piece.first:piece.last]
+                encoded[piece] = codes[piece.first:piece.last]
         return [
-            torch.cat([kept[piece] for piece in pieces if piece.clip == clip]) for clip in range(len(mels))
+            torch.cat([encoded[piece] for piece in pieces if piece.clip == clip]) for clip in range(len(mels))
         ]
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Frames [start, start + frames) of a clip, and which of their codes, [first, last), are kept."""
+    """Frames [start, start + frames) of a clip, and the range of their codes, [first, last), to use."""
 
     clip: int
     start: int
@@ -115,10 +115,10 @@ class _Piece:
 
 
 def _windows(clip: int, frames: int) -> list[_Piece]:
-    """The pieces of a clip of `frames`: windows of WINDOW, one each WINDOW - OVERLAP, until one reaches the end.
+    """The pieces of a clip of `frames`: windows of WINDOW, one every WINDOW - OVERLAP, until one reaches the end.
 
-    The published code starts one more window where the last OVERLAP frames begin, and then keeps neither its codes
-    nor all of those before it: up to 2 s of the clip's end are lost. Elsewhere the codes are the same.
+    The published code starts one more window at the last OVERLAP frames, but drops its codes and some of those before
+    it: up to 2 s at the end of the clip are lost. Elsewhere the codes are the same.
     """
     stride, half = WINDOW - OVERLAP, OVERLAP // 2 // FRAMES_PER_CODE
     starts = range(0, max(frames - OVERLAP, 1), stride)
@@ -132,7 +132,7 @@ def _windows(clip: int, frames: int) -> list[_Piece]:
 
 
 def _batches(pieces: list[_Piece]) -> list[list[_Piece]]:
-    """Pieces of like length together, at most FRAMES_PER_BATCH frames a batch once padded, longest first."""
+    """Pieces of similar length together, at most FRAMES_PER_BATCH frames a batch once padded, longest first."""
     batches: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: -piece.frames):
         if not batches or (len(batches[-1]) + 1) * batches[-1][0].frames > FRAMES_PER_BATCH:
@@ -161,7 +161,7 @@ class _Encoder(nn.Module):
 
     def forward(self, mel: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, n_mels, F) to (B, ceil(F / 4), width)."""
-        padded = bool((lengths < mel.shape[-1]).any())  # else no mask is needed, and attention is faster without one
+        padded = bool((lengths < mel.shape[-1]).any())  # without padding attention is faster without a mask
         x = mel
         for conv in (self.conv1, self.conv2):
             if padded:
@@ -215,8 +215,8 @@ class _Attention(nn.Module):
     def _memory(self, value: torch.Tensor) -> torch.Tensor:
         """(B, U, width) plus its depthwise convolution over time.
 
-        Done on an image of height 1 with the channels last in memory, which is how `value` lies already: on a CPU
-        20 times as fast as `fsmn_block(value.transpose(1, 2))`, which was a tenth of the encoder's time.
+        Computed on an image of height 1 with channels last, the memory layout of `value`: on a CPU 20 times as fast as
+        `fsmn_block(value.transpose(1, 2))`, which was a tenth of the encoder's time.
         """
         weight = self.fsmn_block.weight[:, :, None]  # (width, 1, 1, memory)
         image = value[:, None].permute(0, 3, 1, 2)  # (B, width, 1, U)
@@ -248,7 +248,7 @@ class _Quantizer(nn.Module):
         self._codebook = nn.ModuleDict({"project_down": Linear(width, DIGITS)})
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        # 0.999 keeps the two outer levels from being reached; it is in the published model.
+        # 0.999 is in the published model: the outer bounds are never reached.
         digits = (self._codebook["project_down"](states).float().tanh() * 0.999).round() + LEVELS // 2
         powers = LEVELS ** torch.arange(DIGITS, device=states.device)
         return (digits.long() * powers).sum(-1)

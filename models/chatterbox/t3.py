@@ -1,9 +1,8 @@
 """T3, Chatterbox's language model: `models.speech_lm` at its published sizes.
 
-Every size is read from the file; what shapes cannot tell (64 dimensions a head, the rotary
-scaling of Llama 3, the ids of start and stop) is that of resemble-ai/chatterbox (MIT). The
-published checkpoints have thirty layers and differ in their text rows alone: 704 English,
-2352 the first multilingual, 2454 versions 2 and 3.
+Every size is read from the file; what shapes do not determine (64 dimensions per head, the rotary scaling of Llama 3,
+the ids of start and stop) is as in resemble-ai/chatterbox (MIT). The published checkpoints have thirty layers and
+differ in their text rows alone: 704 English, 2352 the first multilingual, 2454 versions 2 and 3.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _ALIGNED_HEADS = ((9, 2), (12, 15), (13, 11))  # (layer, head) that follow the t
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def config_of(shapes: Shapes, source: str) -> SpeechLMConfig:
-    """The configuration that fits a checkpoint's shapes; `UserError` naming `source` when it is no T3."""
+def config_from_shapes(shapes: Shapes, source: str) -> SpeechLMConfig:
+    """The configuration of a checkpoint's shapes; `UserError` naming `source` if it is no T3."""
     try:
         layers = 1 + max(int(key.split(".")[2]) for key in shapes if key.startswith("tfmr.layers."))
         mlp_width, width = shapes["tfmr.layers.0.mlp.gate_proj.weight"]
@@ -43,14 +42,14 @@ def config_of(shapes: Shapes, source: str) -> SpeechLMConfig:
 
 
 def load(path: Path) -> SpeechLM:
-    """The model in a checkpoint file, in evaluation mode; which one it is follows from its shapes."""
-    module = empty(config_of(weights.shapes(path), str(path)))
+    """The model in a checkpoint file, in evaluation mode; the shapes decide which one it is."""
+    module = empty(config_from_shapes(weights.shapes(path), str(path)))
     weights.load_into(module, weights.read(path), str(path))
     return module.eval()
 
 
 def empty(config: SpeechLMConfig) -> SpeechLM:
-    """A model without values, which costs no memory until it is loaded into."""
+    """A model on the meta device, which takes no memory before weights are loaded."""
     with torch.device("meta"):
         module = SpeechLM(config)
     module.tfmr.compute_frequencies()

@@ -1,4 +1,4 @@
-"""Who speaks: a unit vector of 256 numbers from a clip at 16 kHz.
+"""Speaker embedding for T3: a unit vector of 256 numbers from a clip at 16 kHz.
 
 The d-vector encoder of Wan et al. 2018 (arXiv:1710.10467) in the form of Resemble AI's Chatterbox (MIT): mel power,
 overlapping windows of 1.6 s through three LSTM layers, the last state projected, rectified and scaled to unit length,
@@ -19,7 +19,7 @@ SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH, N_MELS = 400, 160, 40
 WINDOW = 160  # frames
 STEP = round(SAMPLE_RATE / 1.3 / WINDOW)  # 77 frames: the published rate of 1.3
-COVERAGE = 0.8  # of a last window must be sound, else it is left out
+COVERAGE = 0.8  # share of the last window that must be covered, else it is left out
 WINDOWS_PER_BATCH = 512
 
 
@@ -40,7 +40,7 @@ class VoiceEncoder(nn.Module):
         return F.normalize(F.relu(self.proj(last[-1])), dim=-1)
 
     def embed(self, waveform: torch.Tensor) -> torch.Tensor:
-        """Waveform (S,) at 16 kHz to its unit vector (width,); silence at its ends is left out."""
+        """Waveform (S,) at 16 kHz to its unit vector (width,); silence at its ends is trimmed."""
         return self.embed_batch([waveform])[0]
 
     @torch.inference_mode()
@@ -59,17 +59,17 @@ def mel_power(waveform: torch.Tensor) -> torch.Tensor:
     """Mel power (F, N_MELS) of (S,) at 16 kHz between its silent ends."""
     audio.require_samples(waveform, 1, SAMPLE_RATE)
     audio.require_sound(waveform)
-    heard = audio.trim_silence(waveform)
-    audio.require_samples(heard, N_FFT // 2 + 1, SAMPLE_RATE)
-    filters = audio.slaney_filters(SAMPLE_RATE, N_FFT, N_MELS, 8000.0).to(heard.device)
-    window = torch.hann_window(N_FFT, device=heard.device)
-    return audio.mel_power(heard[None], filters, window, HOP_LENGTH)[0].T
+    trimmed = audio.trim_silence(waveform)
+    audio.require_samples(trimmed, N_FFT // 2 + 1, SAMPLE_RATE)
+    filters = audio.slaney_filters(SAMPLE_RATE, N_FFT, N_MELS, 8000.0).to(trimmed.device)
+    window = torch.hann_window(N_FFT, device=trimmed.device)
+    return audio.mel_power(trimmed[None], filters, window, HOP_LENGTH)[0].T
 
 
 def _windows(mel: torch.Tensor) -> torch.Tensor:
-    """Mel (F, N_MELS) to windows (N, WINDOW, N_MELS), one each STEP frames, the last one filled with zeros."""
+    """Mel (F, N_MELS) to windows (N, WINDOW, N_MELS), one every STEP frames, the last one padded with zeros."""
     whole = max(len(mel) - WINDOW + STEP, 0) // STEP
-    covered = len(mel) - whole * STEP  # frames that one more window would hold
+    covered = len(mel) - whole * STEP  # frames of one more window
     count = whole + 1 if whole == 0 or covered >= COVERAGE * WINDOW else whole
     length = (count - 1) * STEP + WINDOW
     mel = F.pad(mel, (0, 0, 0, max(length - len(mel), 0)))[:length]

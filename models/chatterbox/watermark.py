@@ -1,6 +1,6 @@
-"""Resemble AI's Perth watermark, which every published output of Chatterbox carries: inaudible, and found again later.
+"""Resemble AI's Perth watermark: inaudible and detectable; every published output of Chatterbox carries it.
 
-The package brings its own weights. It is imported on use: it takes seconds.
+The package contains its weights. It is imported on first use, which takes seconds.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ import torch
 from config.errors import UserError
 from data.augmentation import import_librosa
 
-_BEFORE_S, _HELD_S = 0.2, 0.02
-_SHORTEST_S = 0.1  # the watermark lives in a spectrogram; a shorter sound has too little of it
+_CONTEXT_S, _FADE_S = 0.2, 0.02
+_MIN_DURATION_S = 0.1  # the watermark is in the spectrogram, of which a shorter waveform has too little
 
 
-def marked(waveform: torch.Tensor, sample_rate: int) -> torch.Tensor:
-    """Waveform (S,) with the watermark in it, of the same length."""
-    if len(waveform) < _SHORTEST_S * sample_rate:
+def add_watermark(waveform: torch.Tensor, sample_rate: int) -> torch.Tensor:
+    """Waveform (S,) with the watermark, of the same length."""
+    if len(waveform) < _MIN_DURATION_S * sample_rate:
         return waveform
-    made = torch.from_numpy(_watermarker().apply_watermark(waveform.float().numpy(), sample_rate=sample_rate))
-    return torch.nn.functional.pad(made, (0, max(0, len(waveform) - len(made))))[:len(waveform)].to(waveform.dtype)
+    marked = torch.from_numpy(_watermarker().apply_watermark(waveform.float().numpy(), sample_rate=sample_rate))
+    return torch.nn.functional.pad(marked, (0, max(0, len(waveform) - len(marked))))[:len(waveform)].to(waveform.dtype)
 
 
-class Marking:
-    """The watermark in sound that comes in pieces: each is marked with what was before it, and faded into it."""
+class StreamingWatermark:
+    """The watermark for a waveform in chunks: each is marked together with its predecessor and cross-faded."""
 
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
-        self._before = torch.zeros(0)  # unmarked
-        self._held = torch.zeros(0)  # marked, and not handed out yet
+        self._context = torch.zeros(0)  # end of the waveform so far, without watermark
+        self._held_back = torch.zeros(0)  # marked, for the next cross-fade
 
-    def push(self, piece: torch.Tensor, last: bool = False) -> torch.Tensor:
-        """A piece (n,) to marked samples (S,); all but the last one hold back 20 ms."""
-        together = torch.cat([self._before, piece])
-        fresh = marked(together, self._sample_rate)[len(self._before) - len(self._held):]
-        ramp = torch.linspace(0, 1, len(self._held) + 2)[1:-1]
-        fresh = torch.cat([torch.lerp(self._held, fresh[:len(self._held)], ramp), fresh[len(self._held):]])
-        hold = 0 if last else min(len(fresh), round(_HELD_S * self._sample_rate))
-        self._before = together[-round(_BEFORE_S * self._sample_rate):]
-        self._held = fresh[len(fresh) - hold:]
-        return fresh[:len(fresh) - hold]
+    def push(self, chunk: torch.Tensor, last: bool = False) -> torch.Tensor:
+        """A chunk (n,) to marked samples (S,); all but the last one hold back 20 ms."""
+        together = torch.cat([self._context, chunk])
+        fade = len(self._held_back)
+        marked = add_watermark(together, self._sample_rate)[len(self._context) - fade:]
+        ramp = torch.linspace(0, 1, fade + 2)[1:-1]
+        marked = torch.cat([torch.lerp(self._held_back, marked[:fade], ramp), marked[fade:]])
+        hold = 0 if last else min(len(marked), round(_FADE_S * self._sample_rate))
+        self._context = together[-round(_CONTEXT_S * self._sample_rate):]
+        self._held_back = marked[len(marked) - hold:]
+        return marked[:len(marked) - hold]
 
 
-def found(waveform: torch.Tensor, sample_rate: int) -> bool:
-    """Whether a waveform (S,) carries it."""
+def has_watermark(waveform: torch.Tensor, sample_rate: int) -> bool:
+    """Whether a waveform (S,) has the watermark."""
     with torch.no_grad():
         return bool(_watermarker().get_watermark(waveform.float().numpy(), sample_rate=sample_rate).mean() > 0.5)
 
@@ -57,10 +58,10 @@ def found(waveform: torch.Tensor, sample_rate: int) -> bool:
 @lru_cache(maxsize=1)
 def _watermarker() -> Any:
     try:
-        # It prints what it loads, draws weights before it reads them, and is kept for later calls of any mode.
+        # It prints, uses the random generator to initialise, and is reused by calls in any mode.
         with (contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]),
               torch.inference_mode(mode=False), warnings.catch_warnings()):
-            warnings.simplefilter("ignore")  # of the package's own old-fashioned imports
+            warnings.simplefilter("ignore")  # of the package's deprecated imports
             import_librosa()  # the package imports it too
             from perth import PerthImplicitWatermarker
 

@@ -1,9 +1,8 @@
 """The built-in speech codec: log-mel frames to one stream of codes and back.
 
-Four mel frames become one code (25 a second at 100 frames a second) by finite scalar
-quantisation (Mentzer et al. 2023, arXiv:2309.15505). Everything between is ConvNeXt
-blocks (Liu et al. 2022) at the code rate, where width is cheap. The decoder is told the
-speaker by an embedding of a reference mel. Waveforms are the caller's business.
+Four mel frames become one code (25 per second at 100 frames per second) by finite scalar quantisation (Mentzer et al.
+2023, arXiv:2309.15505). Encoder and decoder are ConvNeXt blocks (Liu et al. 2022) at the code rate. The decoder is
+conditioned on a speaker embedding of a reference mel. Mel to waveform is done elsewhere.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class CodecConfig:
         return size
 
 
-class Block(nn.Module):
-    """ConvNeXt block over (B, U, width); masked positions stay zero, so padding is never heard."""
+class ConvNeXtBlock(nn.Module):
+    """ConvNeXt block over (B, U, width); masked positions are set to zero before the convolution."""
 
     def __init__(self, width: int, kernel_size: int = 7) -> None:
         super().__init__()
@@ -66,7 +65,7 @@ class Quantizer(nn.Module):
         self.register_buffer("bases", bases, persistent=False)
 
     def round(self, latent: torch.Tensor) -> torch.Tensor:
-        """Latent (B, U, D) to its grid in [-1, 1], with the gradient passed straight through."""
+        """Latent (B, U, D) to its grid in [-1, 1], with a straight-through gradient."""
         half = (self.sizes - 1) / 2
         bounded = torch.tanh(latent) * half
         return (bounded + (bounded.round() - bounded).detach()) / half
@@ -107,12 +106,12 @@ class Codec(nn.Module):
         stacked = config.n_mels * config.frames_per_code
         self.speaker_encoder = SpeakerEncoder(config.n_mels, config.speaker_size)
         self.encoder_in = nn.Linear(stacked, config.width)
-        self.encoder = nn.ModuleList([Block(config.width) for _ in range(config.encoder_blocks)])
+        self.encoder = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.encoder_blocks)])
         self.encoder_out = nn.Linear(config.width, len(config.levels))
         self.quantizer = Quantizer(config.levels)
         self.decoder_in = nn.Linear(len(config.levels), config.width)
         self.speaker_in = nn.Linear(config.speaker_size, config.width)
-        self.decoder = nn.ModuleList([Block(config.width) for _ in range(config.decoder_blocks)])
+        self.decoder = nn.ModuleList([ConvNeXtBlock(config.width) for _ in range(config.decoder_blocks)])
         self.decoder_norm = nn.LayerNorm(config.width)
         self.decoder_out = nn.Linear(config.width, stacked)
         self.smooth = nn.Sequential(
@@ -156,7 +155,7 @@ class Codec(nn.Module):
     def encode(self, mel: torch.Tensor, frame_lengths: torch.Tensor | None = None) -> torch.Tensor:
         """Log-mel (B, n_mels, F) to codes (B, U), U = ceil(F / frames_per_code).
 
-        Frames past `frame_lengths` (B,) are taken as silence, and codes past the length are not heard.
+        Frames past `frame_lengths` (B,) are replaced by silence; codes past the length are masked.
         """
         frames = self.normalise(mel)
         mask = frames.new_ones(frames.shape[0], frames.shape[1] // self.config.frames_per_code, 1)

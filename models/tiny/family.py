@@ -17,63 +17,62 @@ import torch
 from config.errors import UserError
 from data import audio
 from data.front_end import FrontEnd
-from models.base import ExportFile, Features, Rendering, Sampling, Verdict, Voice
+from models.base import ExportFile, Features, Sampling, Verdict, VocoderOptions, Voice
 from models.decoder import DecoderConfig
-from models.language_model import ANATOMY, LanguageModel
-from models.lazy_weights import LazyWeights
+from models.language_model import TENSOR_LAYOUT, LanguageModel
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from models.tiny import export
+from models.tiny import model_folder
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.files import load_config, load_module
 from models.tiny.judge import Judge, JudgeConfig, letters_of
+from models.tiny.model_folder import load_config, load_module
+from models.weights import LazyWeights
 
-SETTINGS = audio.MelSettings()
-CODES_AT_LEAST, CODES_A_TOKEN = 12, 6  # a text may take half a second, and a quarter for each token
-PROMPT = 50  # codes of a reference clip that are kept: two seconds
-FEATURES_VERSION = 2  # raised when an extractor would give other arrays for the same clip and codec
-FIRST_VOICE = "low"
+MEL_SETTINGS = audio.MelSettings()
+BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quarter for each token
+MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
+FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and codec
+DEFAULT_VOICE = "low"
 LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
 
 
 class TinyExtractor:
     """Codes and speaker embedding of a waveform by the codec."""
 
-    sample_rate = SETTINGS.sample_rate
+    sample_rate = MEL_SETTINGS.sample_rate
 
     def __init__(self, codec: Codec, fingerprint: str, device: torch.device) -> None:
         self.codec, self.fingerprint, self.device = codec, fingerprint, device
 
     def extract(self, waveform: torch.Tensor) -> Features:
         """Waveform (S,) at 16 kHz to features."""
-        mel = audio.log_mel(waveform[None].to(self.device), SETTINGS)
+        mel = audio.log_mel(waveform[None].to(self.device), MEL_SETTINGS)
         codes = self.codec.encode(mel)[0].cpu().numpy().astype(np.uint16)
-        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy(), codes[:PROMPT])
+        return Features(codes, self.codec.embed_speaker(mel)[0].cpu().numpy(), codes[:MAX_PROMPT_CODES])
 
-    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
-        """One after another: the codec is small, and padding would change what it hears at the end of a clip."""
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """One after another: the codec is small, and padding would change the last codes of a clip."""
         return [self.extract(waveform) for waveform in waveforms]
 
 
 class TinyVocoder:
     """Codes to mel by the codec, mel to sound by Griffin-Lim."""
 
-    sample_rate = SETTINGS.sample_rate
+    sample_rate = MEL_SETTINGS.sample_rate
 
     def __init__(self, codec: Codec, device: torch.device) -> None:
         self.codec, self.device = codec, device
 
-    def decode(self, codes: np.ndarray, voice: Voice, rendering: Rendering | None = None) -> torch.Tensor:
-        """Codes (U,) to waveform (640 U - 160,) at 16 kHz; there is nothing to choose."""
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+        """Codes (U,) to waveform (640 U - 160,) at 16 kHz; it has no options."""
         rows = torch.from_numpy(np.asarray(codes, dtype=np.int64))[None].to(self.device)
         speaker = torch.from_numpy(voice.speaker_embedding)[None].to(self.device)
-        return audio.griffin_lim(self.codec.decode(rows, speaker), SETTINGS)[0].cpu()
+        return audio.griffin_lim(self.codec.decode(rows, speaker), MEL_SETTINGS)[0].cpu()
 
-
-    def stream(self, voice: Voice, rendering: Rendering | None = None) -> None:
-        """See `models.base.Vocoder`; Griffin-Lim wants the whole mel."""
+    def stream(self, voice: Voice, options: VocoderOptions | None = None) -> None:
+        """See `models.base.Vocoder`; None, because Griffin-Lim needs the complete mel."""
 
     def to_half(self, dtype: torch.dtype) -> None:
-        """See `models.base.Vocoder`; this one is small enough as it is."""
+        """See `models.base.Vocoder`; no effect, because the codec is small."""
 
 
 class TinyJudge:
@@ -82,13 +81,13 @@ class TinyJudge:
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
         self.languages, self.letters = judge.config.languages, judge.config.letters
-        self.sample_rate = SETTINGS.sample_rate
-        self.frame_s = 2 * SETTINGS.hop_length / SETTINGS.sample_rate
+        self.sample_rate = MEL_SETTINGS.sample_rate
+        self.frame_s = 2 * MEL_SETTINGS.hop_length / MEL_SETTINGS.sample_rate
 
     def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """See `models.base.Judge`."""
         self._require(language)
-        return self.judge.log_probabilities(audio.log_mel(waveform[None], SETTINGS), language)[0]
+        return self.judge.log_probabilities(audio.log_mel(waveform[None], MEL_SETTINGS), language)[0]
 
     def spelled(self, text: str, language: str) -> str:
         """See `models.base.Judge`."""
@@ -101,17 +100,17 @@ class TinyJudge:
     def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
         """See `models.base.Judge`."""
         self._require(language)
-        mel = audio.log_mel(audio.resample(waveform, sample_rate, SETTINGS.sample_rate)[None], SETTINGS)[0]
+        mel = audio.log_mel(audio.resample(waveform, sample_rate, MEL_SETTINGS.sample_rate)[None], MEL_SETTINGS)[0]
         return Verdict.of(letters_of(text, language), self.judge.letters(mel, language))
 
 
 class Tiny:
-    """The built-in family."""
+    """The built-in family; see `models.base.Family` for methods without a docstring."""
 
     name = "tiny"
     sampling = Sampling()
-    sound_controls: tuple[str, ...] = ()
-    anatomy = ANATOMY
+    sound_options: tuple[str, ...] = ()
+    tensor_layout = TENSOR_LAYOUT
 
     def check(self, folder: Path) -> None:
         """Compare every file with SHA256SUMS.json."""
@@ -144,25 +143,22 @@ class Tiny:
         config = _language_model_config(folder)
         module = load_module(folder / LANGUAGE_MODEL, SpeechLM(config)).to(device)
         module.requires_grad_(False)
-        return LanguageModel(module, config.text_rows, device, PROMPT, CODES_AT_LEAST, CODES_A_TOKEN)
+        return LanguageModel(module, config.text_rows, device, MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
 
-    def longest_speech(self, folder: Path) -> int:
-        """See `models.base.Family`; the start takes a position."""
+    def max_speech_length(self, folder: Path) -> int:
+        """See `models.base.Family`; the start token takes a position."""
         return _language_model_config(folder).speech_positions - 1
 
-    def longest_text(self, folder: Path) -> int:
-        """See `models.base.Family`."""
+    def max_text_length(self, folder: Path) -> int:
         return _language_model_config(folder).text_positions
 
     def language_model_file(self, folder: Path) -> Path:
-        """See `models.base.Family`."""
         path = folder / LANGUAGE_MODEL
         if not path.is_file():
             raise UserError(f"{path} is missing.", "Download the model again.")
         return path
 
     def open_weights(self, path: Path) -> LazyWeights:
-        """See `models.base.Family`."""
         return LazyWeights.open(path)
 
     def extractor(self, folder: Path, device: torch.device) -> TinyExtractor:
@@ -170,7 +166,7 @@ class Tiny:
         return TinyExtractor(_codec(folder, device), self.extractor_fingerprint(folder), device)
 
     def extractor_fingerprint(self, folder: Path) -> str:
-        """The codec file's hash, and the version of what is kept of a clip."""
+        """Hash of the codec file, and the version of the features."""
         digest = hashlib.sha256((folder / CODEC).read_bytes()).hexdigest()
         return f"tiny-{FEATURES_VERSION}-{digest[:16]}"
 
@@ -181,19 +177,18 @@ class Tiny:
         return TinyJudge(load_module(folder / JUDGE, Judge(load_config(folder / JUDGE, JudgeConfig))))
 
     def voices(self, folder: Path) -> dict[str, Voice]:
-        """One voice a recording in `voices/`."""
+        """One voice per recording in `voices/`."""
         extractor = self.extractor(folder, torch.device("cpu"))
         paths = {path.stem: path for path in (folder / "voices").glob("*.ogg")}
-        names = sorted(paths, key=lambda name: (name != FIRST_VOICE, name))
+        names = sorted(paths, key=lambda name: (name != DEFAULT_VOICE, name))
         return {name: _voice(extractor.extract(audio.load(paths[name], extractor.sample_rate))) for name in names}
 
     def voice(self, folder: Path, device: torch.device, waveform: torch.Tensor, sample_rate: int) -> Voice:
-        """See `models.base.Family`."""
         extractor = self.extractor(folder, device)
         return _voice(extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate)))
 
     def replay(self, folder: Path) -> list[tuple[str, str, Features]]:
-        """The held-out base-language recordings as features: they probe the old languages."""
+        """The held-out recordings of base languages as features."""
         extractor = self.extractor(folder, torch.device("cpu"))
         return [
             (row["language"], row["text"], extractor.extract(audio.load(folder / row["audio"], extractor.sample_rate)))
@@ -201,14 +196,12 @@ class Tiny:
         ]
 
     def held_out(self, folder: Path, language: str) -> list[tuple[str, Path]]:
-        """Held-out sentences of a language with their original recordings."""
         return [(row["text"], folder / row["audio"]) for row in _held_out(folder)
                 if row["language"] == language and row["split"] != "replay"]
 
     def export(self, base: Path, folder: Path, tensors: Mapping[str, torch.Tensor],
                merged: Mapping[str, torch.Tensor] | None) -> tuple[ExportFile, ...]:
-        """See `models.base.Family`."""
-        return export.write(base, folder, LANGUAGE_MODEL, _language_model_config(base), tensors, merged)
+        return model_folder.write_export(base, folder, LANGUAGE_MODEL, _language_model_config(base), tensors, merged)
 
 
 def _voice(features: Features) -> Voice:
@@ -230,7 +223,7 @@ def _language_model_config(folder: Path) -> SpeechLMConfig:
 
 
 def _with_decoder(config: SpeechLMConfig) -> SpeechLMConfig:
-    """The header holds the nested config as a plain object."""
+    """The header stores the nested config as a plain object."""
     settings = dict(vars(config))
     settings["decoder"] = DecoderConfig(**settings["decoder"])
     settings["aligned_heads"] = tuple((layer, head) for layer, head in settings["aligned_heads"])

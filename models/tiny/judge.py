@@ -1,7 +1,7 @@
 """The judge: a small recogniser that turns "intelligible" into a number.
 
 Connectionist temporal classification (Graves et al. 2006) over convolutions and a
-bidirectional GRU, told the language. It writes letters (Amharic in Latin spelling, see
+bidirectional GRU, conditioned on the language. It writes letters (Amharic in Latin spelling, see
 `data.romanise`) and, for sentences whose phonemes are known, phonemes. Word spaces are
 not judged: nobody pronounces them. It knows only the synthetic world it was trained on.
 """
@@ -71,12 +71,12 @@ class Judge(nn.Module):
 
     @torch.inference_mode()
     def letters(self, mel: torch.Tensor, language: str) -> str:
-        """What is heard in one clip's log-mel (n_mels, F), in letters."""
+        """The transcript of a log-mel (n_mels, F), in letters."""
         return "".join(self._read(mel, language, 0, self.config.letters))
 
     @torch.inference_mode()
     def phonemes(self, mel: torch.Tensor, language: str) -> list[str]:
-        """What is heard in one clip's log-mel (n_mels, F), in phonemes."""
+        """The transcript of a log-mel (n_mels, F), in phonemes."""
         return self._read(mel, language, 1, self.config.phonemes)
 
     def _read(self, mel: torch.Tensor, language: str, head: int, symbols: tuple[str, ...]) -> list[str]:

@@ -44,7 +44,7 @@ def dataset(workspace: Workspace, name: str) -> None:
         3.0, 16000, 0.4, 0.2 if one.id == "c00" else 0.0, -20.0, 35.0, 0.0, 0.0, 8000.0, "", "40" * 120))
         for one in clips)
     build_index(workspace, manifest.load(folder), spoken,
-          {"rules": "", "normaliser": "ethiopic", "longest_tokens": "200", "longest_text": "0"})
+          {"rules": "", "normaliser": "ethiopic", "longest_tokens": "200", "max_text_length": "0"})
 
 
 def current(page: Page) -> str:

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def single_start(voice: VoiceModel) -> VoiceModel:
     """Speech that begins with one start, as in training, whatever the family does when it speaks.
 
-    What it does then is compared with its reference: `scripts.conformance`.
+    What it does then is compared with its reference: `scripts.dev.conformance`.
     """
     module: Any = voice.model.module
     module.config = replace(module.config, doubled_start=False)
@@ -67,7 +67,7 @@ class World:
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
         clips = replay.load(base, base.family.voices(base.base_folder)).probing
-        return replay.probes(clips, base.model.prompt_length)
+        return replay.probes(clips, base.model.max_prompt_length)
 
 
 @pytest.fixture(scope="session", params=FAMILIES, ids=lambda case: case.name)

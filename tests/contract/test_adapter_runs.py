@@ -21,7 +21,7 @@ from core.voice_model.loading import VoiceModel, load, load_checkpoint
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
-from models.tiny.files import load_module
+from models.tiny.model_folder import load_module
 from tests.contract.test_export import probes
 from tests.contract.test_resume import evaluations, losses
 from tests.worlds import Listener, extended_world, train_options

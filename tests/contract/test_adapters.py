@@ -168,7 +168,7 @@ def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: st
     sample = trainer.draw()[0].samples[0]
     with adapters.switched(True):
         wanted = again.model.probe(sample).speech_logits
-        again.model.shrink(form)
+        again.model.quantize_(form)
         seen = again.model.probe(sample).speech_logits
     assert (seen - wanted).abs().max() < 0.1 * wanted.abs().max()
     assert not torch.equal(seen, wanted)

@@ -20,8 +20,8 @@ from core.speech.speak import Speaker, joined
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from models.base import Sampling
-from models.chatterbox import files, t3
-from models.generate import Stepper, prepare
+from models.chatterbox import model_folder, t3
+from models.generate import Stepper, prepare_voice
 from models.sampling import Sampler
 from tests import chatterbox_world
 from tests.trained import RUN, write_checkpoint
@@ -76,7 +76,7 @@ def test_it_speaks_alone_as_the_checkpoint_does(world: Workspace, exported: Path
 def test_the_files_have_the_published_names_and_sizes(world: Workspace, exported: Path) -> None:
     base = load_file(world.model("chatterbox") / "t3_mtl23ls_v2.safetensors")
     rows = load(world, f"run:{RUN}", CPU).front_end.size
-    for name in ("t3_finetuned.safetensors", files.MERGED):
+    for name in ("t3_finetuned.safetensors", model_folder.MERGED):
         held = load_file(exported / name)
         assert set(held) == set(base)
         assert {key for key in held if held[key].shape != base[key].shape} == {"text_emb.weight", "text_head.weight"}
@@ -85,7 +85,7 @@ def test_the_files_have_the_published_names_and_sizes(world: Workspace, exported
     assert all(torch.equal(plain[key][:len(value)], value) for key, value in base.items())
 
 
-@pytest.mark.parametrize(("language", "name"), [("am", files.MERGED), ("en", "t3_finetuned.safetensors")])
+@pytest.mark.parametrize(("language", "name"), [("am", model_folder.MERGED), ("en", "t3_finetuned.safetensors")])
 def test_the_published_package_speaks_it(exported: Path, tmp_path: Path, language: str, name: str) -> None:
     if (python := reference_python()) is None:
         pytest.skip("the published package is not there: make reference")
@@ -106,12 +106,12 @@ def load_export_ids(folder: Path, text: str, language: str) -> list[int]:
 
 def greedy(path: Path, folder: Path, ids: list[int], length: int) -> list[int]:
     """The published loop's codes by our model: it lets every id be chosen."""
-    model, voice = t3.load(path), files.voice(folder / "conds.pt")
+    model, voice = t3.load(path), model_folder.read_voice(folder / "conds.pt")
     stepper = Stepper(model, 1, model.config.conditioning_length + len(ids) + 2 + length, length, CPU)
     stepper.sampler = Sampler(1, torch.ones(model.config.speech_rows, dtype=torch.bool), model.config.stop_speech)
     sampling = Sampling(temperature=0.8, top_p=1e-6, min_p=0.05, repetition_penalty=1.2, guidance=0.5)
     with torch.inference_mode():
-        stepper.begin([torch.tensor(ids)], [prepare(model, voice, CPU)], sampling)
+        stepper.prefill([torch.tensor(ids)], [prepare_voice(model, voice, CPU)], sampling)
         for _ in range(length):
             stepper.advance()
     return np.asarray(stepper.codes[0]).tolist()

@@ -31,7 +31,7 @@ from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
-from models.tiny.files import load_module
+from models.tiny.model_folder import load_module
 from tests.trained import RUN, trained_world
 from tests.worlds import Listener
 
@@ -54,7 +54,7 @@ def exported(world: Workspace) -> Path:
 
 def probes(model: VoiceModel) -> list[replay.ProbeSample]:
     clips = replay.load(model, model.family.voices(model.base_folder)).probing
-    found = replay.probes(clips, model.model.prompt_length)
+    found = replay.probes(clips, model.model.max_prompt_length)
     new = replace(found[0].sample, text_ids=model.front_end.encode("ሀለመ ሰረቀ", "am"))
     return [*found, replay.ProbeSample("am", "ሀለመ ሰረቀ", new)]
 

@@ -32,9 +32,9 @@ class Cramped:
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
-    def recompute(self, on: bool) -> None:
-        self._recomputing = on
-        self._model.recompute(on)
+    def set_activation_checkpointing(self, enabled: bool) -> None:
+        self._recomputing = enabled
+        self._model.set_activation_checkpointing(enabled)
 
     def losses(self, samples: Sequence[Sample], options: LossOptions, seeds: Sequence[int] | None = None) -> Losses:
         self.asked.append(len(samples))

@@ -56,7 +56,7 @@ def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes:
     after = module.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == set(trainer.trained.named)
-    parts = {trainer.voice.model.place(name)[0] for name in trainer.trained.base}
+    parts = {trainer.voice.model.parameter_group(name)[0] for name in trainer.trained.base}
     assert parts == {"everything": {"embeddings", "layers", "heads"}, "layers": {"layers", "heads"},
                      "heads": {"heads"}}[changes]
     for table in trainer.voice.model.text_tables:
@@ -158,7 +158,7 @@ def test_importance_is_the_mean_squared_gradient_of_the_base(world: World) -> No
     assert anchors is not None
     squares: dict[str, torch.Tensor] = {}
     for item in clips(world)[:3]:
-        found = trainer.voice.model.losses([training_data.sample(item, item, trainer.voice.model.prompt_length)],
+        found = trainer.voice.model.losses([training_data.sample(item, item, trainer.voice.model.max_prompt_length)],
                                            LossOptions())
         named = trainer.trained.base
         for name, value in zip(named, torch.autograd.grad(found.speech_sum / found.speech_count, list(named.values())),

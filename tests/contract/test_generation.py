@@ -45,7 +45,7 @@ def test_a_text_sounds_the_same_alone_and_in_company(trained: VoiceModel, sampli
     together = trained.model.generate(texts, [voice] * len(texts), sampling)
     for text, spoken in zip(texts, together, strict=True):
         alone = trained.model.generate([text], [voice], sampling)[0]
-        assert (alone.ending, alone.codes.tolist()) == (spoken.ending, spoken.codes.tolist())
+        assert (alone.finish_reason, alone.codes.tolist()) == (spoken.finish_reason, spoken.codes.tolist())
 
 
 def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alone(trained: VoiceModel) -> None:

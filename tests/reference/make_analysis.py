@@ -4,8 +4,8 @@ It is chatterbox-tts 0.1.7 (MIT) with s3tokenizer 0.3.0 and librosa 0.11.0; run 
 
     make reference && .reference/bin/python tests/reference/make_analysis.py
 
-The models are filled from a seed by `scripts.made_up_weights`. The speech tokenizer is small here (two layers of 128),
-but for `full_codes` and `full_hidden`.
+The models are filled from a seed by `scripts.dev.random_weights`. The speech tokenizer is small here (two layers of
+128), but for `full_codes` and `full_hidden`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from s3tokenizer.model_v2 import AudioEncoderV2, FSQVectorQuantization
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.reference.clips import stepped, voiced
 
 SEED = 11

@@ -4,7 +4,7 @@ It is chatterbox-tts 0.1.7 (MIT); run this in its environment:
 
     make reference && .reference/bin/python tests/reference/make_synthesis.py
 
-Models and inputs are filled from a seed by `scripts.made_up_weights`, so only outputs are stored. The flow is stored
+Models and inputs are filled from a seed by `scripts.dev.random_weights`, so only outputs are stored. The flow is stored
 at its published size and with one block each ("shallow").
 """
 
@@ -24,7 +24,7 @@ from chatterbox.models.s3gen.transformer.upsample_encoder import UpsampleConform
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.reference.synthesis_inputs import FLOW_SEEDS, GUIDANCE, STEPS, VOCODER_SEED, FlowInputs, VocoderInputs
 
 

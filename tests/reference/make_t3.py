@@ -4,7 +4,7 @@ It is chatterbox-tts 0.1.7 (MIT); run this in its environment:
 
     make reference && .reference/bin/python tests/reference/make_t3.py
 
-T3 is filled from a seed by `scripts.made_up_weights`, so that only inputs and outputs are
+T3 is filled from a seed by `scripts.dev.random_weights`, so that only inputs and outputs are
 stored; they are short, to keep the file small. Losses are next-token losses of the logits.
 """
 
@@ -22,7 +22,7 @@ from chatterbox.models.t3.modules.t3_config import T3Config
 from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 
 SEED = 5
 TEXT, SPEECH, PROMPT, SPOKEN = 9, 5, 37, 12  # ids in each part

@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "chatterbox"
-TEXTS = HERE.parents[1] / "scripts" / "tiny" / "udhr.jsonl"
+TEXTS = HERE.parents[1] / "scripts" / "dev" / "tiny" / "udhr.jsonl"
 LANGUAGES = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja", "ko", "ms", "nl", "no", "pl",
              "pt", "ru", "sv", "sw", "tr", "zh")
 OTHER_TAGS = ["[cs]", "[vi]", "[laughter]", "[UH]", "[ipa]"]  # as there are in the published files

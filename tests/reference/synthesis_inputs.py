@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scripts.made_up_weights import tensor
+from scripts.dev.random_weights import tensor
 
 FLOW_SEEDS = (23, 24)
 VOCODER_SEED = 29

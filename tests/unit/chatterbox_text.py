@@ -13,13 +13,13 @@ import pytest
 from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
 from data.languages import chinese, hebrew, japanese, russian
-from models.chatterbox.text import base_front_end
+from models.chatterbox.front_end import base_front_end
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 MADE_UP = REFERENCE / "chatterbox"
 TOKENIZER = MADE_UP / "tokenizer.json"
 ROWS = highest_id(vocabulary(TOKENIZER.read_bytes(), "tokenizer.json")) + 1
-TEXTS = Path(__file__).parents[2] / "scripts" / "tiny" / "udhr.jsonl"
+TEXTS = Path(__file__).parents[2] / "scripts" / "dev" / "tiny" / "udhr.jsonl"
 MULTILINGUAL = "grapheme_mtl_merged_expanded_v1.json"
 TOOLS = (chinese._segmenter, hebrew._dicta, japanese._converter, russian._stresser)
 

@@ -1,4 +1,4 @@
-"""Stands in for the published package beside `scripts.benchmark`: every answer is half a second."""
+"""Stands in for the published package beside `scripts.dev.benchmark`: every answer is half a second."""
 
 from __future__ import annotations
 

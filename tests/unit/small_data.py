@@ -82,7 +82,7 @@ class SmallExtractor:
         codes = (frames.abs().amax(1) * 100).numpy().astype(np.uint16)
         return Features(codes, np.ones(4, np.float32), codes[:5])
 
-    def extract_many(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
         self.batches.append(len(waveforms))
         return [self.extract(waveform) for waveform in waveforms]
 
@@ -97,10 +97,10 @@ class SmallFamily:
     def front_end(self, folder: Path) -> FrontEnd:
         return FrontEnd.load(folder)
 
-    def longest_speech(self, folder: Path) -> int:
+    def max_speech_length(self, folder: Path) -> int:
         return 100
 
-    def longest_text(self, folder: Path) -> int:
+    def max_text_length(self, folder: Path) -> int:
         return 60
 
     def extractor(self, folder: Path, device: torch.device) -> SmallExtractor:

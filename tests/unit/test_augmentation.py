@@ -260,7 +260,7 @@ def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Wo
 
 def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: VoiceModel) -> None:
     data = training_data.load(made, "demo-am", voice, varied=True)
-    plain, varied = (feed.Feed(train_options(augmentation=share), data, (), voice.model.prompt_length)
+    plain, varied = (feed.Feed(train_options(augmentation=share), data, (), voice.model.max_prompt_length)
                      for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):

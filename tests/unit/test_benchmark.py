@@ -15,28 +15,28 @@ import torch
 
 from config.errors import UserError
 from models.chatterbox.s3gen import S3Gen
-from scripts.benchmark import __main__ as command
-from scripts.benchmark import extraction, machine, options, published, s3gen, t3, table, training
-from scripts.benchmark.bench import Bench
-from scripts.benchmark.extent import FULL, QUICK, draw
-from scripts.benchmark.machine import Machine
-from scripts.benchmark.reference import VARIABLE, Reference
-from scripts.benchmark.rows import Bound, Cost, Found, Row
-from scripts.benchmark.timing import Spread, in_turns
-from scripts.made_up_weights import tensor
+from scripts.dev.benchmark import __main__ as command
+from scripts.dev.benchmark import extraction, machine, options, published, results, s3gen, t3, training
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.machine import Machine
+from scripts.dev.benchmark.reference import VARIABLE, PublishedPackage
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import FULL, QUICK, fill_randomly
+from scripts.dev.benchmark.timing import MeasurementStats, measure_interleaved
+from scripts.dev.random_weights import tensor
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_package.py")))
 MACHINE = Machine("cpu", "a processor", 2, 2, 16.0, 0.5, "2.11.0", "abc")
-ONE_SECOND = Spread(1.0, 0.9, 1.2, 5)
+ONE_SECOND = MeasurementStats(1.0, 0.9, 1.2, 5)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Reference(1, "cpu", tmp_path / "log", FAKE) as reference:
+    with PublishedPackage(1, "cpu", tmp_path / "log", FAKE) as reference:
         yield Bench(QUICK, torch.device("cpu"), reference, lambda text: None)
 
 
-def names(found: Found) -> list[str]:
+def names(found: BenchmarkResults) -> list[str]:
     return [row.what for row in found.rows]
 
 
@@ -61,7 +61,7 @@ def test_s3gen_is_measured_at_each_number_of_steps_and_prompt(bench: Bench) -> N
     *plain, best = s3gen.make(bench)
     ways = [f"{best}, {steps} steps, prompt of {prompt:g} s" for steps in QUICK.steps for prompt in QUICK.prompts_s]
     assert names(found) == [f"{name}, 4 steps, prompt of 3 s" for name in plain] + ways
-    assert all(row.package == Spread(0.5, 0.5, 0.5, QUICK.repeats) for row in found.rows)  # a second of sound
+    assert all(row.package == MeasurementStats(0.5, 0.5, 0.5, QUICK.repeats) for row in found.rows)  # a second of sound
     assert [row.what for row in found.rows if row.times == 5.0] == [f"{best}, 2 steps, prompt of 1 s"]
     assert [cost.what for cost in found.costs] == [f"{best}: {what}" for _ in plain for what in ("mel", "waveform")]
     assert all(20 < cost.value < 120 for cost in found.costs)
@@ -72,7 +72,7 @@ def test_training_is_measured_in_each_scope_and_beside_the_package(bench: Bench)
     assert [name.split(",")[0] for name in names(found)] == [
         "rows", "rows", "gated", "gated", "full", "full", "rows", "the package's full finetune"]
     beside = found.rows[-2]
-    assert beside.package == Spread(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
+    assert beside.package == MeasurementStats(200.0, 200.0, 200.0, 1)  # 100 tokens in half a second
     assert beside.more_is_better
     assert beside.times == 3.0
 
@@ -86,7 +86,7 @@ def test_options_are_measured_beside_none_of_them(bench: Bench, monkeypatch: pyt
     assert {row.package for row in speeds[1:]} == {speeds[0].ours}
     peaks = {row.what.split(", ")[2]: row.ours.median for row in found.rows[len(speeds):]}
     assert peaks["activation checkpointing"] < peaks["none"]
-    assert "| none of them |" in table.as_markdown(machine.describe(torch.device("cpu")), {}, found)
+    assert "| none of them |" in results.as_markdown(machine.describe(torch.device("cpu")), {}, found)
 
 
 def test_a_useful_token_is_a_target(bench: Bench) -> None:
@@ -99,16 +99,16 @@ def test_a_useful_token_is_a_target(bench: Bench) -> None:
 
 def test_extraction_is_measured_in_hours_an_hour(bench: Bench) -> None:
     row = extraction.measure(bench).rows[0]
-    assert row.package == Spread(5.0, 5.0, 5.0, QUICK.repeats)  # 2.5 s of clips in half a second
+    assert row.package == MeasurementStats(5.0, 5.0, 5.0, QUICK.repeats)  # 2.5 s of clips in half a second
     assert row.more_is_better
 
 
 def test_the_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--quick", "--only", "extraction", "--device", "cpu", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / "benchmark.json").read_text("utf-8"))
-    assert {"machine", "command", "date", "extent", "rows", "costs"} == set(written)
+    assert {"machine", "command", "date", "sizes", "rows", "costs"} == set(written)
     assert written["machine"]["device"] == "cpu"
-    assert written["command"].startswith("python -m scripts.benchmark --quick --only extraction")
+    assert written["command"].startswith("python -m scripts.dev.benchmark --quick --only extraction")
     assert [(row["part"], row["package"], row["ratio"]) for row in written["rows"]] == [("extraction", None, None)] * 2
     assert written["rows"][0]["ours"]["count"] == QUICK.repeats
     assert math.isfinite(written["rows"][0]["ours"]["median"])
@@ -130,23 +130,27 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
     with pytest.raises(UserError, match="not the package's default"):
         bench.reference.ask("render", codes=25, prompt=50, steps=4)
     with pytest.raises(UserError, match="it ended"):
-        Reference(1, "cpu", tmp_path / "other", (sys.executable, "-c", "raise SystemExit('no torch')"))
+        PublishedPackage(1, "cpu", tmp_path / "other", (sys.executable, "-c", "raise SystemExit('no torch')"))
 
 
-@pytest.mark.parametrize(("row", "device", "ratio", "verdict"), [
-    (Row("p", "w", "ms", ONE_SECOND, Spread(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
-    (Row("p", "w", "ms", ONE_SECOND, Spread(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
-    (Row("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
-    (Row("p", "w", "t/s", ONE_SECOND, Spread(0.25, 0.2, 0.3, 5), times=3.0, more_is_better=True), "cpu", 4.0, "met"),
-    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "MISSED"),
-    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H100", None, "met"),
-    (Row("p", "w", "codes/s", ONE_SECOND, bound=Bound(2.0), more_is_better=True), "cuda: NVIDIA H100", None, "MISSED"),
-    (Row("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
-    (Row("p", "w", "ms", ONE_SECOND, Spread(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
+@pytest.mark.parametrize(("row", "device", "ratio", "status"), [
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
+    (BenchmarkRow("p", "w", "t/s", ONE_SECOND, MeasurementStats(0.25, 0.2, 0.3, 5), times=3.0, more_is_better=True),
+     "cpu", 4.0,
+     "met"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(0.9)), "cuda: NVIDIA H100", None, "MISSED"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA H100", None, "met"),
+    (BenchmarkRow("p", "w", "codes/s", ONE_SECOND, bound=Bound(2.0), more_is_better=True), "cuda: NVIDIA H100", None,
+     "MISSED"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
+    (BenchmarkRow("p", "w", "ms", ONE_SECOND, MeasurementStats(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
 ])
-def test_a_verdict_is_that_of_the_medians(row: Row, device: str, ratio: float | None, verdict: str) -> None:
+def test_a_target_is_compared_with_the_medians(row: BenchmarkRow, device: str, ratio: float | None,
+                                               status: str) -> None:
     assert row.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert row.verdict(device) == verdict
+    assert row.target_status(device) == status
 
 
 def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:
@@ -156,14 +160,16 @@ def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:
         order.append(name)
         return float(len(order))
 
-    found = in_turns({name: lambda name=name: measure(name) for name in "ab"}, 3)  # type: ignore[misc]
+    found = measure_interleaved({name: lambda name=name: measure(name) for name in "ab"}, 3)  # type: ignore[misc]
     assert "".join(order) == "ab" + "ababab"
-    assert found["a"] == Spread(5.0, 3.0, 7.0, 3)
+    assert found["a"] == MeasurementStats(5.0, 3.0, 7.0, 3)
 
 
 def test_the_table_shows_spread_ratio_aim_and_verdict() -> None:
-    row = Row("T3", "a code", "ms", Spread(1234.5, 0.012, 4321, 5), Spread(2469.0, 2469.0, 2469.0, 1), times=1.8)
-    text = table.as_markdown(MACHINE, {"command": "python -m scripts.benchmark"}, Found(
+    row = BenchmarkRow("T3", "a code", "ms", MeasurementStats(1234.5, 0.012, 4321, 5),
+                       MeasurementStats(2469.0, 2469.0, 2469.0, 1),
+                       times=1.8)
+    text = results.as_markdown(MACHINE, {"command": "python -m scripts.dev.benchmark"}, BenchmarkResults(
         (row,), (Cost("T3", "int8: relative error", 4.0, "%", "a note"),)))
     assert "| a code | ms | 1,234 (0.012 to 4,321) | 2,469 | 2.00 | 1.8 times | met |" in text
     assert "| T3 | int8: relative error | 4 % | a note |" in text
@@ -173,7 +179,7 @@ def test_the_table_shows_spread_ratio_aim_and_verdict() -> None:
 @torch.no_grad()
 def test_drawn_weights_have_the_scales_of_those_made_from_a_seed() -> None:
     module = S3Gen(QUICK.sound)
-    draw(module)
+    fill_randomly(module)
     for key, value in module.state_dict().items():
         if value.numel() < 2000 or key.rpartition(".")[2] in ("window", "_mel_filters"):
             continue
@@ -209,18 +215,18 @@ class Script:
 def test_the_package_is_timed_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(published.time, "perf_counter", lambda: now[0])
-    script = Script({"do": "speak", "codes": 2}, {"do": "speak", "codes": 2}, {"do": "done"})
-    talk = published.Talk(script, torch.device("cpu"))  # type: ignore[arg-type]
+    script = Script({"do": "decode", "codes": 2}, {"do": "decode", "codes": 2}, {"do": "done"})
+    timer = published.DecodeTimer(script, torch.device("cpu"))  # type: ignore[arg-type]
 
     def passes(seconds: float) -> None:
         now[0] += seconds
-        talk.after_pass()
+        timer.after_pass()
 
-    talk.start()
+    timer.start()
     for seconds in (7.0, 1.0, 2.0, 4.0):  # a prefill, two codes, and one of the next two
         passes(seconds)
     now[0] += 0.5
-    talk.start()  # the loop ended early: another prefill, which does not count
+    timer.start()  # the loop ended early: another prefill, which does not count
     passes(7.0)
     with pytest.raises(published.Ended):
         passes(8.0)
@@ -231,7 +237,7 @@ def test_the_package_is_timed_from_pass_to_pass(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(not Path(os.environ.get(VARIABLE) or ".reference/bin/python").is_file(),
                     reason="the published package is not there: make reference")
 def test_the_published_package_answers(tmp_path: Path) -> None:
-    with Reference(2, "cpu", tmp_path / "log") as reference:
+    with PublishedPackage(2, "cpu", tmp_path / "log") as reference:
         bench = Bench(QUICK, torch.device("cpu"), reference, lambda text: None)
         for part in (t3, s3gen, training, extraction):
             packages = [row.package for row in part.measure(bench).rows if row.package]

@@ -7,8 +7,8 @@ import pytest
 from core.library import certificate, exports
 from core.library.certificate import CERTIFICATE, Certificate
 from core.workspace import Workspace
-from scripts.experiments import broken
-from scripts.experiments.broken import _CPU
+from scripts.dev.experiments import broken
+from scripts.dev.experiments.broken import _CPU
 from tests.worlds import extended_world, train_options
 
 

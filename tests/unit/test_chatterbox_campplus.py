@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from config.errors import UserError
-from models.chatterbox.campplus import LEAST_SAMPLES, CAMPPlus
-from scripts.made_up_weights import fill
+from models.chatterbox.campplus import MIN_SAMPLES, CAMPPlus
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.unit.chatterbox_analysis import LENGTHS, SEED, STATES, clip, reference
 
@@ -46,7 +46,7 @@ def test_embedding_leaves_the_model_as_it_is(speaker_encoder):
 
 
 def test_the_shortest_clip_has_a_vector(speaker_encoder):
-    assert bool(torch.isfinite(speaker_encoder.embed(clip(8 * LEAST_SAMPLES)[-LEAST_SAMPLES:])).all())
+    assert bool(torch.isfinite(speaker_encoder.embed(clip(8 * MIN_SAMPLES)[-MIN_SAMPLES:])).all())
 
 
 @pytest.mark.parametrize(("waveform", "message"), [

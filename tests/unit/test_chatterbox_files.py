@@ -20,10 +20,10 @@ from core.speech import speaking_precision
 from core.speech.speak import Speaker, find_voice, joined, unused_controls
 from core.voice_model.loading import VoiceModel, load_base
 from core.workspace import Workspace
-from models.base import Generated, Rendering
-from models.chatterbox import files
+from models.base import Generated, VocoderOptions
+from models.chatterbox import model_folder
 from models.chatterbox.family import Chatterbox
-from models.chatterbox.watermark import found
+from models.chatterbox.watermark import has_watermark
 from models.tiny.family import Tiny
 from tests.chatterbox_world import TOKENIZER, write_model
 from tests.worlds import tone
@@ -96,14 +96,16 @@ def test_a_file_that_was_cut_off_is_named_with_its_size(folder: Path, name: str)
 
 
 def test_pt_files_are_read_as_the_others(folder: Path) -> None:
-    wanted = Chatterbox().vocoder(folder, CPU).decode(np.arange(5), files.voice(folder / "conds.pt"))
+    wanted = Chatterbox().vocoder(folder, CPU).decode(np.arange(5), model_folder.read_voice(folder / "conds.pt"))
     for name in (S3GEN, ENCODER):
         tensors = {key: value for key, value in load_file(folder / name).items()
                    if key not in ("tokenizer._mel_filters", "tokenizer.window")}
         torch.save(tensors, folder / name.replace("safetensors", "pt"))
         (folder / name).unlink()
     read_all(folder)
-    assert torch.equal(Chatterbox().vocoder(folder, CPU).decode(np.arange(5), files.voice(folder / "conds.pt")), wanted)
+    assert torch.equal(Chatterbox().vocoder(folder, CPU).decode(np.arange(5),
+                                                                model_folder.read_voice(folder / "conds.pt")),
+                       wanted)
 
 
 class Harmful:
@@ -200,15 +202,15 @@ def test_sound_has_the_length_of_its_codes_the_watermark_and_a_silent_start(mode
     codes = np.random.default_rng(0).integers(0, 6561, 51)
     marked = vocoder.decode(codes, voice)
     assert len(marked) == 50 * 960  # the code before the stop is noise
-    assert found(marked, vocoder.sample_rate)
+    assert has_watermark(marked, vocoder.sample_rate)
     plain = vocoder.decode(codes, voice, rendering(watermark=False))
-    assert not found(plain, vocoder.sample_rate)
+    assert not has_watermark(plain, vocoder.sample_rate)
     assert plain[:480].abs().max() == 0
     assert 0 < (plain - marked).abs().max() < 0.5 * plain.abs().max()
 
 
-def rendering(**changes: object) -> Rendering:
-    return replace(Rendering(), **changes)  # type: ignore[arg-type]
+def rendering(**changes: object) -> VocoderOptions:
+    return replace(VocoderOptions(), **changes)  # type: ignore[arg-type]
 
 
 def test_every_sound_control_reaches_the_sound(model: VoiceModel) -> None:
@@ -248,7 +250,7 @@ def test_it_speaks_in_every_precision(world: Workspace, asked: str) -> None:
 def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) -> None:
     extractor = model.family.extractor(model.base_folder, CPU)
     clips = [tone(seed, seconds) for seed, seconds in enumerate((0.8, 7.3, 2.0))]
-    together = extractor.extract_many(clips)
+    together = extractor.extract_batch(clips)
     for clip, features in zip(clips, together, strict=True):
         alone = extractor.extract(clip)
         assert np.array_equal(alone.speech_codes, features.speech_codes)
@@ -263,7 +265,8 @@ def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: V
     assert len(text) > 20_000
     pieces = speaker.pieces(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
-    assert max(len(model.front_end.encode(piece.text, "en")) for piece in pieces) <= model.model.usual_text < 300
+    assert max(len(model.front_end.encode(piece.text,
+                                          "en")) for piece in pieces) <= model.model.typical_text_length < 300
 
 
 def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel, monkeypatch) -> None:
@@ -288,8 +291,8 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel
     assert len(whole) == len(offline)
     marked = joined(list(Speaker(model).say("a b c", "en", SamplingOptions(seed=4))))
     assert len(marked) == len(whole)
-    assert found(marked, plain.sample_rate)
-    assert not found(whole, plain.sample_rate)
+    assert has_watermark(marked, plain.sample_rate)
+    assert not has_watermark(whole, plain.sample_rate)
 
 
 def test_streamed_codes_are_those_that_are_generated(model: VoiceModel) -> None:
@@ -298,5 +301,5 @@ def test_streamed_codes_are_those_that_are_generated(model: VoiceModel) -> None:
     *pieces, last = model.model.stream(text, voice, sampling)
     whole = model.model.generate([text], [voice], sampling)[0]
     assert np.array_equal(np.concatenate(pieces), whole.codes)
-    assert (last.ending, last.codes.tolist()) == (whole.ending, whole.codes.tolist())
+    assert (last.finish_reason, last.codes.tolist()) == (whole.finish_reason, whole.codes.tolist())
     assert len(pieces) > 1

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.chatterbox import recorded
+from models.chatterbox import cuda_graph_flow
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start_noise
-from models.chatterbox.flow_encoder import EncoderConfig, by_distance
-from models.chatterbox.flow_estimator import Estimator, EstimatorConfig
-from models.chatterbox.products import attend, linear
-from scripts.made_up_weights import fill
+from models.chatterbox.flow_encoder import FlowEncoderConfig, shift_relative
+from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig
+from models.matmul_backends import attend, linear
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.reference.synthesis_inputs import FLOW_SEEDS, GUIDANCE, STEPS, FlowInputs
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "chatterbox" / "synthesis.safetensors"
 PUBLISHED_KEYS = "20a903910b207ff792de86de132e66b49bcf6920edde6ae6c0b7c4c96f61b6a8"  # of sorted "key shape" lines
-SHALLOW = FlowConfig(encoder=EncoderConfig(blocks=1), estimator=EstimatorConfig(transformers=1, mid_blocks=1))
+SHALLOW = FlowConfig(encoder=FlowEncoderConfig(blocks=1), estimator=FlowEstimatorConfig(transformers=1, mid_blocks=1))
 SMALL = FlowConfig(
-    codes=50, speaker=12, encoder=EncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
-    estimator=EstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
+    codes=50, speaker=12, encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
+    estimator=FlowEstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
 )
 
 
@@ -115,8 +116,8 @@ def test_the_seed_decides_and_longer_noise_begins_as_shorter():
 def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.MonkeyPatch):
     flow, (codes, prompt) = made(SMALL, 4), small_inputs(2, 3, 5)
     rows = []
-    forward = Estimator.forward
-    monkeypatch.setattr(Estimator, "forward", lambda self, inputs, *rest: rows.append(len(inputs)) or forward(
+    forward = FlowEstimator.forward
+    monkeypatch.setattr(FlowEstimator, "forward", lambda self, inputs, *rest: rows.append(len(inputs)) or forward(
         self, inputs, *rest))
     noise = start_noise(16, 8, seeded(0))
     plain = flow.mel(codes, None, prompt, steps=2, guidance=0.0, noise=noise)
@@ -125,18 +126,19 @@ def test_without_guidance_the_second_row_is_not_computed(monkeypatch: pytest.Mon
     assert torch.allclose(plain, nearly, atol=1e-4)
 
 
-def test_a_recorded_estimator_pads_and_answers_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_an_estimator_with_cuda_graphs_pads_and_answers_the_same(monkeypatch: pytest.MonkeyPatch):
     shapes = []
-    forward = Estimator.forward
-    monkeypatch.setattr(Estimator, "forward", lambda self, inputs, *rest: shapes.append(inputs.shape[1]) or forward(
+    forward = FlowEstimator.forward
+    monkeypatch.setattr(FlowEstimator, "forward", lambda self, inputs, *rest: shapes.append(inputs.shape[1]) or forward(
         self, inputs, *rest))
-    monkeypatch.setattr(recorded, "captured", lambda compute: compute)  # no GPU: run it again instead of a replay
+    # no GPU: compute again instead of replaying
+    monkeypatch.setattr(cuda_graph_flow, "capture", lambda compute: SimpleNamespace(replay=compute))
     flow, (codes, prompt) = made(SMALL, 6), small_inputs(2, 3, 40)
     lengths = torch.tensor([40, 9])
     plain = [flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
              for size in (40, 20, 33)]
     shapes.clear()
-    flow.record()
+    flow.use_cuda_graphs()
     for size, wanted in zip((40, 20, 33), plain, strict=True):
         found = flow.mel(codes[:, :size], lengths.clamp(max=size), prompt, steps=2, generator=seeded(1))
         assert relative_error(found, wanted) < 1e-5
@@ -148,7 +150,7 @@ def test_a_replayed_estimator_answers_as_a_called_one():
     flow, (codes, prompt) = made(SMALL, 6).cuda(), small_inputs(1, 3, 40)
     there = FlowPrompt(prompt.codes.cuda(), prompt.mel.cuda(), prompt.speaker.cuda())
     plain = flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1))
-    flow.record()
+    flow.use_cuda_graphs()
     for _ in range(2):
         assert torch.allclose(flow.mel(codes.cuda(), None, there, steps=3, generator=seeded(1)), plain, atol=1e-3)
 
@@ -164,9 +166,9 @@ def test_a_shorter_prompt_is_the_end_of_the_whole_one():
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_scores_by_distance_are_read_at_the_right_place(length: int):
+def test_scores_shift_relative_are_read_at_the_right_place(length: int):
     distances = torch.arange(length - 1, -length, -1)
-    read = by_distance(distances.expand(2, 3, length, -1).contiguous())
+    read = shift_relative(distances.expand(2, 3, length, -1).contiguous())
     positions = torch.arange(length)
     assert torch.equal(read[1, 2], positions[:, None] - positions)
 

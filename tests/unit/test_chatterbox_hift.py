@@ -9,10 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.chatterbox.hift import HiFT, HiFTConfig
-from models.chatterbox.hift_source import Chance, HarmonicSource
-from models.chatterbox.short_time import ShortTime
-from scripts.made_up_weights import fill
+from models.chatterbox.hift import STFT, ExcitationNoise, HarmonicSource, HiFT, HiFTConfig
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.reference.synthesis_inputs import VOCODER_SEED, VocoderInputs
 
@@ -36,7 +34,7 @@ def test_pitch_excitation_and_waveform_are_as_published():
     vocoder, given, wanted = made(HiFTConfig(), VOCODER_SEED), VocoderInputs.made(VOCODER_SEED), load_file(REFERENCE)
     vocoder.fold_weight_norm()
     assert not [key for key in vocoder.state_dict() if "original" in key]
-    excitation = vocoder.m_source(given.f0, Chance(given.offsets, torch.zeros(480 * given.f0.shape[1])))
+    excitation = vocoder.m_source(given.f0, ExcitationNoise(given.offsets, torch.zeros(480 * given.f0.shape[1])))
     assert relative_error(vocoder.f0(given.mel), wanted["vocoder.f0"]) < 1e-4
     assert relative_error(excitation[:, 0], wanted["vocoder.excitation"]) < 1e-3
     assert relative_error(vocoder.decode(given.mel, given.source), wanted["vocoder.waveform"]) < 1e-3
@@ -85,7 +83,7 @@ def excite(f0: torch.Tensor, seed: int = 0) -> torch.Tensor:
     torch.nn.init.zeros_(source.l_linear.bias)
     source.l_linear.weight.data = torch.tensor([[1.0, *[0.0] * 8]])
     with torch.inference_mode():
-        return source(f0, Chance.draw(9, 480 * f0.shape[1], seeded(seed)))[0, 0]
+        return source(f0, ExcitationNoise.draw(9, 480 * f0.shape[1], seeded(seed)))[0, 0]
 
 
 def test_a_voiced_excitation_turns_at_the_pitch():
@@ -103,23 +101,23 @@ def test_an_unvoiced_excitation_is_noise_of_a_third():
 
 def test_an_excitation_goes_on_where_it_stopped():
     source, f0 = HarmonicSource(8, 24_000, 480).eval(), 120 + 80 * torch.rand(2, 9, generator=seeded(1))
-    chance = Chance.draw(9, 480 * 9, seeded(2))
+    chance = ExcitationNoise.draw(9, 480 * 9, seeded(2))
     with torch.inference_mode():
         whole = source(f0, chance)
-        first = source(f0[:, :4], Chance(chance.offsets, chance.noise[: 480 * 4]))
-        turns = source.turned(f0[:, :4])
-        second = source(f0[:, 4:], Chance(chance.offsets, chance.noise[480 * 4 :]), turns)
+        first = source(f0[:, :4], ExcitationNoise(chance.offsets, chance.noise[: 480 * 4]))
+        phase = source.final_phase(f0[:, :4])
+        second = source(f0[:, 4:], ExcitationNoise(chance.offsets, chance.noise[480 * 4 :]), phase)
     assert torch.allclose(torch.cat([first, second], -1), whole, atol=1e-4)
 
 
 def test_more_samples_keep_the_first_ones():
-    short, long = Chance.draw(9, 480, seeded(3)), Chance.draw(9, 48_000, seeded(3))
+    short, long = ExcitationNoise.draw(9, 480, seeded(3)), ExcitationNoise.draw(9, 48_000, seeded(3))
     assert torch.equal(short.offsets, long.offsets)
     assert torch.equal(short.noise, long.noise[:480])
 
 
 def test_the_spectrum_is_torchs_and_inverts():
-    waveform, spectrum = torch.randn(2, 480, generator=seeded(0)), ShortTime(16, 4)
+    waveform, spectrum = torch.randn(2, 480, generator=seeded(0)), STFT(16, 4)
     found = spectrum(waveform)
     wanted = torch.stft(waveform, 16, 4, 16, torch.hann_window(16), return_complex=True)
     assert torch.allclose(found[:, :9, 0], wanted.real, atol=1e-5)

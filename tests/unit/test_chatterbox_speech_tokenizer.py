@@ -8,7 +8,7 @@ import torch
 from config.errors import UserError
 from models.chatterbox import speech_tokenizer
 from models.chatterbox.speech_tokenizer import SpeechTokenizer, SpeechTokenizerConfig
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error, spectral_error
 from tests.unit.chatterbox_analysis import LENGTHS, SEED, STATES, clip, reference
 

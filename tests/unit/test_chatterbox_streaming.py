@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt
-from models.chatterbox.flow_encoder import EncoderConfig
-from models.chatterbox.flow_estimator import EstimatorConfig
+from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimatorConfig
 from models.chatterbox.hift import HiFT, HiFTConfig
-from models.chatterbox.streaming import Pace, Stream, WaveformStream, stream
-from scripts.made_up_weights import fill
+from models.chatterbox.streaming import ChunkSchedule, StreamingSynthesizer, StreamingVocoder
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 
 FLOW = FlowConfig(
-    codes=50, speaker=12, encoder=EncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
-    estimator=EstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
+    codes=50, speaker=12, encoder=FlowEncoderConfig(width=32, heads=4, hidden=48, blocks=2, up_blocks=1),
+    estimator=FlowEstimatorConfig(n_mels=8, width=24, heads=2, head_size=8, hidden=32, transformers=1, mid_blocks=2),
 )
-PACE = Pace(first=8, growth=1.5, largest=12, lookahead=8)
+SCHEDULE = ChunkSchedule(first=8, growth=1.5, max_size=12, lookahead=8)
+
+
+def stream(talk: StreamingSynthesizer, chunks: Iterable[torch.Tensor], drop: int = 0) -> Iterator[torch.Tensor]:
+    """Chunks of codes (n,) to those chunks of waveform (S,) that are not empty."""
+    waveforms = (*map(talk.push, chunks), talk.finish(drop))
+    return (waveform for waveform in waveforms if len(waveform))
 
 
 def models() -> tuple[Flow, HiFT]:
@@ -49,9 +57,9 @@ def test_pieces_of_one_mel_are_the_offline_waveform():
     _, vocoder = models()
     mel = torch.randn(1, 8, 90, generator=seeded(4))
     offline = vocoder.waveform(mel, seeded(5))[0]
-    pieces = WaveformStream(vocoder, 5)
-    found = [pieces.piece(mel[..., : until + 14], 0, until) for until in (10, 11, 40, 70)]
-    found.append(pieces.piece(mel, 0, 90, last=True))
+    pieces = StreamingVocoder(vocoder, 5)
+    found = [pieces.chunk(mel[..., : until + 14], 0, until) for until in (10, 11, 40, 70)]
+    found.append(pieces.chunk(mel, 0, 90, last=True))
     assert [len(piece) for piece in found] == [480 * 9, 480, 480 * 29, 480 * 30, 480 * 21]
     # Rounding moves the phase of the eighth harmonic, which is a sum of 43,200 steps.
     assert relative_error(torch.cat(found), offline) < 1e-3
@@ -60,15 +68,15 @@ def test_pieces_of_one_mel_are_the_offline_waveform():
 def test_a_window_that_starts_later_sounds_the_same():
     _, vocoder = models()
     mel = torch.randn(1, 8, 90, generator=seeded(4))
-    whole, cut = WaveformStream(vocoder, 5), WaveformStream(vocoder, 5)
-    assert torch.equal(whole.piece(mel[..., :64], 0, 50), cut.piece(mel[..., :64], 0, 50))
-    assert torch.allclose(whole.piece(mel, 0, 90, last=True), cut.piece(mel[..., 20:], 20, 90, last=True), atol=1e-5)
+    whole, cut = StreamingVocoder(vocoder, 5), StreamingVocoder(vocoder, 5)
+    assert torch.equal(whole.chunk(mel[..., :64], 0, 50), cut.chunk(mel[..., :64], 0, 50))
+    assert torch.allclose(whole.chunk(mel, 0, 90, last=True), cut.chunk(mel[..., 20:], 20, 90, last=True), atol=1e-5)
 
 
 def test_a_stream_is_close_to_the_offline_sound_and_as_long():
     flow, vocoder = models()
     offline = vocoder.waveform(flow.mel(codes(50)[None], None, prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
-    talk = Stream(flow, vocoder, prompt(), steps=2, seed=7, pace=PACE)
+    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=SCHEDULE)
     pieces = list(stream(talk, codes(50).split(1)))
     assert len(pieces) == 4
     assert sum(map(len, pieces)) == len(offline) == 960 * 50
@@ -78,14 +86,14 @@ def test_a_stream_is_close_to_the_offline_sound_and_as_long():
 def test_a_piece_begins_as_the_one_before_would_have_gone_on():
     _, vocoder = models()
     first, second = torch.randn(2, 1, 8, 40, generator=seeded(4))  # as if the flow had changed its mind altogether
-    pieces, changed, alone = (WaveformStream(vocoder, 5) for _ in range(3))
-    start = pieces.piece(first[..., :34], 0, 20)
-    goes_on = pieces.piece(first, 0, 40, last=True)[:480]
-    assert torch.equal(changed.piece(first[..., :34], 0, 20), start)
-    found = changed.piece(second, 0, 40, last=True)[:480]
-    alone.piece(first[..., :34], 0, 20)
-    alone._held = alone._held * 0  # what is left is the new sound as it is faded in
-    fresh = alone.piece(second, 0, 40, last=True)[:480]
+    pieces, changed, alone = (StreamingVocoder(vocoder, 5) for _ in range(3))
+    start = pieces.chunk(first[..., :34], 0, 20)
+    goes_on = pieces.chunk(first, 0, 40, last=True)[:480]
+    assert torch.equal(changed.chunk(first[..., :34], 0, 20), start)
+    found = changed.chunk(second, 0, 40, last=True)[:480]
+    alone.chunk(first[..., :34], 0, 20)
+    alone._held_back = alone._held_back * 0  # what is left is the new sound as it is faded in
+    fresh = alone.chunk(second, 0, 40, last=True)[:480]
     ramp = torch.linspace(0, 1, 482)[1:-1]
     assert torch.allclose(found, goes_on * (1 - ramp) + fresh, atol=1e-4)
     assert fresh[:48].abs().mean() < 0.2 * fresh[-48:].abs().mean()
@@ -94,14 +102,15 @@ def test_a_piece_begins_as_the_one_before_would_have_gone_on():
 def test_all_codes_at_once_are_the_offline_sound():
     flow, vocoder = models()
     offline = vocoder.waveform(flow.mel(codes(20)[None], None, prompt(), steps=2, generator=seeded(7)), seeded(7))[0]
-    talk = Stream(flow, vocoder, prompt(), steps=2, seed=7, pace=Pace(first=100))
+    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=2, seed=7, schedule=ChunkSchedule(first=100))
     assert len(talk.push(codes(20))) == 0
     assert torch.allclose(talk.finish(), offline, atol=1e-5)
 
 
 def test_the_first_piece_comes_with_the_first_codes_and_the_same_codes_sound_the_same():
     flow, vocoder = models()
-    first, second = (Stream(flow, vocoder, prompt(), steps=1, seed=2, pace=PACE) for _ in range(2))
+    first, second = (StreamingSynthesizer(flow, vocoder, prompt(), steps=1, seed=2, schedule=SCHEDULE)
+                     for _ in range(2))
     assert len(first.push(codes(60)[:15])) == 0
     piece = first.push(codes(60)[15:16])
     assert len(piece) == 960 * 8 - 480
@@ -110,15 +119,16 @@ def test_the_first_piece_comes_with_the_first_codes_and_the_same_codes_sound_the
 
 def test_the_last_codes_can_be_dropped():
     flow, vocoder = models()
-    talk = Stream(flow, vocoder, prompt(), steps=1, seed=2, pace=PACE)
+    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=1, seed=2, schedule=SCHEDULE)
     assert sum(map(len, stream(talk, codes(30).split(7), drop=1))) == 960 * 29
-    silent = Stream(flow, vocoder, prompt(), steps=1)
+    silent = StreamingSynthesizer(flow, vocoder, prompt(), steps=1)
     assert list(stream(silent, [])) == []
 
 
 def test_a_long_stream_forgets_what_is_far_back():
     flow, vocoder = models()
-    talk = Stream(flow, vocoder, prompt(), steps=1, seed=2, pace=Pace(first=5, growth=1, largest=5, context=9))
+    talk = StreamingSynthesizer(flow, vocoder, prompt(), steps=1, seed=2,
+                                schedule=ChunkSchedule(first=5, growth=1, max_size=5, context=9))
     seen = []
     mel = flow.mel
     flow.mel = lambda rows, *rest, **options: seen.append(rows.shape[1]) or mel(rows, *rest, **options)  # type: ignore

@@ -21,7 +21,7 @@ from chatterbox_text import (
 
 from config.errors import UserError
 from data.front_end import FrontEnd
-from models.chatterbox.text import LANGUAGES, base_front_end
+from models.chatterbox.front_end import LANGUAGES, base_front_end
 
 PUBLISHED = json.loads((MADE_UP / "text.json").read_text("utf-8"))
 NEEDS = {"zh": "spacy-pkuseg", "ja": "pykakasi", "he": "dicta-onnx", "ru": "russian-text-stresser"}

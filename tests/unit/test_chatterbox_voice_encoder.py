@@ -8,7 +8,7 @@ import torch
 from config.errors import UserError
 from models.chatterbox import voice_encoder
 from models.chatterbox.voice_encoder import VoiceEncoder
-from scripts.made_up_weights import fill
+from scripts.dev.random_weights import fill
 from tests.parity import relative_error
 from tests.unit.chatterbox_analysis import LENGTHS, SEED, STATES, clip, reference
 

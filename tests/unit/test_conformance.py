@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from scripts.conformance.__main__ import main
+from scripts.dev.conformance.__main__ import main
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 NAME = "t3_2layers.safetensors"

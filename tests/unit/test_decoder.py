@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.decoder import Cache, Decoder, DecoderConfig, RotaryScaling
+from models.decoder import Decoder, DecoderConfig, KVCache, RotaryScaling
 
 CONFIG = DecoderConfig(width=64, layers=3, heads=4, mlp_width=96, rotary_scaling=RotaryScaling())
 
@@ -39,7 +39,7 @@ def test_a_cache_gives_what_the_whole_row_gives(theta):
     decoder = _decoder(DecoderConfig(width=64, layers=2, heads=4, mlp_width=96, rotary_theta=theta))
     hidden = torch.randn(2, 12, 64)
     whole = decoder(hidden)
-    cache = Cache(decoder.config, 2, 20, hidden.device, hidden.dtype)
+    cache = KVCache(decoder.config, 2, 20, hidden.device, hidden.dtype)
     first = decoder(hidden[:, :7], cache, torch.arange(7).expand(2, -1))
     rest = [decoder(hidden[:, i : i + 1], cache, torch.full((2, 1), i)) for i in range(7, 12)]
     assert torch.allclose(torch.cat([first, *rest], 1), whole, atol=1e-5)

@@ -166,4 +166,4 @@ def test_the_built_in_model_has_one_place_and_one_form(workspace: Workspace, opt
 def test_a_missing_pack_says_how_to_make_it(tmp_path: Path):
     with pytest.raises(UserError, match=r"there is no .*models/absent/pack") as caught:
         download.pack_folder("absent")
-    assert "scripts.build_tiny" in caught.value.hint
+    assert "scripts.dev.tiny" in caught.value.hint

@@ -501,7 +501,7 @@ def same_speech(base: object, restored: object) -> None:
     from models.base import Sampling
 
     clips = replay.load(base, base.family.voices(base.base_folder)).probing  # type: ignore[attr-defined,arg-type]
-    samples = replay.probes(clips, base.model.prompt_length)  # type: ignore[attr-defined]
+    samples = replay.probes(clips, base.model.max_prompt_length)  # type: ignore[attr-defined]
     assert samples
     for item in samples:
         one, other = base.model.probe(item.sample), restored.model.probe(item.sample)  # type: ignore[attr-defined]

@@ -12,14 +12,14 @@ from config.schema import TrainOptions
 from core import demo
 from core.job.directory import create
 from core.workspace import Workspace
-from scripts.benchmark import machine
-from scripts.benchmark import table as benchmark_table
-from scripts.benchmark.rows import Found, Row
-from scripts.benchmark.timing import Spread
-from scripts.experiments import engine, measured, plan, process, report
-from scripts.experiments.measured import Measured
+from scripts.dev.benchmark import machine
+from scripts.dev.benchmark import results as benchmark_table
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
+from scripts.dev.benchmark.timing import MeasurementStats
+from scripts.dev.experiments import engine, plan, report, results
+from scripts.dev.experiments.results import TrialResult
 
-ONE = Measured("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
+ONE = TrialResult("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40 samples (en, fr) equal to the bit",
                {"am": 0.5, "en": 0.06}, {"am": 0.7, "en": 0.06}, {50: 5.0, 200: 4.0})
 
 
@@ -47,14 +47,14 @@ def test_a_shorter_try_of_the_experiments_is_shorter_everywhere() -> None:
 
 
 def test_seeds_are_told_as_mean_and_deviation() -> None:
-    assert measured.spread([10.0, 12.0, 14.0], "%") == "12.0 ± 2.0%"
-    assert measured.spread([10.0], " s", 0) == "10 s"
-    assert measured.spread([]) == "not measured"
+    assert results.spread([10.0, 12.0, 14.0], "%") == "12.0 ± 2.0%"
+    assert results.spread([10.0], " s", 0) == "10 s"
+    assert results.spread([]) == "not measured"
 
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
     scope, rows, _ = plan.read()
-    other = replace(ONE, seed=1, heard={"am": 0.7, "en": 0.06})
+    other = replace(ONE, seed=1, errors={"am": 0.7, "en": 0.06})
     shown = report.section(scope, {"rows": [ONE, other]})
     assert "| rows | 2 | 60.0 ± 14.1% | 6.0 ± 0.0% |" in shown
     assert "| gated-lora-8 | 0 | not measured |" in shown
@@ -63,20 +63,20 @@ def test_what_was_not_measured_is_said_to_be_so() -> None:
 
 def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
     ONE.write(tmp_path)
-    assert measured.read(tmp_path) == ONE
+    assert results.read(tmp_path) == ONE
 
 
 def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
     job = create(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
     job.lock.write_text(f"{os.getpid()} train\n")
-    first = process.used_by(job)
+    first = results.used_by(job)
     sum(range(3_000_000))
     held = bytearray(first.peak_bytes)
-    second = process.used_by(job)
+    second = results.used_by(job)
     assert second.cpu_seconds > first.cpu_seconds > 0
     assert second.peak_bytes >= first.peak_bytes + 0.5 * len(held)
     job.lock.write_text("999999999 train\n")
-    assert process.used_by(job) is None
+    assert results.used_by(job) is None
 
 
 def test_the_page_says_where_and_how_it_was_measured() -> None:
@@ -91,14 +91,16 @@ def test_the_engines_options_are_told_from_the_benchmarks_file(tmp_path: Path) -
     workspace = Workspace.open(tmp_path / "workspace")
     assert "Not measured" in engine.section(workspace)
     here = machine.describe(torch.device("cpu"))
-    rows = (Row("options", "gated, 10 layers, none", "tokens/s", Spread.of([200.0])),
-            Row("options", "gated, 10 layers, averaging", "tokens/s", Spread.of([190.0]), Spread.of([200.0]),
+    rows = (BenchmarkRow("options", "gated, 10 layers, none", "tokens/s", MeasurementStats.of([200.0])),
+            BenchmarkRow("options", "gated, 10 layers, averaging", "tokens/s", MeasurementStats.of([190.0]),
+                         MeasurementStats.of([200.0]),
                 more_is_better=True),
-            *(Row("options", f"gated, 10 layers, {name}, peak memory with the model", "GiB", Spread.of([1.5]))
+            *(BenchmarkRow("options", f"gated, 10 layers, {name}, peak memory with the model", "GiB",
+                           MeasurementStats.of([1.5]))
               for name in ("none", "averaging")))
     folder = workspace.path / "experiments-engine"
     folder.mkdir()
-    (folder / "benchmark.json").write_text(benchmark_table.as_json(here, {}, Found(rows, ())))
+    (folder / "benchmark.json").write_text(benchmark_table.as_json(here, {}, BenchmarkResults(rows, ())))
     shown = engine.section(workspace)
     assert "| gated, 10 layers, averaging | 190 (190 to 190) | 0.95 | 1.50 GiB |" in shown
     assert str(tmp_path) not in shown

@@ -11,9 +11,8 @@ import torch
 
 from models.base import LossOptions, Sample
 from models.decoder import DecoderConfig
-from models.guided_attention import GuidedAttention
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from models.teacher_forcing import Batch, collate, losses
+from models.teacher_forcing import GuidedAttention, SpeechLMBatch, collate, losses
 
 CONFIG = SpeechLMConfig(
     DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=30, speech_rows=22, start_speech=20,
@@ -33,7 +32,7 @@ def _model() -> SpeechLM:
     return SpeechLM(CONFIG).eval()
 
 
-def _batch(*samples: Sample) -> Batch:
+def _batch(*samples: Sample) -> SpeechLMBatch:
     return collate(samples, CONFIG, torch.device("cpu"))
 
 
@@ -81,7 +80,7 @@ def test_a_family_without_aligned_heads_skips_it():
 def test_compiled_layers_learn_the_same(recompute: bool) -> None:
     def learnt(compiled: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
         model = _model()
-        model.tfmr.recompute = recompute
+        model.tfmr.activation_checkpointing = recompute
         if compiled:
             model.tfmr.compile_layers()
         found = [losses(model, _batch(*samples), LossOptions(attention=True)) for samples in (

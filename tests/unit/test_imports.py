@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("config", "core", "data", "models", "scripts", "ui")
 
 # What all families share: it may be imported by a family and must not import one.
-SHARED_MODELS = ("models.base", "models.values", "models.decoder", "models.speech_lm", "models.teacher_forcing",
-                 "models.sampling", "models.generate", "models.captured", "models.compact", "models.guided_attention",
-                 "models.language_model", "models.lazy_weights", "models.linear", "models.weights")
+SHARED_MODELS = ("models.base", "models.cuda_graph_decode", "models.decoder", "models.generate",
+                 "models.language_model", "models.matmul_backends", "models.quantize", "models.sampling",
+                 "models.speech_lm", "models.teacher_forcing", "models.weights")
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
@@ -33,8 +33,7 @@ WEB_SAFE = (
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.
-BUILDERS = ("scripts.tiny", "scripts.build_tiny", "scripts.conformance", "scripts.benchmark",
-            "scripts.experiments.broken")
+BUILDERS = ("scripts.dev.tiny", "scripts.dev.conformance", "scripts.dev.benchmark", "scripts.dev.experiments.broken")
 BY_NAME = ("models.registry", "core.worker")  # the two places that turn a string into a module
 
 

@@ -29,7 +29,7 @@ from data.front_end import FrontEnd
 from data.languages import punctuated
 from data.languages.words import kind_of
 from data.normalise import dropped, for_language, is_mark, normalise
-from models.chatterbox.text import LANGUAGES, base_front_end
+from models.chatterbox.front_end import LANGUAGES, base_front_end
 
 TEXTS = paragraphs()
 NEW = sorted(set(TEXTS) - set(LANGUAGES))

@@ -11,7 +11,7 @@ from data.front_end import FrontEnd
 from data.normalise import normalise
 from data.reading import pieces_of
 from data.sentences import sentences, split
-from models.chatterbox.text import LANGUAGES
+from models.chatterbox.front_end import LANGUAGES
 
 TEXTS = paragraphs()
 ADDED = ("am", "ti", "th", "my")

@@ -14,7 +14,7 @@ from core.library.catalog import FAMILIES, ModelReference, family, resolve
 from core.workspace import Workspace
 from data import normalise
 from models import registry
-from models.chatterbox.text import LANGUAGES
+from models.chatterbox.front_end import LANGUAGES
 from tests.trained import RUN, trained_world, write_checkpoint
 from ui import speaking
 from ui.live import View
@@ -33,7 +33,7 @@ def test_the_catalog_tells_what_the_family_does(name: str) -> None:
     told, does = family(name), registry.family(name)
     own = dataclasses.asdict(does.sampling)
     assert told.sampling == {field: value for field, value in own.items() if field != "seed"}
-    assert told.sound_controls == does.sound_controls
+    assert told.sound_options == does.sound_options
 
 
 def test_the_catalog_names_the_languages_of_every_variant() -> None:

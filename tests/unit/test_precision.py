@@ -62,5 +62,5 @@ def test_a_cast_spares_what_is_trained_and_what_is_no_number_or_not_saved() -> N
 def test_a_missing_card_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no CUDA device"):
-        compute.prepare("cuda")
-    assert compute.prepare("auto") == torch.device("cpu")
+        compute.setup_device("cuda")
+    assert compute.setup_device("auto") == torch.device("cpu")

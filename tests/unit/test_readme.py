@@ -34,7 +34,7 @@ def read(name: str) -> str:
 
 def is_command(verb: str) -> bool:
     """Whether `python -m scripts.VERB` runs: a file, or a package that can."""
-    place = ROOT / "scripts" / verb
+    place = ROOT / "scripts" / verb.replace(".", "/")
     return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
 
 
@@ -76,7 +76,7 @@ def test_a_command_of_the_documents_exists(line: str) -> None:
         return
     package, _, verb = words[2].partition(".")
     assert package == "scripts"
-    assert (ROOT / "scripts" / f"{verb}.py").is_file() or (ROOT / "scripts" / verb / "__main__.py").is_file()
+    assert is_command(verb)
     if verb in VERBS:
         check_verb(verb, words[3:])
     else:

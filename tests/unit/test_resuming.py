@@ -235,7 +235,7 @@ def test_another_machine_number_of_threads_or_torch_is_said(
     world: Workspace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert not [event for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
-    monkeypatch.setattr(compute, "conditions", lambda device: "Another, 64 threads, torch 2.8.0")
+    monkeypatch.setattr(compute, "numeric_environment", lambda device: "Another, 64 threads, torch 2.8.0")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
     assert "up to step 3 and continues on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned

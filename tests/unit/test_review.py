@@ -375,7 +375,7 @@ def test_measures_are_kept_by_content(workspace: Workspace) -> None:
 def test_the_longest_text_of_the_model_is_told(workspace: Workspace) -> None:
     clip = Clip("a", "audio/a.wav", "ሰላም", "am", TRAIN, 3.0, "one", "0" * 64)
     dataset = Dataset(workspace.datasets, manifest.make_card("d", "am", "x", [clip]), (clip,))
-    build_index(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"longest_text": "253"})
+    build_index(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"max_text_length": "253"})
     found = ClipIndex(workspace, dataset.card.fingerprint).page(0, 1)[0].findings
     assert "300 characters; the model holds 253 tokens" in next(one.message for one in found if one.kind == "long text")
 

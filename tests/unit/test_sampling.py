@@ -16,13 +16,13 @@ PLAIN = {"temperature": 1.0, "min_p": 0.0, "guidance": 0.0}
 
 def sampler(texts: int = 1, **controls: float) -> Sampler:
     made = Sampler(texts, torch.ones(CODES, dtype=torch.bool), STOP)
-    made.begin(Sampling(**{**PLAIN, **controls}))  # type: ignore[arg-type]
+    made.reset(Sampling(**{**PLAIN, **controls}))  # type: ignore[arg-type]
     return made
 
 
 def draws(made: Sampler, logits: torch.Tensor, count: int) -> torch.Tensor:
     """`count` codes, each from the same logits (V,), at steps 1, 2, ..."""
-    return torch.stack([made.choose(logits[None].clone(), torch.tensor(step + 1))[0] for step in range(count)])
+    return torch.stack([made.sample(logits[None].clone(), torch.tensor(step + 1))[0] for step in range(count)])
 
 
 def logits(seed: int = 0, rows: int = 1, scale: float = 2.0) -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_codes_come_as_often_as_their_probability_says(temperature: float) -> No
 
 def test_temperature_zero_is_the_likeliest_code() -> None:
     rows = logits(rows=20)
-    assert torch.equal(sampler(20, temperature=0.0).choose(rows, torch.tensor(3)), rows.argmax(-1))
+    assert torch.equal(sampler(20, temperature=0.0).sample(rows, torch.tensor(3)), rows.argmax(-1))
 
 
 def test_min_p_and_top_p_leave_out_the_unlikely() -> None:
@@ -57,13 +57,13 @@ def test_a_code_that_was_used_becomes_less_likely() -> None:
     row = torch.full((1, CODES), -1.0)
     row[0, 7], row[0, 8] = 2.0, 1.5
     made = sampler(temperature=0.0, repetition_penalty=2.0)
-    chosen = [int(made.choose(row.clone(), torch.tensor(step))) for step in (1, 2, 3)]
+    chosen = [int(made.sample(row.clone(), torch.tensor(step))) for step in (1, 2, 3)]
     assert chosen == [7, 8, 7]  # 2.0, then 1.5 against 1.0, then 1.0 against 0.75
 
 
 def test_guidance_adds_the_difference_to_speech_without_text() -> None:
     with_text, without = logits(1), logits(2)
-    chosen = sampler(guidance=0.7, temperature=0.0).choose(torch.cat([with_text, without]), torch.tensor(1))
+    chosen = sampler(guidance=0.7, temperature=0.0).sample(torch.cat([with_text, without]), torch.tensor(1))
     assert chosen == (with_text + 0.7 * (with_text - without)).argmax()
 
 
@@ -73,9 +73,9 @@ def test_forbidden_codes_and_a_stop_at_once_are_never_chosen() -> None:
     allowed = torch.ones(CODES, dtype=torch.bool)
     allowed[3] = False
     made = Sampler(1, allowed, STOP)
-    made.begin(Sampling(temperature=0.0, guidance=0.0))
-    assert made.choose(row.clone(), torch.tensor(0)) not in (3, STOP)
-    assert made.choose(row.clone(), torch.tensor(1)) == STOP
+    made.reset(Sampling(temperature=0.0, guidance=0.0))
+    assert made.sample(row.clone(), torch.tensor(0)) not in (3, STOP)
+    assert made.sample(row.clone(), torch.tensor(1)) == STOP
 
 
 def test_a_text_is_drawn_the_same_whatever_stands_beside_it() -> None:
@@ -83,7 +83,7 @@ def test_a_text_is_drawn_the_same_whatever_stands_beside_it() -> None:
     together, alone = sampler(3, seed=4), sampler(1, seed=4)
     for step in range(20):
         at = torch.tensor(step)
-        assert together.choose(rows.clone(), at)[1] == alone.choose(rows[1:2].clone(), at)
+        assert together.sample(rows.clone(), at)[1] == alone.sample(rows[1:2].clone(), at)
 
 
 def test_noise_is_even_over_seeds_steps_and_codes() -> None:
@@ -98,6 +98,6 @@ def test_new_texts_begin_afresh_with_new_controls() -> None:
     row = torch.full((1, CODES), -1.0)
     row[0, 7], row[0, 8] = 2.0, 1.5
     made = sampler(temperature=0.0, repetition_penalty=2.0)
-    assert made.choose(row.clone(), torch.tensor(1)) == 7
-    made.begin(Sampling(temperature=0.0, guidance=0.0))
-    assert [int(made.choose(row.clone(), torch.tensor(step))) for step in (1, 2)] == [7, 7]
+    assert made.sample(row.clone(), torch.tensor(1)) == 7
+    made.reset(Sampling(temperature=0.0, guidance=0.0))
+    assert [int(made.sample(row.clone(), torch.tensor(step))) for step in (1, 2)] == [7, 7]

@@ -2,17 +2,26 @@
 
 import pytest
 
-from scripts.tiny.draws import FORBIDDEN, LANGUAGES, normalise
-from scripts.tiny.sentences import LENGTHS, Texts, build, coverage, demo, fragments
+from scripts.dev.tiny.sentences import (
+    FORBIDDEN,
+    LANGUAGES,
+    LENGTHS,
+    SentenceSets,
+    build,
+    coverage,
+    demo,
+    fragments,
+    normalise,
+)
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
-def small(request: pytest.FixtureRequest) -> tuple[str, Texts]:
+def small(request: pytest.FixtureRequest) -> tuple[str, SentenceSets]:
     return request.param, build(request.param, n_train=300, n_test=10, seed=3)
 
 
 @pytest.fixture(scope="module")
-def demo_texts() -> Texts:
+def demo_texts() -> SentenceSets:
     return demo(seed=0)
 
 

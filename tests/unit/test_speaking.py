@@ -178,7 +178,7 @@ def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(spea
 
     def endless(texts, voices, sampling):
         asked.append(texts[0])
-        return [Generated(np.ones(model.longest_speech, dtype=np.int64), "limit") if len(text) > 12 else
+        return [Generated(np.ones(model.max_speech_length, dtype=np.int64), "limit") if len(text) > 12 else
                 Generated(np.ones(5, dtype=np.int64), "stop") for text in texts]
 
     monkeypatch.setattr(model, "generate", endless)

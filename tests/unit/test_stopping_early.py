@@ -95,7 +95,7 @@ def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, mo
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
     voice = load_extension(world, "tiny-am", CPU)
     data = training_data.load(world, "demo-am", voice)
-    samples = training_data.measured(data.held_out, data.train, voice.model.prompt_length)
+    samples = training_data.measured(data.held_out, data.train, voice.model.max_prompt_length)
     from core.voice_model.precision import Precision
 
     found = validation.measure(voice, {"am": samples}, 3, Precision("cpu", torch.float32, "for the test"))["am"]

@@ -9,14 +9,14 @@ import torch
 from models.base import LossOptions, Sample
 from models.decoder import DecoderConfig
 from models.speech_lm import SpeechLM, SpeechLMConfig
-from models.teacher_forcing import collate, losses, stream
+from models.teacher_forcing import collate, embed_rows, losses
 
 CONFIG = SpeechLMConfig(
     DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=30, speech_rows=22, start_speech=20,
     stop_speech=21, text_positions=40, speech_positions=40, speaker_size=4, prompt_queries=2,
 )
 CPU = torch.device("cpu")
-HIDING = LossOptions(text_dropout=0.3, code_dropout=0.5)
+DROPOUT = LossOptions(text_dropout=0.3, code_dropout=0.5)
 
 
 def sample(text: int, codes: int, seed: int) -> Sample:
@@ -35,12 +35,12 @@ def model() -> SpeechLM:
 
 
 def test_a_row_is_conditioning_text_and_speech_without_a_gap(model: SpeechLM) -> None:
-    batch = collate(SAMPLES, CONFIG, CPU, HIDING, [1, 2, 3])
-    assert batch.hiding is not None
-    rows, text_at, codes_at = stream(model, batch)
+    batch = collate(SAMPLES, CONFIG, CPU, DROPOUT, [1, 2, 3])
+    assert batch.drop is not None
+    rows, text_at, codes_at = embed_rows(model, batch)
     given = model.embed_conditioning(batch.conditioning)
-    text = model.embed_text(batch.text_ids, batch.hiding.text)
-    speech = model.embed_speech(batch.codes, batch.hiding.codes)
+    text = model.embed_text(batch.text_ids, batch.drop.text)
+    speech = model.embed_speech(batch.codes, batch.drop.codes)
     assert rows.shape[1] == CONFIG.conditioning_length + 14 + 31
     for row, (text_length, code_length) in enumerate(((6, 10), (14, 31), (3, 3))):
         wanted = torch.cat([given[row], text[row, :text_length], speech[row, :code_length]])
@@ -50,10 +50,10 @@ def test_a_row_is_conditioning_text_and_speech_without_a_gap(model: SpeechLM) ->
 
 
 def test_what_is_hidden_of_a_sample_is_the_same_alone_and_in_company() -> None:
-    together = collate(SAMPLES, CONFIG, CPU, HIDING, [11, 12, 13]).hiding
+    together = collate(SAMPLES, CONFIG, CPU, DROPOUT, [11, 12, 13]).drop
     assert together is not None
     for row, item in enumerate(SAMPLES):
-        alone = collate([item], CONFIG, CPU, HIDING, [11 + row]).hiding
+        alone = collate([item], CONFIG, CPU, DROPOUT, [11 + row]).drop
         assert alone is not None
         length = len(item.speech_codes) + 1
         assert torch.equal(alone.codes[0], together.codes[row, :length])
@@ -63,11 +63,11 @@ def test_what_is_hidden_of_a_sample_is_the_same_alone_and_in_company() -> None:
 
 def test_hiding_has_the_shares_that_are_asked_for() -> None:
     many = [sample(4, 30, seed) for seed in range(400)]
-    hiding = collate(many, CONFIG, CPU, HIDING, range(400)).hiding
-    assert hiding is not None
-    assert 1 - float(hiding.text.mean()) == pytest.approx(0.3, abs=0.07)
-    assert 1 - float(hiding.codes[:, 1:].mean()) == pytest.approx(0.25, abs=0.04)  # half of the largest share
-    assert collate(many, CONFIG, CPU, LossOptions()).hiding is None
+    drop = collate(many, CONFIG, CPU, DROPOUT, range(400)).drop
+    assert drop is not None
+    assert 1 - float(drop.text.mean()) == pytest.approx(0.3, abs=0.07)
+    assert 1 - float(drop.codes[:, 1:].mean()) == pytest.approx(0.25, abs=0.04)  # half of the largest share
+    assert collate(many, CONFIG, CPU, LossOptions()).drop is None
 
 
 def test_losses_are_over_real_positions_alone(model: SpeechLM) -> None:

@@ -152,7 +152,7 @@ def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspa
     probed = {item.id for item in found.probing}
     assert not probed & {item.id for item in found.rehearsed}
     assert {item.language for item in found.probing} == {"en", "fr"}
-    for item in replay.probes(found.probing, base.model.prompt_length):
+    for item in replay.probes(found.probing, base.model.max_prompt_length):
         assert len(item.sample.prompt_codes) > 0
 
 

@@ -1,0 +1,128 @@
+"""Chatterbox's extractor and vocoder: waveforms to codes and embeddings, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from config.errors import UserError
+from data import audio
+from models import weights
+from models.base import Features, VocoderOptions, Voice
+from models.chatterbox import s3gen, watermark
+from models.chatterbox.flow import FlowPrompt
+from models.chatterbox.s3gen import S3Gen
+from models.chatterbox.speech_tokenizer import SAMPLE_RATE as CODE_SAMPLE_RATE
+from models.chatterbox.streaming import StreamingSynthesizer
+from models.chatterbox.voice_encoder import VoiceEncoder
+
+MAX_PROMPT_CODES = 150  # of a reference clip for T3: six seconds
+_PROMPT_S = MAX_PROMPT_CODES / s3gen.CODE_RATE
+_SAMPLES_PER_CODE = s3gen.SAMPLE_RATE // s3gen.CODE_RATE
+
+
+class ChatterboxExtractor:
+    """Codes by the speech tokenizer, embedding by the voice encoder."""
+
+    sample_rate = CODE_SAMPLE_RATE
+
+    def __init__(self, models: S3Gen, encoder: VoiceEncoder, fingerprint: str) -> None:
+        self.tokenizer, self.encoder, self.fingerprint = models.tokenizer, encoder, fingerprint
+
+    def extract(self, waveform: torch.Tensor) -> Features:
+        """Waveform (S,) at 16 kHz to features."""
+        return self.extract_batch([waveform])[0]
+
+    def extract_batch(self, waveforms: Sequence[torch.Tensor]) -> list[Features]:
+        """Waveforms (S,) at 16 kHz to features. A prompt is tokenized from the first six seconds alone."""
+        max_samples = round(_PROMPT_S * self.sample_rate)
+        cut = [waveform[:max_samples] for waveform in waveforms if len(waveform) > max_samples]
+        codes = [row.cpu().numpy().astype(np.uint16) for row in self.tokenizer.encode([*waveforms, *cut])]
+        prompts = iter(codes[len(waveforms):])
+        embeddings = self.encoder.embed_batch(waveforms).cpu().numpy()
+        return [
+            Features(row, embedding, (next(prompts) if len(waveform) > max_samples else row)[:MAX_PROMPT_CODES])
+            for row, embedding, waveform in zip(codes, embeddings, waveforms, strict=False)
+        ]
+
+
+def voice_from_clip(models: S3Gen, encoder: VoiceEncoder, waveform: torch.Tensor, sample_rate: int) -> Voice:
+    """The voice of a reference clip (S,)."""
+    extractor = ChatterboxExtractor(models, encoder, "")
+    features = extractor.extract(audio.resample(waveform, sample_rate, extractor.sample_rate))
+    timbre = models.timbre(waveform, sample_rate)
+    return Voice(features.speaker_embedding, features.prompt_codes.astype(np.int64), timbre)
+
+
+class ChatterboxVocoder:
+    """Codes to mel by the flow, mel to waveform by HiFT, in the timbre of a voice."""
+
+    sample_rate = s3gen.SAMPLE_RATE
+
+    def __init__(self, models: S3Gen) -> None:
+        self._flow, self._vocoder = models.flow, models.mel2wav
+
+    @torch.inference_mode()
+    def decode(self, codes: np.ndarray, voice: Voice, options: VocoderOptions | None = None) -> torch.Tensor:
+        """Codes (U,) to waveform (960 (U - 1),): the last code sounds like noise and is left out."""
+        options = options or VocoderOptions()
+        prompt = self._prompt(voice, options)
+        if not len(codes):
+            return torch.zeros(0)
+        generator = torch.Generator().manual_seed(options.seed)
+        rows = torch.as_tensor(codes, dtype=torch.long, device=prompt.codes.device)[None]
+        mel = self._flow.mel(rows, None, prompt, steps=options.flow_steps, generator=generator)
+        waveform = s3gen.fade_in(self._vocoder.waveform(mel, generator))[0].cpu()
+        waveform = waveform[:max(1, len(codes) - 1) * _SAMPLES_PER_CODE]
+        return watermark.add_watermark(waveform, self.sample_rate) if options.watermark else waveform
+
+    def stream(self, voice: Voice, options: VocoderOptions | None = None) -> ChatterboxStream:
+        """See `models.base.Vocoder`."""
+        options = options or VocoderOptions()
+        synthesizer = StreamingSynthesizer(self._flow, self._vocoder, self._prompt(voice, options),
+                                           steps=options.flow_steps, seed=options.seed)
+        return ChatterboxStream(synthesizer, options.watermark)
+
+    def _prompt(self, voice: Voice, options: VocoderOptions) -> FlowPrompt:
+        if not voice.timbre:
+            raise UserError("The voice has no timbre: it was made for another family.",
+                            "Use a voice of this model, or a reference recording.")
+        return s3gen.flow_prompt(voice.timbre, self._flow.input_embedding.weight.device, options.flow_prompt_s)
+
+    def to_half(self, dtype: torch.dtype) -> None:
+        """Convert the flow's estimator alone; pitch and waveform stay float32."""
+        self._flow.to_half(dtype)
+
+
+class ChatterboxStream:
+    """`ChatterboxVocoder.decode` for codes that arrive in chunks."""
+
+    def __init__(self, synthesizer: StreamingSynthesizer, watermarked: bool) -> None:
+        self._synthesizer, self._faded_in = synthesizer, False
+        self._watermark = watermark.StreamingWatermark(s3gen.SAMPLE_RATE) if watermarked else None
+
+    def push(self, codes: np.ndarray) -> torch.Tensor:
+        """See `models.base.VocoderStream`."""
+        return self._finished(self._synthesizer.push(torch.as_tensor(codes, dtype=torch.long)), last=False)
+
+    def finish(self) -> torch.Tensor:
+        """See `models.base.VocoderStream`; the last code is left out."""
+        return self._finished(self._synthesizer.finish(drop=1), last=True)
+
+    @torch.inference_mode()
+    def _finished(self, piece: torch.Tensor, last: bool) -> torch.Tensor:
+        if len(piece) and not self._faded_in:
+            piece, self._faded_in = s3gen.fade_in(piece), True
+        if self._watermark is None or not (len(piece) or last):
+            return piece
+        return self._watermark.push(piece, last)
+
+
+def load_voice_encoder(path: Path, device: torch.device) -> VoiceEncoder:
+    """The published voice encoder."""
+    module = VoiceEncoder()
+    weights.load_into(module, weights.read(path), str(path))
+    return module.eval().to(device)

@@ -1,0 +1,1 @@
+"""Programs for developers: benchmark, experiments, conformance and the recipe of the built-in model."""

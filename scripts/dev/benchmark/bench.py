@@ -1,0 +1,38 @@
+"""The context of every part of the benchmark: sizes, device and the published package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from core.training import memory
+from core.voice_model import precision
+from scripts.dev.benchmark.reference import PublishedPackage
+from scripts.dev.benchmark.sizes import BenchmarkSizes
+
+
+@dataclass(frozen=True)
+class Bench:
+    """`say` prints progress; `reference` is None without a comparison."""
+
+    sizes: BenchmarkSizes
+    device: torch.device
+    reference: PublishedPackage | None
+    say: Callable[[str], None]
+
+    def half(self) -> torch.dtype | None:
+        """The half precision of the hardware, or None."""
+        found = precision.decide("auto", self.device).dtype
+        return None if found is torch.float32 else found
+
+    def smaller(self, sizes: BenchmarkSizes) -> Bench:
+        """The same with other sizes."""
+        return replace(self, sizes=sizes)
+
+    def tidy(self) -> None:
+        """Free the memory of a part, here and in the package."""
+        memory.give_back()
+        if self.reference is not None:
+            self.reference.ask("drop")

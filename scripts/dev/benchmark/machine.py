@@ -1,0 +1,55 @@
+"""The machine of a measurement: processor, cores, device, load, versions and commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from core import compute, hardware
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Recorded at the start; `load` is the average of runnable processes over a minute, this one not yet among them."""
+
+    device: str
+    processor: str
+    cores: int
+    threads: int
+    memory_gib: float
+    load: float
+    torch: str
+    commit: str
+
+
+def describe(device: torch.device) -> Machine:
+    """The machine now. The device's name begins with `cpu` or `cuda`."""
+    found = hardware.describe()
+    name = f"cuda: {found.accelerators[device.index or 0].name}" if device.type == "cuda" else "cpu"
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(name, _processor(), found.cores, torch.get_num_threads(), round(pages / 2**30, 1),
+                   round(os.getloadavg()[0], 1), found.torch, _commit())
+
+
+def _processor() -> str:
+    """Its model and its relevant instruction sets."""
+    found = torch.cpu.get_capabilities()
+    features = [flag for flag in ("avx2", "avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16") if found.get(flag)]
+    name = compute.device_name(torch.device("cpu"))
+    return f"{name} ({', '.join(features)})" if features else name
+
+
+def _commit() -> str:
+    """Short hash, marked if files were changed since; empty outside a repository."""
+    try:
+        described = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=_ROOT,
+                              capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return described.stdout.strip()

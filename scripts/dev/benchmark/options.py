@@ -1,0 +1,89 @@
+"""Speed and memory of the options of a training: each alone, all together, and none, measured interleaved.
+
+Scope `gated` on the same random clips as the training part. Attention is torch's fused one and batches are of similar
+length, except in the two rows that say otherwise: these two are no options of a training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from core.training import memory
+from core.training.trainer import Trainer
+from core.training.training_data import Utterance
+from data.batches import Clip
+from scripts.dev.benchmark import training
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
+from scripts.dev.benchmark.sizes import shallower
+from scripts.dev.benchmark.timing import Measure, MeasurementStats, measure_interleaved
+
+PART = "options"
+_LAYERS = 10  # all variants are held at once, and layers are alike
+_NONE = "none"
+CHOSEN: dict[str, Mapping[str, object]] = {
+    _NONE: {},
+    "activation checkpointing": {"activation_checkpointing": "on"},
+    "averaging": {"ema": 0.999},
+    "compiled layers": {"compile": "on"},
+    "the three together": {"activation_checkpointing": "on", "ema": 0.999, "compile": "on"},
+}
+
+
+class _AnyLength(Utterance):
+    """A clip that is put into batches as if all were of one length."""
+
+    @property
+    def order_clip(self) -> Clip:
+        return Clip(1, self.speaker)
+
+
+@dataclass(frozen=True)
+class _Variant:
+    trainer: Trainer
+    fused: bool = True
+
+    def attention(self) -> AbstractContextManager[None]:
+        """The context of its steps."""
+        return nullcontext() if self.fused else sdpa_kernel(SDPBackend.MATH)
+
+    def speed(self) -> float:
+        """Useful tokens a second over an epoch."""
+        with self.attention():
+            return training.epoch(self.trainer)
+
+    def peak(self, bench: Bench) -> int:
+        """Bytes of a step beyond what is held before it, and those of the model."""
+        with self.attention():
+            return memory.peak(bench.device, self.trainer.take_step) + training.size(self.trainer)
+
+
+def measure(bench: Bench) -> BenchmarkResults:
+    """A row of speed and one of memory for each way to train."""
+    bench = bench.smaller(shallower(bench.sizes, min(_LAYERS, bench.sizes.language.decoder.layers)))
+    made: dict[str, _Variant] = {}
+    for name, changes in CHOSEN.items():
+        bench.say(f"Options: {name}")
+        made[name] = _Variant(training.make(bench, "gated", **changes))
+    made["batches of any length"] = _Variant(_unsorted(training.make(bench, "gated")))
+    made["attention that is not fused"] = _Variant(training.make(bench, "gated"), fused=False)
+    peaks = {name: variant.peak(bench) for name, variant in made.items()}
+    measures: dict[str, Measure] = {name: variant.speed for name, variant in made.items()}
+    speeds = measure_interleaved(measures, bench.sizes.epochs)
+    layers = f"gated, {bench.sizes.language.decoder.layers} layers"
+    rows = [BenchmarkRow(PART, f"{layers}, {name}", "tokens/s", speed, None if name == _NONE else speeds[_NONE],
+                more_is_better=True, against="none of them") for name, speed in speeds.items()]
+    rows += [BenchmarkRow(PART, f"{layers}, {name}, peak memory with the model", "GiB",
+                          MeasurementStats.of([peak / 2**30]))
+             for name, peak in peaks.items()]
+    return BenchmarkResults(tuple(rows))
+
+
+def _unsorted(trainer: Trainer) -> Trainer:
+    """The same training on clips whose length the batches do not heed."""
+    clips = tuple(_AnyLength(**vars(clip)) for clip in trainer.data.train)
+    return Trainer(trainer.options, trainer.voice, replace(trainer.data, train=clips), (), trainer.precision)

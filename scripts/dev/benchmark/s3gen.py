@@ -1,0 +1,137 @@
+"""S3Gen: seconds of computing for a second of sound, by steps and prompt; and what half precision costs.
+
+It speaks in half precision where the device has it (`core.speech.speaking_precision`), and so it is
+measured; float32 stands beside it for the package's own steps and prompt.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from models.base import VocoderOptions, Voice
+from models.chatterbox import s3gen
+from models.chatterbox.codec import ChatterboxVocoder
+from models.chatterbox.s3gen import S3Gen
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
+
+PART = "S3Gen"
+_SAME, _FAST = 1.5, 5.0  # times the package's speed, aimed at on two cores: at its steps, and in the fast setting
+_H100_S = 0.060  # for the sound of 125 codes, on one H100
+_DEFAULT_STEPS, _DEFAULT_PROMPT_S = 10, 10.0  # of the package
+
+
+@dataclass(frozen=True)
+class SynthesisVariant:
+    """One setting of the synthesis."""
+
+    precision: str
+    steps: int
+    prompt_s: float
+
+    def __str__(self) -> str:
+        return f"{self.precision}, {self.steps} steps, prompt of {self.prompt_s:g} s"
+
+
+def measure(bench: Bench) -> BenchmarkResults:
+    """All rows of the part."""
+    bench.say("S3Gen: flow and vocoder")
+    models, voice = make(bench), _voice(max(bench.sizes.prompts_s))
+    codes = np.random.default_rng(2).integers(0, 6561, bench.sizes.sound_codes)
+    length_s = len(codes) / s3gen.CODE_RATE  # ours then leaves out the last code's sound, after computing it
+    *plain, best = models
+    variants = [SynthesisVariant(name, bench.sizes.steps[0], bench.sizes.prompts_s[0]) for name in plain]
+    variants += [SynthesisVariant(best, steps, prompt_s)
+                 for steps in bench.sizes.steps for prompt_s in bench.sizes.prompts_s]
+    measures: dict[str, Measure] = {}
+    for variant in variants:
+        measures[str(variant)] = _rendering(bench, models[variant.precision], variant, codes, voice, length_s)
+    if bench.reference is not None:
+        measures["package"] = _package(bench, length_s)
+    found = measure_interleaved(measures, bench.sizes.repeats)
+    package = found.pop("package", None)
+    rows = [BenchmarkRow(PART, str(variant), "s/s", found[str(variant)], package, _times(variant, bench),
+                         _bound(variant, best, length_s))
+            for variant in variants]
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models, codes, voice)))
+
+
+def make(bench: Bench) -> dict[str, S3Gen]:
+    """The same random weights in float32, and in half precision where the device has it."""
+    whole = S3Gen(bench.sizes.sound)
+    fill_randomly(whole)
+    whole.mel2wav.fold_weight_norm()
+    whole.requires_grad_(False).eval().to(bench.device)
+    models = {"float32": whole}
+    if (half := bench.half()) is not None:
+        name = str(half).removeprefix("torch.")
+        models[name] = copy.deepcopy(whole)
+        models[name].flow.to_half(half)
+    return models
+
+
+def _times(variant: SynthesisVariant, bench: Bench) -> float | None:
+    """The target ratio: at the package's own steps and prompt, and the fewest steps with the shortest prompt."""
+    if (variant.steps, variant.prompt_s) == (_DEFAULT_STEPS, _DEFAULT_PROMPT_S):
+        return _SAME
+    return _FAST if (variant.steps, variant.prompt_s) == (min(bench.sizes.steps), min(bench.sizes.prompts_s)) else None
+
+
+def _bound(variant: SynthesisVariant, best: str, length_s: float) -> Bound | None:
+    ours = (variant.precision, variant.steps, variant.prompt_s) == (best, _DEFAULT_STEPS, _DEFAULT_PROMPT_S)
+    return Bound(_H100_S / length_s) if ours else None
+
+
+def _voice(max_clip_s: float) -> Voice:
+    """A random reference clip of that length."""
+    random, codes = np.random.default_rng(3), round(max_clip_s * s3gen.CODE_RATE)
+    timbre: dict[str, np.ndarray] = {
+        "codes": random.integers(0, 6561, codes), "speaker": random.standard_normal(192).astype(np.float32),
+        "mel": random.standard_normal((codes * s3gen.FRAMES_PER_CODE, 80)).astype(np.float32),
+    }
+    return Voice(np.zeros(256, np.float32), np.zeros(0, np.int64), timbre)
+
+
+def _rendering(bench: Bench, model: S3Gen, variant: SynthesisVariant, codes: np.ndarray, voice: Voice,
+               length_s: float) -> Measure:
+    vocoder, rendering = ChatterboxVocoder(model), VocoderOptions(variant.steps, variant.prompt_s, watermark=False)
+    return lambda: seconds(lambda: vocoder.decode(codes, voice, rendering), bench.device) / length_s
+
+
+def _package(bench: Bench, length_s: float) -> Measure:
+    assert (reference := bench.reference) is not None
+    reference.ask("s3gen")
+    given = {"codes": bench.sizes.sound_codes, "prompt": round(_DEFAULT_PROMPT_S * s3gen.CODE_RATE),
+             "steps": _DEFAULT_STEPS}
+    return lambda: reference.ask("render", **given)["seconds"] / length_s
+
+
+@torch.inference_mode()
+def _costs(bench: Bench, models: dict[str, S3Gen], codes: np.ndarray, voice: Voice) -> list[Cost]:
+    """Signal-to-noise ratio against float32 of the mel, and of the waveform with the same excitation."""
+    device, costs = bench.device, []
+    rows = torch.from_numpy(codes)[None].to(device)
+    steps = bench.sizes.steps[0]
+    prompt = s3gen.flow_prompt(voice.timbre, device, max(bench.sizes.prompts_s))
+    mels = {name: model.flow.mel(rows, None, prompt, steps=steps, generator=torch.Generator().manual_seed(0))
+            for name, model in models.items()}
+    vocoder = models["float32"].mel2wav
+    source = vocoder.source(vocoder.f0(mels["float32"]), torch.Generator().manual_seed(0))
+    waveforms = {name: vocoder.decode(mel, source) for name, mel in mels.items()}
+    for name in models:
+        if name != "float32":
+            note = f"{steps} steps from the same noise, against float32"
+            costs += [Cost(PART, f"{name}: mel", _decibels(mels["float32"], mels[name]), "dB", note),
+                      Cost(PART, f"{name}: waveform", _decibels(waveforms["float32"], waveforms[name]), "dB",
+                           note + ", the same excitation")]
+    return costs
+
+
+def _decibels(true: torch.Tensor, found: torch.Tensor) -> float:
+    return 20 * float(torch.log10(true.norm() / (found - true).norm()))

@@ -1,0 +1,97 @@
+"""Model sizes and numbers of measurements: the published sizes, or narrow models that try the benchmark in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from models.chatterbox import t3
+from models.chatterbox.flow import FlowConfig
+from models.chatterbox.flow_encoder import FlowEncoderConfig
+from models.chatterbox.flow_estimator import FlowEstimatorConfig
+from models.chatterbox.hift import HiFTConfig
+from models.chatterbox.s3gen import S3GenConfig
+from models.chatterbox.speech_tokenizer import SpeechTokenizerConfig
+from models.decoder import DecoderConfig, RotaryScaling
+from models.speech_lm import SpeechLMConfig
+
+TEXT_ROWS, SPEECH_ROWS = 2454, 8194
+_LAYERS = 30  # as published
+
+
+@dataclass(frozen=True)
+class BenchmarkSizes:
+    """Model sizes and numbers of measurements. Lengths of speech in codes, 25 per second."""
+
+    language: SpeechLMConfig
+    sound: S3GenConfig
+    package_layers: int = _LAYERS  # of the package's T3
+    repeats: int = 5
+    contexts: tuple[int, ...] = (100, 400, 800)  # positions in the cache
+    codes: int = 8  # decoded in one measurement
+    prefills: tuple[int, ...] = (60, 250)  # text ids
+    compared: tuple[int, ...] = (60, 150)  # text ids and codes of a sample whose logits are compared
+    samples: int = 4  # of those
+    sound_codes: int = 125
+    steps: tuple[int, ...] = (10, 5, 4)
+    prompts_s: tuple[float, ...] = (10.0, 3.0)
+    clips: int = 32  # of an epoch
+    clip_s: tuple[float, float, float] = (1.5, 4.5, 12.0)  # shortest, middle, longest
+    new_rows: int = 200
+    batch_size: int = 8
+    epochs: int = 2
+    clip_durations_s: tuple[float, ...] = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0)  # of the extraction
+    demo_clips: int = 380  # of the built-in model's: all
+
+
+def language_model(layers: int = _LAYERS, width: int = 1024) -> SpeechLMConfig:
+    """T3 at its published size, or with fewer layers, or narrower."""
+    decoder = DecoderConfig(width, layers, width // 64, 4 * width, rotary_scaling=RotaryScaling())
+    return SpeechLMConfig(decoder, TEXT_ROWS, SPEECH_ROWS, t3.START_SPEECH, t3.STOP_SPEECH, 2050, 4100, 256,
+                          unused_tokens=8, doubled_start=True)
+
+
+FULL = BenchmarkSizes(language_model(), S3GenConfig())
+QUICK = BenchmarkSizes(
+    language_model(2, 64),
+    S3GenConfig(
+        SpeechTokenizerConfig(width=128, heads=2, layers=1),
+        FlowConfig(encoder=FlowEncoderConfig(width=64, heads=1, hidden=64, blocks=1, up_blocks=1),
+                   estimator=FlowEstimatorConfig(width=64, heads=1, hidden=64, transformers=1, mid_blocks=1)),
+        HiFTConfig(channels=32, f0_channels=32),
+    ),
+    package_layers=14, repeats=2, contexts=(100,), codes=2, prefills=(20,), compared=(10, 20), samples=1,
+    sound_codes=25, steps=(4, 2), prompts_s=(3.0, 1.0), clips=4, clip_s=(0.8, 1.0, 1.5), new_rows=10, batch_size=2,
+    epochs=1, clip_durations_s=(1.0, 1.5), demo_clips=6,
+)
+
+
+def shallower(sizes: BenchmarkSizes, layers: int) -> BenchmarkSizes:
+    """The same with fewer layers in the language model."""
+    decoder = replace(sizes.language.decoder, layers=layers)
+    return replace(sizes, language=replace(sizes.language, decoder=decoder))
+
+
+@torch.no_grad()
+def fill_randomly(module: nn.Module, seed: int = 0) -> None:
+    """Random values on the scales of `scripts.dev.random_weights`, which takes minutes for half a billion."""
+    generator = torch.Generator().manual_seed(seed)
+    for key, value in module.state_dict().items():
+        match key.rpartition(".")[2]:
+            case "window" | "_mel_filters":
+                continue
+            case "num_batches_tracked" | "running_mean":
+                value.zero_()
+            case "original0":  # magnitude of a weight-normalised layer
+                value.fill_(0.6)
+            case "bias":
+                value.normal_(0.0, 0.02, generator=generator)
+            case "alpha":
+                value.fill_(1.0)
+            case _ if value.ndim < 2:  # gains and scalars
+                value.fill_(1.0)
+            case _:
+                value.normal_(0.0, 1 / math.sqrt(math.prod(value.shape[1:])), generator=generator)

@@ -1,0 +1,227 @@
+"""T3: milliseconds a code, the prefill, and what bfloat16 and 8 bits cost.
+
+A code is timed as a step of `models.generate`: sampling, embedding, all layers, head. The
+package is timed from one pass of its transformer to the next, inside its own loop. It
+always computes both guidance rows, so it stands beside ours with guidance.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from core.voice_model import precision
+from models import teacher_forcing
+from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
+from models.chatterbox import codec, t3
+from models.cuda_graph_decode import CUDAGraphStepper
+from models.generate import Stepper, prepare_voice
+from models.quantize import quantize_
+from models.speech_lm import SpeechLM
+from scripts.dev.benchmark.bench import Bench
+from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow, Bound, Cost
+from scripts.dev.benchmark.sizes import fill_randomly
+from scripts.dev.benchmark.timing import Measure, measure_interleaved, seconds
+
+PART = "T3"
+_TIMES = {"float32": 1.0, "bfloat16": 1.8, "int8": 5.0}  # the package's speed, aimed at on two cores
+_MS_A_CODE, _CODES_A_SECOND, _TOGETHER = Bound(1.0), Bound(15_000.0), 32  # on one H100, in bfloat16
+_GUIDANCE = 0.5
+Models = Mapping[str, SpeechLM]
+
+
+def measure(bench: Bench) -> BenchmarkResults:
+    """All rows of the part."""
+    models = make(bench)
+    if bench.reference is not None:
+        bench.reference.ask("t3", layers=bench.sizes.package_layers)
+    rows: list[BenchmarkRow] = []
+    for guided in (True, False):
+        for context in bench.sizes.contexts:
+            bench.say(f"T3 at {context} positions, {'with' if guided else 'without'} guidance")
+            rows += _codes(bench, models, context, guided)
+    if bench.device.type == "cuda":
+        bench.say(f"T3, {_TOGETHER} texts together")
+        rows += _together(bench, models)
+    bench.say("T3: prefill and errors")
+    rows += _prefills(bench, models)
+    return BenchmarkResults(tuple(rows), tuple(_costs(bench, models)))
+
+
+def make(bench: Bench) -> dict[str, SpeechLM]:
+    """The same random weights in every precision that the device has."""
+    config, device = bench.sizes.language, bench.device
+    whole = t3.empty(config).to_empty(device="cpu")
+    whole.tfmr.compute_frequencies()
+    fill_randomly(whole)
+    whole.requires_grad_(False).eval()
+    if device.type != "cpu":
+        models = {"float32": whole.to(device)}
+        if (half := bench.half()) is not None:
+            name = str(half).removeprefix("torch.")
+            models[name] = copy.deepcopy(whole)
+            precision.decide(name, device).cast(models[name], ())
+        return models
+    models = {"float32": whole}
+    for kind in ("bfloat16", "int8") if bench.half() is not None else ("int8",):
+        models[kind] = copy.deepcopy(whole)
+        quantize_(models[kind].tfmr.layers, kind)
+    return models
+
+
+def _codes(bench: Bench, models: Models, context: int, guided: bool) -> list[BenchmarkRow]:
+    """Milliseconds a code around `context` positions."""
+    sizes, guidance = bench.sizes, _GUIDANCE if guided else 0.0
+    decoded = sizes.codes * (sizes.repeats + 1)
+    text = context - sizes.language.conditioning_length - 2 - decoded // 2
+    measures = {name: _decoding(bench, model, text, 1, guidance) for name, model in models.items()}
+    with _package(bench, guided, text, context - decoded // 2) as (_, ask):
+        if ask is not None:
+            measures["package"] = ask
+        found = measure_interleaved(measures, sizes.repeats)
+    package = found.pop("package", None)
+    how = "with guidance" if guided else "without guidance"
+    return [
+        BenchmarkRow(PART, f"a code, {name}, {context} positions, {how}", "ms", spread, package,
+            _TIMES[name] if guided and name in _TIMES else None, _MS_A_CODE if name == "bfloat16" else None)
+        for name, spread in found.items()
+    ]
+
+
+def _decoding(bench: Bench, model: SpeechLM, text: int, texts: int, guidance: float) -> Measure:
+    """Decodes some codes after a text of `text` ids, continuing at each call; milliseconds per code."""
+    sizes, device = bench.sizes, bench.device
+    longest = sizes.codes * (sizes.repeats + 1)
+    capacity = text + sizes.language.conditioning_length + 2 + longest
+    kind = CUDAGraphStepper if device.type == "cuda" else Stepper
+    stepper = kind(model, texts, capacity, longest, device)
+    begin(stepper, model, text, guidance, device)
+
+    @torch.inference_mode()
+    def decode() -> None:
+        for _ in range(sizes.codes):
+            stepper.advance()
+
+    return lambda: 1000 * seconds(decode, device) / sizes.codes
+
+
+@torch.inference_mode()
+def begin(stepper: Stepper, model: SpeechLM, text: int, guidance: float, device: torch.device) -> None:
+    """Prefill random texts of `text` ids, all in one voice."""
+    random = np.random.default_rng(0)
+    ids = [torch.from_numpy(random.integers(1, 250, text)).to(device) for _ in range(stepper.texts)]
+    stepper.prefill(ids, [_voice(model, device)] * stepper.texts, Sampling(0.8, 1.0, 0.05, 2.0, guidance))
+
+
+def _voice(model: SpeechLM, device: torch.device) -> PreparedVoice:
+    random = np.random.default_rng(1)
+    speaker = random.standard_normal(model.config.speaker_size).astype(np.float32)
+    return prepare_voice(model, Voice(speaker / np.linalg.norm(speaker),
+                                      random.integers(0, 6561, codec.MAX_PROMPT_CODES)),
+                         device)
+
+
+@contextmanager
+def _package(bench: Bench, guided: bool, text: int, positions: int) -> Iterator[tuple[float, Measure | None]]:
+    """The package's loop after a prefill of so many positions: the seconds of its prefill, and milliseconds a code."""
+    reference, codes = bench.reference, bench.sizes.codes
+    if reference is None or not guided:
+        yield 0.0, None
+        return
+    text = min(text, bench.sizes.prefills[0])
+    speech = max(1, positions - bench.sizes.language.conditioning_length - text - 1)
+    took = reference.ask("begin", text=text, speech=speech)["seconds"]
+    yield took, lambda: 1000 * reference.ask("decode", codes=codes)["seconds"] / codes
+    reference.ask("done")
+
+
+def _together(bench: Bench, models: Models) -> list[BenchmarkRow]:
+    """Codes a second of many texts at once."""
+    sizes, rows = bench.sizes, []
+    for name, model in models.items():
+        decode = _decoding(bench, model, sizes.prefills[0], _TOGETHER, _GUIDANCE)
+        found = measure_interleaved({name: lambda decode=decode: 1000 * _TOGETHER / decode()}, sizes.repeats)  # type: ignore[misc]
+        rows.append(BenchmarkRow(PART, f"{_TOGETHER} texts together, {name}, with guidance", "codes/s", found[name],
+                        bound=_CODES_A_SECOND if name == "bfloat16" else None, more_is_better=True))
+    return rows
+
+
+def _prefills(bench: Bench, models: Models) -> list[BenchmarkRow]:
+    """Milliseconds from a text's ids to its first code, with guidance; the voice is prepared once and not counted."""
+    rows = []
+    for text in bench.sizes.prefills:
+        measures: dict[str, Measure] = {name: _prefill(bench, model, text) for name, model in models.items()}
+        if bench.reference is not None:
+            measures["package"] = _package_prefill(bench, text)
+        found = measure_interleaved(measures, bench.sizes.repeats)
+        package = found.pop("package", None)
+        rows += [BenchmarkRow(PART, f"prefill, {name}, {text} text ids, with guidance", "ms", spread, package)
+                 for name, spread in found.items()]
+    return rows
+
+
+def _prefill(bench: Bench, model: SpeechLM, text: int) -> Measure:
+    stepper = Stepper(model, 1, text + model.config.conditioning_length + 3, 1, bench.device)
+    random = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 250, (text,), generator=random).to(bench.device)
+    voice, sampling = _voice(model, bench.device), Sampling(guidance=_GUIDANCE)
+
+    @torch.inference_mode()
+    def work() -> None:
+        stepper.prefill([ids], [voice], sampling)
+
+    return lambda: 1000 * seconds(work, bench.device)
+
+
+def _package_prefill(bench: Bench, text: int) -> Measure:
+    assert (reference := bench.reference) is not None
+
+    def ask() -> float:
+        took = reference.ask("begin", text=text, speech=1)["seconds"]
+        reference.ask("done")
+        return 1000 * took
+
+    return ask
+
+
+def _costs(bench: Bench, models: Models) -> list[Cost]:
+    """Relative error of the logits with guidance against float32, and how often the top-1 code is the same."""
+    samples = [_sample(bench, seed) for seed in range(bench.sizes.samples)]
+    wanted = [logits(models["float32"], sample, bench.device) for sample in samples]
+    costs = []
+    for name, model in models.items():
+        if name == "float32":
+            continue
+        made = [logits(model, sample, bench.device) for sample in samples]
+        errors = [float((found - true).norm() / true.norm()) for found, true in zip(made, wanted, strict=True)]
+        same = torch.cat([(found.argmax(-1) == true.argmax(-1)).float()
+                          for found, true in zip(made, wanted, strict=True)])
+        note = f"guided logits of {len(same)} teacher-forced contexts, against float32"
+        costs += [Cost(PART, f"{name}: relative error of the logits", 100 * float(np.mean(errors)), "%", note),
+                  Cost(PART, f"{name}: top-1 code is the same", 100 * float(same.mean()), "%", note)]
+    return costs
+
+
+@torch.inference_mode()
+def logits(model: SpeechLM, sample: Sample, device: torch.device) -> torch.Tensor:
+    """Teacher-forced speech logits with guidance (U + 1, codes), in float32."""
+    rows = [_speech_logits(model, sample, device, dropout) for dropout in (0.0, 1.0)]
+    return rows[0] + _GUIDANCE * (rows[0] - rows[1])
+
+
+def _speech_logits(model: SpeechLM, sample: Sample, device: torch.device, text_dropout: float) -> torch.Tensor:
+    batch = teacher_forcing.collate([sample], model.config, device, LossOptions(text_dropout), [0])
+    rows, _, codes_at = teacher_forcing.embed_rows(model, batch)
+    hidden = model.tfmr(rows.to(model.speech_emb.weight.dtype))[0]
+    return model.speech_head(hidden[codes_at[0]]).float()[:, :model.config.start_speech]
+
+
+def _sample(bench: Bench, seed: int) -> Sample:
+    random, (text, codes) = np.random.default_rng(seed), bench.sizes.compared
+    speaker = random.standard_normal(bench.sizes.language.speaker_size).astype(np.float32)
+    return Sample(random.integers(1, 250, text), random.integers(0, 6561, codes), speaker / np.linalg.norm(speaker),
+                  random.integers(0, 6561, codec.MAX_PROMPT_CODES))

@@ -1,0 +1,132 @@
+"""The recipe that people use, done as they do it, so that its damage can be measured.
+
+One table holds old rows and new ones, and a hook sets the gradients of the old rows to zero: that is the whole of the
+"freezing". AdamW with decay, everything trainable, one high rate, no replay. Lisan has no such training; it is made
+in a separate process, `python -m scripts.dev.experiments.broken WORKSPACE GROUP TRIAL SEED [STEPS]`. It leaves an
+export and its certificate, which is computed as that of any other model that claims to have kept its base.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from config.schema import TrainOptions
+from core import compute
+from core.library import certificate, exports, records
+from core.library.certificate import CERTIFICATE
+from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
+from core.proof import certify
+from core.speech import originals
+from core.training import training_data
+from core.training.training_data import TrainingData
+from core.voice_model.loading import VoiceModel, load_base, load_extension
+from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
+from core.workspace import Workspace
+from data.batches import Order
+from data.durable_files import atomic_directory
+from models.base import LossOptions, SpeechModel
+from scripts.dev.experiments import plan
+
+_CPU = torch.device("cpu")
+Tensors = Mapping[str, torch.Tensor]
+
+
+def main(arguments: list[str]) -> int:
+    """Train one trial of the plan, and prove what came of it."""
+    place, group, name, seed, *rest = arguments
+    groups = plan.read(int(rest[0]) if rest else None)
+    trial = next(trial for found in groups if found.name == group for trial in found.trials if trial.name == name)
+    compute.setup_device("cpu")
+    run(Workspace.open(Path(place)), trial.run(int(seed)), trial.training(int(seed)))
+    return 0
+
+
+def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int = certify.SENTENCES) -> None:
+    """Write `exports/NAME`: weights, front-end, and the certificate over `sentences` a language."""
+    torch.manual_seed(options.seed)
+    voice = load_extension(workspace, options.extension, _CPU)
+    data = training_data.load(workspace, options.dataset, voice)
+    model = plainly(voice, workspace.exports / f".{name}")
+    learn(model, voice.front_end.prefix_size, data, options)
+    tensors = model.module.state_dict()
+    shutil.rmtree(workspace.exports / name, ignore_errors=True)
+    with atomic_directory(workspace.exports / name) as folder:
+        _export(workspace, voice, tensors, folder, name, options)
+        made = exports.assemble(folder, _CPU)
+        record = _record(workspace, voice, made, name, options)
+        base = load_base(workspace, voice.name, _CPU)
+        certificate.write(folder / CERTIFICATE, certify.certify_model(workspace, base, made, record, sentences))
+        exports.write_sums(folder)
+
+
+def plainly(voice: VoiceModel, scratch: Path) -> SpeechModel:
+    """`voice` as a model whose tables hold old rows and new ones as one, as others extend a checkpoint."""
+    tensors = base_tensors(voice.model.module)
+    for table, new in new_rows(voice.model.module, voice.model.text_tables).items():
+        tensors[f"{table}.weight"] = torch.cat([tensors[f"{table}.weight"], new.detach()])
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    try:
+        voice.family.export(voice.base_folder, scratch, tensors, None)
+        return voice.family.speech_model(scratch, _CPU)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainOptions) -> None:
+    """The recipe: `layer_lr` is the one rate, and `weight_decay` that of every tensor."""
+    module = model.module.requires_grad_(True).train()
+    for table in model.text_tables:
+        module.get_parameter(f"{table}.weight").register_hook(_without(old_rows))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
+    order = Order([clip.order_clip for clip in data.train], options.batch_size, options.seed)
+    hiding = LossOptions(options.text_dropout, options.code_dropout)
+    for _ in range(options.steps):
+        batch = training_data.samples(order.next(), data.train, model.max_prompt_length)
+        losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
+        text = options.text_loss_weight * losses.text_sum / losses.text_count
+        optimizer.zero_grad()
+        (losses.speech_sum / losses.speech_count + text).backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), options.max_grad_norm)
+        optimizer.step()
+    module.eval()
+
+
+def _without(old_rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The hook: the gradient with nothing in its old rows."""
+
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        kept = gradient.clone()
+        kept[:old_rows] = 0
+        return kept
+
+    return hook
+
+
+def _export(workspace: Workspace, voice: VoiceModel, tensors: Tensors, folder: Path, name: str,
+            options: TrainOptions) -> None:
+    tables = {f"{table}.weight" for table in voice.model.text_tables}
+    size = voice.front_end.prefix_size
+    cut = hash_tensors({key: value[:size] if key in tables else value for key, value in tensors.items()})
+    new = tuple(code for code in voice.front_end.languages if voice.front_end.is_new(code))
+    voice.family.export(voice.base_folder, folder, tensors, None)
+    voice.front_end.save(folder / records.FRONT_END)
+    write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, voice.origin,
+                                      originals.longest_texts(workspace, voice), {}, cut))
+
+
+def _record(workspace: Workspace, voice: VoiceModel, made: VoiceModel, name: str,
+            options: TrainOptions) -> CheckpointRecord:
+    """The claim of the recipe: new rows alone were trained."""
+    extension = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+    return CheckpointRecord(name, options.steps, "rows", options.extension, options.dataset, extension.rows_hash,
+                            hash_tensors(base_tensors(made.model.module)), voice.origin)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""What is to be tried: groups of trials from `plan.yaml`, each a training with some options changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from config.loading import parse_options
+from config.schema import ExtendOptions, TrainOptions
+from core import demo
+
+PLAN = Path(__file__).with_name("plan.yaml")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One variation. Equal `extend` settings share an extension."""
+
+    group: str
+    name: str
+    train: Mapping[str, object]
+    extend: Mapping[str, object]
+    shortened: bool = False  # to try the experiments themselves; what it measures is kept apart
+    recipe: str = ""  # empty: Lisan's own; "hook": that of `scripts.dev.experiments.broken`
+
+    def extension(self, seed: int) -> ExtendOptions:
+        """How the rows are made that this trial trains."""
+        first = demo.preset("extend", ExtendOptions)
+        changed = {**first.model_dump(), **self.extend, "seed": seed}
+        changed["extension"] = f"experiment-{changed['initialisation']}-{seed}"
+        return parse_options(ExtendOptions, changed)
+
+    def training(self, seed: int) -> TrainOptions:
+        """The demo's training with this trial's changes, on `extension(seed)`."""
+        first = demo.preset("train", TrainOptions).model_dump()
+        changed = {**first, "max_minutes": 0.0, **self.train, "seed": seed,
+                   "extension": self.extension(seed).extension}
+        return parse_options(TrainOptions, changed)
+
+    def run(self, seed: int) -> str:
+        """Name of the run."""
+        return f"{'try' if self.shortened else 'experiment'}-{self.group}-{self.name}-{seed}"
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """Trials that are compared with one another."""
+
+    name: str
+    title: str
+    measure: str  # "errors": errors of what is spoken; "losses": held-out loss at some steps
+    trials: tuple[Trial, ...]
+    at: tuple[int, ...] = field(default=())  # steps, for "losses"
+
+
+def read(steps: int | None = None, path: Path = PLAN) -> tuple[TrialGroup, ...]:
+    """All groups; `steps` shortens every training, to try the experiments themselves."""
+    groups = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return tuple(_group(name, values, steps) for name, values in groups.items())
+
+
+def _group(name: str, values: Mapping[str, object], steps: int | None) -> TrialGroup:
+    trials, common = _mapping(values["trials"]), _mapping(values.get("train", {}))
+    length = steps or int(str(values["steps"]))
+    at = values.get("at", ())
+    assert isinstance(at, Sequence)
+    made = []
+    for trial, changed in trials.items():
+        given = dict(_mapping(changed))
+        extend = _mapping(given.pop("extend", {}))
+        every = min(length, int(str(common.get("checkpoint_every", 200))))
+        made.append(Trial(name, trial, {**common, **given, "steps": length, "checkpoint_every": every}, extend,
+                          steps is not None, str(values.get("recipe", ""))))
+    return TrialGroup(name, str(values["title"]), str(values["measure"]), tuple(made),
+                 tuple(step for step in at if step <= length))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    assert isinstance(value, dict), value
+    return value

@@ -1,0 +1,77 @@
+"""`docs/experiments.md`: what was tried, on what, and a table a group, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scripts.dev.benchmark.machine import Machine
+from scripts.dev.experiments.plan import TrialGroup
+from scripts.dev.experiments.results import TrialResult, spread
+
+TrialResults = Mapping[str, Sequence[TrialResult]]
+"""Seeds by the name of the trial."""
+
+
+_HEAD = """# What was tried
+
+Made by `python -m scripts.dev.experiments`, on the built-in model and the demo dataset. Each row is the demo's
+training with the changes of `scripts/dev/experiments/plan.yaml`; a seed decides the new rows, the order of the clips
+and the dropped text and codes. Values are means over the seeds, with the sample's standard deviation.
+
+- Errors are those of the judge on held-out sentences that it hears spoken, in percent of their letters: *after* the
+  training, and *before* it by the base model (a new language: by its untrained rows).
+- *Left alone, equal* counts, of the base model's tensors that the scope promises to leave alone, those that are equal
+  to the bit. In `full` these are few: nearly all of the base is trained, as *numbers trained* tells.
+- *Processor* is the processor time of the whole job on one thread, its judging and its certificate included; *memory*
+  is the most that its process held, the program and its libraries included.
+- Losses are of held-out speech of the new language, in nats a code.
+"""
+
+
+def page(machine: Machine, commits: Sequence[str], sections: Sequence[str]) -> str:
+    """The whole text; `commits` are those of the trainings."""
+    where = (f"Measured on {machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, "
+             f"torch {machine.torch}; trainings at {', '.join(commits) or 'no known commit'}.")
+    return "\n".join([_HEAD, f"{where}\n", *sections])
+
+
+def section(group: TrialGroup, found: TrialResults) -> str:
+    """A heading, the length of the trainings, and a table."""
+    rows = _error_rows(group, found) if group.measure == "errors" else _losses(group, found)
+    options = group.trials[0].training(0)
+    return f"## {group.title}\n\n{options.steps} steps of {options.batch_size} clips.\n\n{table(rows)}\n"
+
+
+def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
+    languages = sorted({code for seeds in found.values() for one in seeds for code in one.errors})
+    head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
+            "left alone, equal", "numbers trained", "processor", "memory"]
+    rows: list[Sequence[str]] = [head]
+    for trial in group.trials:
+        seeds = found.get(trial.name, ())
+        if not seeds:
+            rows.append([trial.name, "0", *["not measured"] * (len(head) - 2)])
+            continue
+        rows.append([
+            trial.name, str(len(seeds)),
+            *(spread([100 * one.errors[code] for one in seeds if code in one.errors], "%") for code in languages),
+            *(spread([100 * one.before[code] for one in seeds if code in one.before], "%") for code in languages),
+            ", ".join(sorted({one.equal for one in seeds})), "all" if trial.recipe else f"{seeds[0].trained:,}",
+            spread([one.cpu_seconds for one in seeds if one.cpu_seconds], " s", 0),
+            spread([one.peak_bytes / 2**30 for one in seeds if one.peak_bytes], " GiB")])
+    return rows
+
+
+def _losses(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [["trial", "seeds", *(f"after {step} steps" for step in group.at)]]
+    for trial in group.trials:
+        seeds = found.get(trial.name, ())
+        rows.append([trial.name, str(len(seeds)), *(
+            spread([one.losses[step] for one in seeds if step in one.losses], digits=3) for step in group.at)])
+    return rows
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first row is the head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

@@ -1,0 +1,61 @@
+"""Judge a finetuned demo run on every held-out set of 40 sentences apart, beside base and originals.
+
+    python -m scripts.dev.tiny.score RUN --workspace workspace
+
+The certificate mixes the sets and leaves out sentences that chose the checkpoint; this is
+the finer table of the documentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from core.speech import evaluate
+from core.speech.evaluate import HeldOutSentence, Studio
+from core.voice_model.loading import VoiceModel, load
+from core.workspace import Workspace
+from data.manifest import read_json_lines
+from models.base import Sampling
+from scripts.dev.tiny.pack import BASE_LANGUAGES, DEMO, PACK, SPLITS
+
+
+def sentences_of(language: str, split: str) -> list[HeldOutSentence]:
+    """The shipped held-out sentences of one set, with their recordings."""
+    if language in BASE_LANGUAGES:
+        rows = [row for _, row in read_json_lines(PACK / "held_out.jsonl")
+                if row["language"] == language and row["split"] == split]
+        return [HeldOutSentence(str(row["text"]), PACK / str(row["audio"])) for row in rows]
+    rows = [row for _, row in read_json_lines(DEMO / "manifest.jsonl") if str(row["id"]).startswith(split)]
+    return [HeldOutSentence(str(row["text"]), DEMO / str(row["audio"])) for row in rows]
+
+
+def main() -> None:
+    """Print one Markdown row a set."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="id of the run in the workspace")
+    parser.add_argument("--workspace", default="workspace")
+    given = parser.parse_args()
+    workspace, device = Workspace.open(given.workspace), torch.device("cpu")
+    finetuned = load(workspace, f"run:{given.run}", device)
+    base = load(workspace, "base:tiny", device)
+    untrained = load(workspace, "extension:tiny-am", device)
+    studio = Studio.of(base, base.family.judge(base.base_folder))
+    print("| set | originals | before | after |\n|---|---|---|---|")
+    for language in (*BASE_LANGUAGES, "am"):
+        before = base if language in BASE_LANGUAGES else untrained
+        for split in SPLITS:
+            _row(studio, before, finetuned, language, split)
+
+
+def _row(studio: Studio, before: VoiceModel, after: VoiceModel, language: str, split: str) -> None:
+    sentences = sentences_of(language, split)
+    original = evaluate.judged_originals(studio, language, sentences).error
+    first, second = (evaluate.judged(studio, model, language, sentences, Sampling())[0].error
+                     for model in (before, after))
+    print(f"| {language} {split} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The captured step's bookkeeping, with graphs that compute when they are replayed: there need be no GPU for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from models.base import Sampling, Voice
+from models.cuda_graph_decode import CUDAGraphStepper, span_for
+from models.decoder import DecoderConfig
+from models.generate import cache_capacity, generate, repetition
+from models.speech_lm import SpeechLM, SpeechLMConfig
+
+CPU = torch.device("cpu")
+CONFIG = SpeechLMConfig(DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), 30, 60, 58, 59, 64, 300, 8,
+                        prompt_queries=2)
+
+
+class Replayed(CUDAGraphStepper):
+    """Instead of a CUDA graph, the step itself; `captures` counts how often one was made."""
+
+    captures = 0
+
+    def _capture(self) -> SimpleNamespace:  # type: ignore[override]
+        self.captures += 1
+        span = self.cache.span  # type: ignore[union-attr]
+
+        def replay() -> None:
+            assert self.cache is not None
+            assert self.cache.span == span
+            self.compute()
+
+        return SimpleNamespace(replay=replay)
+
+
+@pytest.fixture(scope="module")
+def model() -> SpeechLM:
+    torch.manual_seed(0)
+    return SpeechLM(CONFIG).eval()
+
+
+def voice() -> Voice:
+    noise = np.random.default_rng(0)
+    return Voice(noise.standard_normal(8).astype(np.float32), noise.integers(0, 58, 5))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0, guidance=0.5), Sampling(temperature=1.0, guidance=0.0),
+                                      Sampling(temperature=1.0, top_p=0.8, repetition_penalty=1.5)])
+def test_it_speaks_what_the_plain_step_speaks_over_every_span(model: SpeechLM, sampling: Sampling) -> None:
+    texts, cap = [np.arange(3, 20), np.arange(1, 9)], 250
+    stepper = Replayed(model, 2, cache_capacity(CONFIG, 17, cap), cap, CPU)
+    for seed in (1, 2):
+        asked = Sampling(**{**vars(sampling), "seed": seed})
+        plain = generate(model, texts, [voice()] * 2, asked, [cap] * 2, CPU)
+        replayed = generate(model, texts, [voice()] * 2, asked, [cap] * 2, CPU, stepper)
+        assert [(one.finish_reason, one.codes.tolist()) for one in plain] == [
+            (one.finish_reason, one.codes.tolist()) for one in replayed]
+    assert stepper.captures <= 2  # of 128 and 256 positions, kept for the second text
+
+
+def test_new_controls_need_no_new_graph_and_other_rows_do(model: SpeechLM) -> None:
+    text, cap = [np.arange(3, 20)], 16
+    stepper = Replayed(model, 1, cache_capacity(CONFIG, 17, cap), cap, CPU)
+    said = []
+    for temperature, guidance in ((1.0, 0.5), (0.5, 2.0), (1.0, 0.5), (1.0, 0.0)):
+        sampling = Sampling(temperature=temperature, guidance=guidance)
+        said.append(generate(model, text, [voice()], sampling, [cap], CPU, stepper)[0].codes.tolist())
+    assert stepper.captures == 2  # with and without guidance
+    assert said[0] == said[2] != said[1]
+
+
+def test_spans_are_powers_of_two() -> None:
+    assert [span_for(count) for count in (1, 128, 129, 256, 1000)] == [128, 128, 256, 256, 1024]
+
+
+@pytest.mark.parametrize("period", [1, 3, 25])
+def test_what_repeats_itself_is_cut_after_its_first_saying(period: int) -> None:
+    noise = np.random.default_rng(period)
+    start, pattern = noise.integers(0, 1000, 40), np.arange(2000, 2000 + period)
+    codes = np.concatenate([start, np.tile(pattern, 100)])[:40 + 4 * 25 + 2 * period]
+    assert repetition(codes) == 40 + period
+    assert repetition(codes[:40 + 25]) is None
+    assert repetition(noise.integers(0, 6561, 500)) is None

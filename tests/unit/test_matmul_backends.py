@@ -1,0 +1,67 @@
+"""The layer that oneDNN computes is the plain one to rounding, learns like it, and is taken for it by adapters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from core.voice_model.adapters import AdapterPlan, Adapters
+from models import matmul_backends
+from models.matmul_backends import Linear
+
+
+def pair(bias: bool) -> tuple[nn.Linear, Linear]:
+    torch.manual_seed(0)
+    plain, ours = nn.Linear(64, 96, bias=bias), Linear(64, 96, bias=bias)
+    ours.load_state_dict(plain.state_dict())
+    return plain, ours
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 64), (2, 1, 64), (3, 50, 64), (0, 64)])
+@torch.inference_mode()
+def test_it_is_the_plain_layer_to_rounding(bias: bool, shape: tuple[int, ...]) -> None:
+    plain, ours = pair(bias)
+    rows = torch.randn(shape)
+    made, wanted = ours(rows), plain(rows)
+    assert made.shape == wanted.shape
+    assert torch.allclose(made, wanted, atol=1e-5)
+
+
+def test_it_gives_the_plain_gradient() -> None:
+    plain, ours = pair(True)
+    rows = torch.randn(5, 64)
+    for layer in (plain, ours):
+        layer(rows).square().sum().backward()
+    assert torch.equal(plain.weight.grad, ours.weight.grad)
+
+
+@torch.inference_mode()
+def test_other_types_are_computed_by_torch() -> None:
+    _, ours = pair(False)
+    ours.double()
+    assert ours(torch.randn(2, 64, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.skipif(not matmul_backends.can_pack(torch.bfloat16), reason="oneDNN packs no bfloat16 on this processor")
+@pytest.mark.parametrize("rows", [1, 2, 200])
+@torch.inference_mode()
+def test_packed_weights_give_the_same_product_for_any_number_of_rows(rows: int) -> None:
+    weight, given = torch.randn(96, 64).bfloat16(), torch.randn(rows, 64).bfloat16()
+    made = matmul_backends.product(given, matmul_backends.pack(weight, 2)).float()
+    assert torch.allclose(made, given.float() @ weight.float().T, rtol=1e-2, atol=1e-1)
+
+
+@torch.inference_mode()
+def test_an_adapter_that_is_off_leaves_its_product_to_the_bit() -> None:
+    _, ours = pair(False)
+    holder, rows = nn.ModuleDict({"q_proj": ours}), torch.randn(7, 64)
+    wanted = ours(rows)
+    adapters = Adapters.fresh(holder, AdapterPlan("lora", {"q_proj": 4}), 0)
+    nn.init.normal_(next(value for name, value in adapters.parameters().items() if "lora_B" in name))
+    wrapped = holder["q_proj"]
+    assert wrapped is not ours
+    assert torch.equal(wrapped(rows), wanted)
+    adapters.switch(True)
+    assert not torch.allclose(wrapped(rows), wanted)
