@@ -31,9 +31,9 @@ from core.segments.said import Line, Sentence
 from core.text import text_rules
 from core.workspace import Workspace
 from data import long_audio
-from data.ctc_alignment import Alignment
-from data.cuts import Limits
-from data.importers import companions, is_audio
+from data.ctc_alignment import CTCAligner
+from data.importers import is_audio, sidecars
+from data.segmentation import SegmentLimits
 
 _COUNTS = "work/sentences"  # of each recording, how many its text has and how many were not heard
 _SAMPLE = 20_000  # characters by which the script is known
@@ -103,9 +103,9 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
     for recording in found:
         place = root / recording.name
         names = sorted(path.name for path in place.parent.iterdir() if path.is_file())
-        texts = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+        texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
         sounds = [name for name in names if is_audio(name)]
-        mine = companions.matching(place.name, companions.by_stems(texts), sounds, texts, options.language)
+        mine = sidecars.matching_sidecars(place.name, sidecars.by_stems(texts), sounds, texts, options.language)
         if mine:
             by_recording[recording.name] = said.lines_of(place.parent / mine[0], recording.name)
         else:
@@ -117,12 +117,12 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
     return _Texts(by_recording, tuple(without))
 
 
-def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Listener,
+def _by_text(options: AlignOptions, limits: SegmentLimits, texts: _Texts, listener: Listener,
              workspace: Workspace) -> cutting.Choose:
-    written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
+    verbalize = text_rules.reading(workspace, options.rules, options.language, "words").verbalize
 
     def choose(recording: Recording, folder: Path, tell: Callable[[float], None]) -> Chosen:
-        sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(written_out(word)))
+        sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(verbalize(word)))
         match = aligned(sentences, listener, recording.path, tell)
         counts = folder / _COUNTS / f"{recording.key}.json"
         counts.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Lis
         (aside / f"{recording.key}.srt").write_text(subtitles(match), encoding="utf-8")
         clips, left_out = chosen_clips(match, recording.seconds, limits, options.flag_below,
                                        options.drop_below)
-        noise = long_audio.hear(recording.path).noise if options.denoise else np.zeros(0, np.float32)
+        noise = long_audio.detect_voice(recording.path).noise if options.denoise else np.zeros(0, np.float32)
         return Chosen(clips, noise, left_out)
 
     return choose
@@ -145,7 +145,7 @@ def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Cal
     if not any(labels):
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
-    alignment = Alignment(labels, listener.blank, edges=[_edges(sentence) for sentence in sentences])
+    alignment = CTCAligner(labels, listener.blank, edges=[_edges(sentence) for sentence in sentences])
     for block in recognisers.frames_of(listener, path, tell):
         alignment.push(block)
     return match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)

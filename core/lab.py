@@ -24,8 +24,8 @@ from core.vocabulary import probe_sentences
 from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset
-from data.sentences import split
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset
+from data.text_chunking import split_text
 from models.registry import family
 
 _SENTENCE, _WORD = 150, 10**6  # characters
@@ -91,11 +91,11 @@ def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, st
     """Sentences of the given text, as they stand and as the model reads them, each once."""
     ends = reader.sentence_ends(language)
     pieces = [piece.text.strip(_SPACES) for line in lab_text.lines(path)
-              for piece in split(line, _SENTENCE, len, _WORD, ends)]
+              for piece in split_text(line, _SENTENCE, len, _WORD, ends)]
     return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]
 
 
-def _texts(dataset: Dataset, reader: FrontEnd, given: list[tuple[str, str]]) -> Texts:
+def _texts(dataset: PreparedDataset, reader: FrontEnd, given: list[tuple[str, str]]) -> Texts:
     language = dataset.card.language
     train, held_out = (tuple(reader.normalise(clip.text, language) for clip in dataset.split(part))
                        for part in (TRAIN, HELD_OUT))

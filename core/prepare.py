@@ -30,11 +30,11 @@ from core.library.catalog import family_of
 from core.text import text_rules
 from core.workspace import Workspace
 from data import audio, augmentation
-from data.augmentation import Recipe, Variant
-from data.features import FeatureCache
+from data.augmentation import AudioVariant, AugmentationRecipe
+from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
-from data.manifest import TRAIN, Clip, Dataset
-from data.normalise import for_language
+from data.manifest import TRAIN, ManifestClip, PreparedDataset
+from data.normalisers import for_language
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -83,7 +83,7 @@ def _tell_known(options: PrepareOptions, front_end: FrontEnd, reporter: Reporter
         "another language, prepare them under another name with its code."))
 
 
-def _fits(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, longest: int,
+def _fits(options: PrepareOptions, workspace: Workspace, dataset: PreparedDataset, front_end: FrontEnd, longest: int,
           reporter: Reporter) -> TokenFit:
     """How the texts fit the tokenizer that will read them: the base's own, or the newest of the new language."""
     if options.language in front_end.base_languages:
@@ -95,7 +95,8 @@ def _fits(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front
     return token_fit.fit(dataset.clips, workspace, tokenizer, longest) if tokenizer else NO_TOKENIZER
 
 
-def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front_end: FrontEnd, extractor: Extractor,
+def _index(options: PrepareOptions, workspace: Workspace, dataset: PreparedDataset, front_end: FrontEnd,
+           extractor: Extractor,
            reporter: Reporter) -> tuple[int, TokenFit]:
     """Measure the recordings and sort the clips for review; how many have findings, and how texts fit a tokenizer."""
     chosen, folder = family(family_of(workspace, options.model)), workspace.model(options.model)
@@ -110,25 +111,26 @@ def _index(options: PrepareOptions, workspace: Workspace, dataset: Dataset, fron
     return measuring.index(dataset, workspace, reporter, reading, options.rules, longest_text, over, fits), fits
 
 
-def features_of(clip: Clip, cache: FeatureCache) -> Features:
+def features_of(clip: ManifestClip, cache: FeatureCache) -> Features:
     """The cached features of a clip."""
     return Features(**cache.load(clip.sha256))
 
 
-def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Recipe | None:
+def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporter) -> AugmentationRecipe | None:
     """The variants that were asked for, else those that the dataset was prepared with before."""
     before = augmentation.load(dataset.folder)
     if options.variants == 0:
         return before
-    asked = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
+    asked = AugmentationRecipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise,
+                               options.seed)
     if before not in (None, asked):
         reporter.emit(Warned(f"The dataset's variants become others: {asked}; they were {before}. Those stay in the "
                              "cache, and a run that learned from them goes on when they are asked for again."))
     return asked
 
 
-def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
-                     recipe: Recipe | None = None) -> int:
+def extract_features(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
+                     recipe: AugmentationRecipe | None = None) -> int:
     """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning.
 
     With a `recipe` the variants of the training clips are cached as well.
@@ -152,11 +154,11 @@ class _Take:
     """A recording as it is, or a variant of it, and its key in the cache."""
 
     name: str
-    clip: Clip
+    clip: ManifestClip
     key: str
-    variant: Variant | None = None
+    variant: AudioVariant | None = None
 
-    def load(self, dataset: Dataset, sample_rate: int) -> torch.Tensor:
+    def load(self, dataset: PreparedDataset, sample_rate: int) -> torch.Tensor:
         """Waveform (S,) at `sample_rate` Hz."""
         waveform = audio.load(dataset.audio_path(self.clip), sample_rate)
         if self.variant is None:
@@ -168,11 +170,11 @@ class _Take:
 class _Wanted:
     """The recordings of a dataset, or with a recipe the variants of those that are trained on and have features."""
 
-    dataset: Dataset
+    dataset: PreparedDataset
     cache: FeatureCache
-    recipe: Recipe | None = None
+    recipe: AugmentationRecipe | None = None
 
-    def of(self, clip: Clip) -> list[_Take]:
+    def of(self, clip: ManifestClip) -> list[_Take]:
         """The takes of one clip."""
         if self.recipe is None:
             return [_Take(clip.id, clip, clip.sha256)]
@@ -230,7 +232,7 @@ def _batches(wanted: _Wanted, waiting: np.ndarray) -> Iterator[list[_Take]]:
         yield batch
 
 
-def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,
+def _extracted(batch: Sequence[_Take], dataset: PreparedDataset, extractor: Extractor,
                reporter: Reporter) -> list[tuple[_Take, Features]]:
     """The clips of `batch` with their features; each that gives none is named in a warning."""
     heard: list[tuple[_Take, torch.Tensor]] = []

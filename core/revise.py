@@ -29,10 +29,10 @@ from core.review import Decision
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import augmentation, manifest
-from data.clip_findings import Spoken
-from data.kept import in_parts
-from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
-from data.normalise import Reading
+from data.clip_findings import AnalysedClip
+from data.disk_collections import chunked
+from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
+from data.normalisers import TextNormaliser
 from data.splits import Sides
 from models.registry import family
 
@@ -127,18 +127,19 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     return version
 
 
-def _reading(workspace: Workspace, dataset: Dataset) -> Reading:
+def _reading(workspace: Workspace, dataset: PreparedDataset) -> TextNormaliser:
     """How the texts of a dataset were read when its clips were judged."""
     about = ClipIndex(workspace, dataset.card.fingerprint).about()
     return text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
 
 
-def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], made: Mapping[str, Decision], reading: Reading,
-           target: Path) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]], Version]:
+def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], made: Mapping[str, Decision],
+           reading: TextNormaliser,
+           target: Path) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]], Version]:
     """The clips that are in, those that are out with the reason, and what differs."""
     reasons = {clip.id: reason for clip, reason in out}
-    kept: list[Clip] = []
-    left_out: list[tuple[Clip, str]] = []
+    kept: list[ManifestClip] = []
+    left_out: list[tuple[ManifestClip, str]] = []
     changed, now_out, now_in = [], [], []
     mended = []
     for clip in (*dataset.clips, *(clip for clip, _ in out)):
@@ -160,16 +161,16 @@ def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], made: Mapping[str,
     return clips, left_out, version
 
 
-def _on_sides(kept: Sequence[Clip], moved: set[str], reading: Reading,
-              by_speaker: bool) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]]]:
+def _on_sides(kept: Sequence[ManifestClip], moved: set[str], reading: TextNormaliser,
+              by_speaker: bool) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]]]:
     """The clips, those of `moved` on the side of what they are tied to; and those that are tied to both sides."""
     if not moved:
         return tuple(kept), []
     stay = [clip for clip in kept if clip.id not in moved]
     by_speaker = by_speaker and not _both_sides({(clip.speaker, clip.split) for clip in stay})
     there = _sides(stay, reading, by_speaker)
-    clips: list[Clip] = []
-    out: list[tuple[Clip, str]] = []
+    clips: list[ManifestClip] = []
+    out: list[tuple[ManifestClip, str]] = []
     for clip in kept:
         if clip.id in moved:
             marks = [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else []),
@@ -191,7 +192,7 @@ def _both_sides(speakers: set[tuple[str, str]]) -> bool:
     return len({name for name, _ in speakers}) < len(speakers)
 
 
-def _sides(clips: Sequence[Clip], reading: Reading, by_speaker: bool) -> Sides:
+def _sides(clips: Sequence[ManifestClip], reading: TextNormaliser, by_speaker: bool) -> Sides:
     """Where texts, recordings and, if asked, speakers are."""
     there = Sides()
     for clip in clips:
@@ -203,7 +204,7 @@ def _sides(clips: Sequence[Clip], reading: Reading, by_speaker: bool) -> Sides:
     return there
 
 
-def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:
+def _check(version: Version, clips: tuple[ManifestClip, ...], name: str) -> None:
     if not (version.excluded or version.included or version.changed or version.mended):
         raise UserError(f"Nothing was decided about {name!r} that differs from it.",
                         "Exclude a clip, mend one or write a text anew first.")
@@ -212,8 +213,9 @@ def _check(version: Version, clips: tuple[Clip, ...], name: str) -> None:
                         "Include some again.")
 
 
-def _report(dataset: Dataset, version: Version, clips: tuple[Clip, ...], left_out: list[tuple[Clip, str]],
-            reading: Reading) -> dict[str, object]:
+def _report(dataset: PreparedDataset, version: Version, clips: tuple[ManifestClip, ...],
+            left_out: list[tuple[ManifestClip, str]],
+            reading: TextNormaliser) -> dict[str, object]:
     """The report of the dataset with what was left out by hand among its errors."""
     path = dataset.folder / REPORT_FILE
     values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
@@ -245,9 +247,9 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
     build(workspace, dataset, _spoken(workspace, dataset, old, _reading(workspace, base), fits), about)
 
 
-def _spoken(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Reading,
-            fits: TokenFit) -> Iterator[Spoken]:
-    for part in in_parts(dataset.clips, _JUDGED_AT_ONCE):
+def _spoken(workspace: Workspace, dataset: PreparedDataset, old: ClipIndex, reading: TextNormaliser,
+            fits: TokenFit) -> Iterator[AnalysedClip]:
+    for part in chunked(dataset.clips, _JUDGED_AT_ONCE):
         measures = MeasureStore(workspace).load(clip.sha256 for clip in part)
         before = old.named(clip.id for clip in part)
         for clip in part:
@@ -255,7 +257,7 @@ def _spoken(workspace: Workspace, dataset: Dataset, old: ClipIndex, reading: Rea
             text = one.spoken if one and one.clip.text == clip.text else reading.normal(clip.text)
             same = one is not None and one.clip.sha256 == clip.sha256
             over = _codes_over(one) if one and same else ""
-            yield Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256), fits.unknown.get(clip.id, ""),
+            yield AnalysedClip(clip.id, text, clip.speaker, measures.get(clip.sha256), fits.unknown.get(clip.id, ""),
                          "; ".join(filter(None, (over, fits.too_long.get(clip.id)))))
 
 

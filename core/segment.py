@@ -13,8 +13,8 @@ from core.job.reporter import Reporter, counted, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace
-from data import cuts, long_audio
-from data.loudness import Finish
+from data import long_audio, segmentation
+from data.long_audio import ClipFormat
 from data.voice_activity import FRAME_S
 
 
@@ -40,9 +40,9 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
             "outside_bounds": sum(not _within(piece.duration_s, limits) for piece in pieces)}
 
 
-def finish_of(options: ClipOptions) -> Finish:
+def finish_of(options: ClipOptions) -> ClipFormat:
     """What is done to the sound of a clip."""
-    return Finish(options.sample_rate, options.lufs or None, options.denoise)
+    return ClipFormat(options.sample_rate, options.lufs or None, options.denoise)
 
 
 def cut_settings(options: ClipOptions) -> dict[str, object]:
@@ -50,23 +50,23 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in ClipOptions.model_fields}
 
 
-def _by_pauses(options: SegmentOptions, limits: cuts.Limits) -> cutting.Choose:
+def _by_pauses(options: SegmentOptions, limits: segmentation.SegmentLimits) -> cutting.Choose:
     def choose(recording: Recording, _folder: Path, tell: Callable[[float], None]) -> Chosen:
-        heard = long_audio.hear(recording.path, tell)
-        runs = cuts.voiced_runs(heard.probabilities, options.threshold)
-        atoms = cuts.atoms_of(runs, heard.levels, FRAME_S)
+        heard = long_audio.detect_voice(recording.path, tell)
+        runs = segmentation.voiced_runs(heard.probabilities, options.threshold)
+        atoms = segmentation.speech_spans(runs, heard.levels, FRAME_S)
         spans = [Span(cut.begin_s, min(cut.end_s, heard.total_s), _in_speech(cut, atoms))
-                 for cut in cuts.group(atoms, heard.total_s, limits)]
+                 for cut in segmentation.group_spans(atoms, heard.total_s, limits)]
         return Chosen(spans, heard.noise, () if spans else ("no voice was heard in it.",))
 
     return choose
 
 
-def _in_speech(cut: cuts.Cut, atoms: cuts.Atoms) -> bool:
+def _in_speech(cut: segmentation.ClipSpan, atoms: segmentation.SpeechSpans) -> bool:
     """Whether the clip begins or ends where no pause is."""
     sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.prices)]
-    return any(bool(atoms.prices[index] >= cuts.IN_SPEECH) for index in sides)
+    return any(bool(atoms.prices[index] >= segmentation.IN_SPEECH_COST) for index in sides)
 
 
-def _within(duration_s: float, limits: cuts.Limits) -> bool:
+def _within(duration_s: float, limits: segmentation.SegmentLimits) -> bool:
     return limits.min_clip_s - 0.01 <= duration_s <= limits.max_clip_s + 0.01

@@ -21,10 +21,9 @@ from core.text import own_pieces, text_rules
 from core.text.pieces import Pieces, learn
 from core.text.tokenizer_report import Learned, TokenizerReport, characters_of, measure
 from core.workspace import Workspace, resolve_inside
-from data import manifest, normalise
-from data.entries import name_characters
-from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset, read_json_lines
+from data import manifest, normalisers
+from data.front_end import FrontEnd, name_characters
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset, read_json_lines
 from models.registry import family
 
 PROBE_FILE = "probe_sentences.jsonl"
@@ -73,7 +72,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rules: TextRules | None = None) -> Pieces:
+def learn_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions,
+                 rules: TextRules | None = None) -> Pieces:
     """Characters of all of the dataset's text, and merges of the words of its training text, or those brought."""
     language = dataset.card.language
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
@@ -82,12 +82,12 @@ def learn_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, ru
     if options.tokenizer_file:
         pieces = own_pieces.take(base, options.tokenizer_file)
     else:
-        pieces = learn([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
+        pieces = learn([normalisers.without_marks(text) for text in train], options.algorithm, options.merges)
     more = sorted(characters_of((*train, *held_out)) - set(pieces.characters))
     return replace(pieces, characters=(*pieces.characters, *more))
 
 
-def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
+def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Pieces,
           rules: TextRules | None = None, byte_fallback: bool = False) -> tuple[FrontEnd, Learned]:
     """`base` with the dataset's language, and how its pieces were learned."""
     language = dataset.card.language
@@ -133,7 +133,7 @@ def _check(report: TokenizerReport) -> None:
         )
 
 
-def _show(report: TokenizerReport, base: FrontEnd, dataset: Dataset, reporter: Reporter) -> None:
+def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:
     if report.characters_held_out_only:
         reporter.emit(Warned(
             f"{len(report.characters_held_out_only)} characters occur in held-out text alone, so their rows will not "

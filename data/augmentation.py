@@ -24,7 +24,7 @@ from types import ModuleType
 import numpy as np
 
 from config.errors import UserError
-from data.level import UNCLIPPED
+from data.loudness import OUTPUT_PEAK
 
 FILE = "augmentation.json"  # in a dataset's folder
 _METHOD = "1"  # of `apply`; another one makes other variants, under other keys
@@ -33,7 +33,7 @@ _QUIETEST_NOISE = 20.0  # dB below the loudest noise that is asked for
 
 
 @dataclass(frozen=True)
-class Variant:
+class AudioVariant:
     """What is done to a recording."""
 
     speed: float  # above 1 is faster, at the same pitch
@@ -42,7 +42,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class AugmentationRecipe:
     """How many variants a recording has, and how far they may go; 0 leaves one of the three out."""
 
     variants: int
@@ -51,14 +51,14 @@ class Recipe:
     noise_db: float  # the voice is at least so far above the noise
     seed: int = 0
 
-    def of(self, sha256: str) -> tuple[tuple[str, Variant], ...]:
+    def of(self, sha256: str) -> tuple[tuple[str, AudioVariant], ...]:
         """The variants of a recording, each with its key in a feature cache."""
         return tuple(self._one(sha256, number) for number in range(self.variants))
 
-    def _one(self, sha256: str, number: int) -> tuple[str, Variant]:
+    def _one(self, sha256: str, number: int) -> tuple[str, AudioVariant]:
         draw = random.Random(f"{self.seed}/{number}/{sha256}").uniform
         noise = round(draw(self.noise_db, self.noise_db + _QUIETEST_NOISE), 1) if self.noise_db else None
-        made = Variant(round(1 + draw(-self.speed, self.speed), 4),
+        made = AudioVariant(round(1 + draw(-self.speed, self.speed), 4),
                        round(draw(-self.semitones, self.semitones), 3), noise)
         said = f"variant {_METHOD} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
         return hashlib.sha256(said.encode()).hexdigest(), made
@@ -70,12 +70,12 @@ class Recipe:
         return f"{self.variants} a clip, {', '.join(filter(None, parts)) or 'with nothing changed'}, seed {self.seed}"
 
 
-def save(folder: Path, recipe: Recipe) -> None:
+def save(folder: Path, recipe: AugmentationRecipe) -> None:
     """Keep the recipe in a dataset's folder."""
     (folder / FILE).write_text(json.dumps(asdict(recipe), indent=1) + "\n", encoding="utf-8")
 
 
-def require(folder: Path) -> Recipe:
+def require(folder: Path) -> AugmentationRecipe:
     """The recipe of a dataset that is to be trained on with variants."""
     if (found := load(folder)) is None:
         raise UserError(f"The dataset {folder.name!r} was prepared without variants, so training cannot augment it.",
@@ -84,13 +84,13 @@ def require(folder: Path) -> Recipe:
     return found
 
 
-def load(folder: Path) -> Recipe | None:
+def load(folder: Path) -> AugmentationRecipe | None:
     """The recipe of a dataset, or None where it was prepared without variants."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
-        return Recipe(**json.loads(path.read_text(encoding="utf-8")))
+        return AugmentationRecipe(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Delete it and prepare the dataset again.") from error
 
@@ -122,7 +122,7 @@ def _can_be_written(folder: Path) -> bool:
     return True
 
 
-def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> np.ndarray:
+def apply(samples: np.ndarray, sample_rate: int, variant: AudioVariant, key: str) -> np.ndarray:
     """Waveform (S,) float32 to (about S / speed,), as loud as it was; the noise is drawn from `key`."""
     librosa = import_librosa()
     ratio = 2 ** (variant.semitones / 12)
@@ -135,7 +135,7 @@ def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> 
         noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(made))
         made = made + noise * level * 10 ** (-variant.noise_db / 20)
     peak = max(float(np.abs(made).max(initial=0.0)), 1e-12)
-    return (made * min(1.0, UNCLIPPED / peak)).astype(np.float32)
+    return (made * min(1.0, OUTPUT_PEAK / peak)).astype(np.float32)
 
 
 def _level(samples: np.ndarray) -> float:

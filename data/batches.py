@@ -16,7 +16,7 @@ _POOL = 200  # batches that are sorted by length together: padding falls, and wh
 
 
 @dataclass(frozen=True)
-class Clip:
+class BatchClip:
     """What the order needs to know of a clip."""
 
     length: int  # tokens
@@ -24,7 +24,7 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Position:
+class BatchPosition:
     """Batches of `epoch` before `batch` are done."""
 
     epoch: int = 0
@@ -32,17 +32,17 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Draw:
+class TrainingPair:
     """One sample of a batch: indices of the clip that is learnt and of the one that prompts it."""
 
     target: int
     prompt: int
 
 
-class Order:
+class BatchOrder:
     """Endless batches over `clips`; `position` is where the next one stands."""
 
-    def __init__(self, clips: Sequence[Clip], batch_size: int, seed: int) -> None:
+    def __init__(self, clips: Sequence[BatchClip], batch_size: int, seed: int) -> None:
         if not clips:
             raise ValueError("there are no clips")
         self._clips, self._batch_size, self._seed = clips, batch_size, seed
@@ -51,7 +51,7 @@ class Order:
             self._of_speaker.setdefault(clip.speaker, []).append(index)
         if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
             raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
-        self.move_to(Position())
+        self.move_to(BatchPosition())
 
     def __len__(self) -> int:
         """Batches of the present epoch."""
@@ -62,7 +62,7 @@ class Order:
         """Clips in the smallest batch; epochs are divided alike."""
         return min(map(len, self._batches))
 
-    def move_to(self, position: Position) -> None:
+    def move_to(self, position: BatchPosition) -> None:
         """Stand at `position`; `UserError` where its epoch ends before: it was counted in other batches."""
         batches = self._epoch(position.epoch)
         if not 0 <= position.batch <= len(batches):
@@ -71,26 +71,26 @@ class Order:
                             "Continue it with the clips, the batch size and as many processes as it began with.")
         self.position, self._batches = position, batches
 
-    def next(self) -> list[Draw]:
+    def next(self) -> list[TrainingPair]:
         """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""
         if self.position.batch == len(self._batches):
-            self.move_to(Position(self.position.epoch + 1))
+            self.move_to(BatchPosition(self.position.epoch + 1))
         batch = self._batches[self.position.batch]
-        self.position = Position(self.position.epoch, self.position.batch + 1)
+        self.position = BatchPosition(self.position.epoch, self.position.batch + 1)
         return batch
 
-    def _epoch(self, epoch: int) -> list[list[Draw]]:
+    def _epoch(self, epoch: int) -> list[list[TrainingPair]]:
         shuffler = random.Random(f"{self._seed}/{epoch}")
         indices = list(range(len(self._clips)))
         shuffler.shuffle(indices)
-        draws = [Draw(index, self._prompt(index, shuffler)) for index in indices]
+        draws = [TrainingPair(index, self._prompt(index, shuffler)) for index in indices]
         batches = []
         for pool in _even_parts(draws, self._batch_size * _POOL):
             batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
         shuffler.shuffle(batches)
         return batches
 
-    def _length(self, draw: Draw) -> int:
+    def _length(self, draw: TrainingPair) -> int:
         return self._clips[draw.target].length
 
     def _prompt(self, target: int, shuffler: random.Random) -> int:
@@ -100,7 +100,7 @@ class Order:
         return others[-1] if chosen == target else chosen
 
 
-def _even_parts(draws: list[Draw], most: int) -> list[list[Draw]]:
+def _even_parts(draws: list[TrainingPair], most: int) -> list[list[TrainingPair]]:
     """`draws` in as few parts as can be of at most `most`, none more than one larger than another."""
     count = -(-len(draws) // most)
     ends = [len(draws) * part // count for part in range(count + 1)]

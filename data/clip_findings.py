@@ -1,19 +1,29 @@
 """What stands out of a clip by its own measures and text; nothing is left out here, only told.
 
-What stands out among the others is told by `data.clip_survey`. An error is what training cannot use or would learn
+What stands out among the others is told by `data.clip_findings`. An error is what training cannot use or would learn
 wrongly; a warning is for the ear to decide. Each finding has a weight, so that the worst clips can be shown first.
 Limits are in `ClipLimits`. Never loads torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from data.measures import Measures
+from data.disk_collections import DiskDict
+from data.measures import Measures, differing_bits
 
 ERROR, WARNING = "error", "warning"
 SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
@@ -45,7 +55,7 @@ LIMITS = ClipLimits()
 
 
 @dataclass(frozen=True)
-class Spoken:
+class AnalysedClip:
     """A clip as far as it is judged. `measures` is None where it could not be read."""
 
     id: str
@@ -89,7 +99,7 @@ def robust_z(values: ArrayLike) -> np.ndarray:
     return (array - middle) / spread if spread else np.zeros_like(array)
 
 
-def speaking_rate(clip: Spoken) -> float | None:
+def speaking_rate(clip: AnalysedClip) -> float | None:
     """Characters a second between the silent ends; None where there is no such time."""
     if clip.measures is None:
         return None
@@ -97,7 +107,7 @@ def speaking_rate(clip: Spoken) -> float | None:
     return len(clip.text.replace(" ", "")) / voiced_s if voiced_s > 0.05 and clip.text else None
 
 
-def of_text(clip: Spoken, limits: ClipLimits) -> list[ClipFinding]:
+def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
     """What its text shows."""
     found = []
     if clip.unknown:
@@ -119,7 +129,7 @@ def _in_words(character: str) -> bool:
     return character in "'’.,?!-" or ("a" + character).isidentifier()
 
 
-def of_sound(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
+def audio_findings(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
     """What its recording shows."""
     found = []
     if measures.clipped_share > limits.clipped_share:
@@ -136,3 +146,266 @@ def of_sound(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
         found.append(ClipFinding("bandwidth", WARNING, f"nothing above {measures.bandwidth_hz / 1000:.1f} kHz in "
                                  f"{measures.sample_rate:,} samples a second: muffled, as by telephone", 2.5))
     return found
+
+
+_BINS = 24
+_MOST_CHARACTERS = 48
+LEARNABLE = 10  # times; the row of a character that is seen less often can hardly be learnt
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """`counts` of clips between `low` and `high` in equal steps; what lies beyond is in the first and last one."""
+
+    title: str
+    unit: str
+    low: float
+    high: float
+    median: float
+    counts: tuple[int, ...]
+    among: int = 0  # clips that were looked at, where those without any of it are not drawn
+
+
+RATE_TITLE, LEVEL_TITLE, CLIPPING_TITLE = "Speaking rate", "Level", "Clipping"
+_READ: tuple[tuple[str, str, Callable[[AnalysedClip], float | None]], ...] = (
+    ("Duration", "s", lambda clip: clip.measures.duration_s if clip.measures else None),
+    (RATE_TITLE, "letters a second", speaking_rate),
+    (LEVEL_TITLE, "LUFS", lambda clip: clip.measures.level_lufs if clip.measures else None),
+    ("Voice over noise", "dB", lambda clip: clip.measures.snr_db if clip.measures else None),
+    (CLIPPING_TITLE, "% of the samples", lambda clip: 100 * clip.measures.clipped_share if clip.measures else None),
+    ("Silence at the longer end", "s", lambda clip: max(clip.measures.silence_start_s, clip.measures.silence_end_s)
+     if clip.measures else None),
+    ("Bandwidth", "kHz", lambda clip: clip.measures.bandwidth_hz / 1000 if clip.measures else None),
+)
+
+
+class ClipStatistics:
+    """The measures of all clips, 8 bytes each, and how often each character stands in their texts."""
+
+    def __init__(self) -> None:
+        self.values = {title: array("d") for title, _, _ in _READ}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, clip: AnalysedClip) -> None:
+        for title, _, read in _READ:
+            if (value := read(clip)) is not None:
+                self.values[title].append(value)
+        self.counts.update("".join(clip.text.split()))
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """One of each measure that some clip has. Half a percent at each end is drawn in the outermost bars."""
+        return tuple(_histogram(title, unit, np.frombuffer(self.values[title]))
+                     for title, unit, _ in _READ if self.values[title])
+
+    def characters(self) -> tuple[tuple[str, int], ...]:
+        """The most frequent characters of the texts as they are spoken, with how often each stands there."""
+        return tuple(self.counts.most_common(_MOST_CHARACTERS))
+
+    def rarest(self) -> tuple[tuple[str, int], ...]:
+        """The rarest characters, the rarest first, of those that are not among the most frequent or hard to learn."""
+        frequent = dict(self.characters())
+        rare = ((one, count) for one, count in self.counts.items() if one not in frequent or count < LEARNABLE)
+        return tuple(sorted(rare, key=lambda one: (one[1], one[0]))[:_MOST_CHARACTERS])
+
+
+def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
+    among = 0
+    if title == CLIPPING_TITLE:  # most recordings have none, beside which the others could not be seen
+        among, values = len(values), values[values > 0]
+        if not len(values):
+            return Histogram(title, unit, 0.0, 1.0, 0.0, (0,) * _BINS, among)
+    low, high = (float(edge) for edge in np.percentile(values, (0.5, 99.5)))
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    counts, _ = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
+    return Histogram(title, unit, low, high, float(np.median(values)), tuple(int(count) for count in counts), among)
+
+
+_CHUNK = 8  # hexadecimal digits of a sketch that two copies may share whole
+_CACHE_KIB = 16_000
+
+
+def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
+    """The findings of each clip, in the order of `clips`."""
+    with DatasetSurvey(limits) as survey:
+        for clip in clips:
+            survey.add(clip)
+        return [survey.judge(clip) for clip in clips]
+
+
+class DatasetSurvey:
+    """What must be known of all clips before one of them can be judged: `add` each, in order, then `judge` each."""
+
+    def __init__(self, limits: ClipLimits = LIMITS) -> None:
+        self.spread = ClipStatistics()
+        self._limits = limits
+        self._clips = 0
+        self._open = ExitStack()
+        self._copies = self._open.enter_context(_Copies(limits))
+        self._texts, self._speakers, self._sounds = (self._open.enter_context(DiskDict()) for _ in range(3))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._open.close()
+
+    def add(self, clip: AnalysedClip) -> None:
+        self._clips += 1
+        self.spread.add(clip)
+        self._texts.put(_said(clip), clip.id)
+        if self._speakers.put(clip.speaker, "one") == "one":
+            self._speakers.replace(clip.speaker, "several")
+        if (first := self._copies.first(clip)) is not None:
+            self._sounds.put(clip.id, json.dumps(first))
+            if first[1] != clip.text:
+                self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
+
+    def judge(self, clip: AnalysedClip) -> tuple[ClipFinding, ...]:
+        """The findings of a clip that was added, the gravest first."""
+        found = text_findings(clip, self._limits)
+        found += audio_findings(clip.measures, self._limits) if clip.measures else [
+            ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]
+        for find in (self._level, self._pace, self._same_sound, self._same_text, self._rare, self._alone):
+            found += find(clip)
+        return tuple(sorted(found, key=lambda finding: -finding.weight))
+
+    @cached_property
+    def _usual_level(self) -> float | None:
+        levels = self.spread.values[LEVEL_TITLE]
+        return float(np.median(levels)) if len(levels) >= self._limits.least_clips else None
+
+    @cached_property
+    def _usual_pace(self) -> tuple[float, float, float] | None:
+        """Median of the rates; median and spread of their logarithms."""
+        rates = np.frombuffer(self.spread.values[RATE_TITLE])
+        return (float(np.median(rates)), *scale(np.log(rates))) if len(rates) >= self._limits.least_clips else None
+
+    @cached_property
+    def _rare_characters(self) -> frozenset[str]:
+        """Those whose rows can hardly be learnt; none where they stand in so many clips that no clip stands out.
+
+        In small data nearly every clip holds one, which is told of the dataset as a whole (`data.validation`).
+        """
+        rare = {one: count for one, count in self.spread.counts.items() if count < self._limits.rare_occurrences}
+        return frozenset(rare) if sum(rare.values()) <= self._limits.rare_share * self._clips else frozenset()
+
+    def _level(self, clip: AnalysedClip) -> list[ClipFinding]:
+        level, usual = clip.measures.level_lufs if clip.measures else None, self._usual_level
+        if level is None:
+            return []
+        if usual is not None and abs(level - usual) > self._limits.level_apart:
+            message = f"{level:.0f} LUFS, {abs(level - usual):.0f} {'over' if level > usual else 'under'} the others"
+        elif level < self._limits.least_lufs:
+            message = f"{level:.0f} LUFS: hardly to be heard"
+        else:
+            return []
+        return [ClipFinding("level", WARNING, message, 2.0)]
+
+    def _pace(self, clip: AnalysedClip) -> list[ClipFinding]:
+        """Pairs that are read much faster or slower than the rest: most are texts of another recording."""
+        rate = speaking_rate(clip)
+        if not rate or self._usual_pace is None:
+            return []
+        usual, middle, spread = self._usual_pace
+        score = (log(rate) - middle) / spread if spread else 0.0
+        times = max(rate / usual, usual / rate)
+        if abs(score) <= self._limits.pace_z or times <= self._limits.pace_times:
+            return []
+        level = ERROR if times > self._limits.pace_error_times else WARNING
+        message = (f"{rate:.1f} letters a second, the others {usual:.1f} (robust z {score:+.1f}): "
+                   "is the text of this recording?")
+        return [ClipFinding("pace", level, message, 3 + min(5.0, times))]
+
+    def _same_sound(self, clip: AnalysedClip) -> list[ClipFinding]:
+        """Copies, each told of the first. Where two texts stand for one sound, both clips are told: who knows which.
+
+        A copy of one whose text is in doubt is in the same doubt.
+        """
+        if (kept := self._sounds.get(clip.id)) is None:
+            return []
+        name, text = json.loads(kept)
+        if text == clip.text and (rival := self._sounds.get(name)) is not None:
+            name, text = json.loads(rival)
+        if text == clip.text:
+            return [ClipFinding(SAME_SOUND, WARNING, f"sounds like {name}", 3.0)]
+        return [ClipFinding(TWO_TEXTS, ERROR, f"sounds like {name}, which has another text: listen which one is right",
+                            3.0)]
+
+    def _same_text(self, clip: AnalysedClip) -> list[ClipFinding]:
+        there = self._texts.get(_said(clip))
+        return [] if there in (None, clip.id) else [
+            ClipFinding("same text", WARNING, f"the text of {there}, by the same speaker", 0.5)]
+
+    def _rare(self, clip: AnalysedClip) -> list[ClipFinding]:
+        here = sorted(self._rare_characters & set(clip.text))
+        message = f"{' '.join(here)} seen fewer than {self._limits.rare_occurrences} times in the dataset"
+        return [ClipFinding("rare characters", WARNING, message, 0.3)] if here else []
+
+    def _alone(self, clip: AnalysedClip) -> list[ClipFinding]:
+        message = f"all that {clip.speaker!r} says: no other clip can be its prompt"
+        return [ClipFinding("one clip", WARNING, message, 1.0)] if self._speakers.get(clip.speaker) == "one" else []
+
+
+def _said(clip: AnalysedClip) -> str:
+    return f"{clip.speaker}\n{clip.text}"
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """What of a recording is compared."""
+
+    sketch: str
+    voiced_s: float
+
+    @classmethod
+    def of(cls, clip: AnalysedClip) -> _Sound | None:
+        one = clip.measures
+        return cls(one.sketch, one.duration_s - one.silence_start_s - one.silence_end_s) if one and one.sketch else None
+
+    @property
+    def parts(self) -> list[int]:
+        """Parts of the sketch, each with its place: a copy shares one of them whole."""
+        return [at << 32 | int(self.sketch[at * _CHUNK:(at + 1) * _CHUNK], 16)
+                for at in range(len(self.sketch) // _CHUNK)]
+
+    def is_like(self, other: _Sound, limits: ClipLimits) -> bool:
+        return (abs(self.voiced_s - other.voiced_s) <= limits.sketch_duration * max(self.voiced_s, other.voiced_s)
+                and differing_bits(self.sketch, other.sketch) <= limits.sketch_bits)
+
+
+class _Copies:
+    """Recordings that are not copies of one before them, by the parts of their sketches, in a temporary database."""
+
+    def __init__(self, limits: ClipLimits) -> None:
+        self._limits = limits
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._database.execute("CREATE TABLE sounds (at INTEGER PRIMARY KEY, sketch TEXT, voiced_s REAL, said TEXT)")
+        self._database.execute("CREATE TABLE parts (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID")
+        self._database.execute("BEGIN")  # never committed: nobody reads it later
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._database.close()
+
+    def first(self, clip: AnalysedClip) -> tuple[str, str] | None:
+        """Id and text of the first recording that sounds like this one; None where there is none, and it is kept."""
+        if (sound := _Sound.of(clip)) is None:
+            return None
+        parts = sound.parts
+        near = self._database.execute(
+            "SELECT sketch, voiced_s, said FROM sounds WHERE at IN "
+            f"(SELECT at FROM parts WHERE part IN ({', '.join('?' * len(parts))})) ORDER BY at", parts)
+        for sketch, voiced_s, said in near:
+            if sound.is_like(_Sound(sketch, voiced_s), self._limits):
+                name, text = json.loads(said)
+                return name, text
+        at = self._database.execute("INSERT INTO sounds (sketch, voiced_s, said) VALUES (?, ?, ?)",
+                                    (sound.sketch, sound.voiced_s, json.dumps([clip.id, clip.text]))).lastrowid
+        self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", [(part, at) for part in parts])
+        return None

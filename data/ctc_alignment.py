@@ -21,7 +21,7 @@ _NEVER = np.float32(-1e30)
 
 
 @dataclass(frozen=True)
-class Prices:
+class AlignmentCosts:
     """In nats. `star` for a sound outside of the text; `left_out` for each label of a sentence that was not said."""
 
     star: float = 4.0
@@ -32,7 +32,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedLabels:
     """When each label was heard, in frames [begin, end), -1 for one that was left out; and how sure that is."""
 
     begins: np.ndarray  # (N,) int
@@ -42,7 +42,7 @@ class Aligned:
     frames: int
 
 
-class Alignment:
+class CTCAligner:
     """Aligns sentences, each a sequence of label ids, with blocks of log-probabilities (F, V).
 
     `edges`, for each sentence: how many labels its first and its last word have. A sound in the pause beside a sentence
@@ -50,7 +50,7 @@ class Alignment:
     word together.
     """
 
-    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, prices: Prices = Prices(),
+    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, prices: AlignmentCosts = AlignmentCosts(),
                  edges: Sequence[tuple[int, int]] | None = None) -> None:
         self._prices, self._blank = prices, blank
         self._lay_out(sentences, edges or [(0, 0)] * len(sentences))
@@ -177,7 +177,7 @@ class Alignment:
         self._loud.append(loud)
         self._heard = [heard[len(path):]]
 
-    def finish(self) -> Aligned:
+    def finish(self) -> AlignedLabels:
         """When each label was heard; what the window never reached was left out."""
         begins, ends = np.full(self._count, -1), np.full(self._count, -1)
         scores = np.full(self._count, -np.inf)
@@ -190,7 +190,7 @@ class Alignment:
             self._settle(self._trace(self._base + (best if reached else int(np.argmax(self._scores)))))
             path = np.maximum.accumulate(np.concatenate(self._path))
             self._read(path, np.concatenate(self._told), np.concatenate(self._loud), begins, ends, scores, foreign)
-        return Aligned(begins, ends, scores, foreign, self._frames)
+        return AlignedLabels(begins, ends, scores, foreign, self._frames)
 
     def _read(self, path: np.ndarray, told: np.ndarray, loud: np.ndarray, begins: np.ndarray, ends: np.ndarray,
               scores: np.ndarray, foreign: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from data.level import loudness
+from data.loudness import integrated_loudness
 
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
@@ -57,7 +57,7 @@ def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
-    lufs, snr = loudness(waveform, sample_rate), signal_to_noise(powers)
+    lufs, snr = integrated_loudness(waveform, sample_rate), signal_to_noise(powers)
     return Measures(
         round(len(waveform) / sample_rate, 3), sample_rate, round(peak(waveform), 4),
         round(clipped_share(waveform), 6), None if lufs is None else round(lufs, 1),

@@ -15,10 +15,11 @@ from itertools import groupby
 from pathlib import Path
 
 from config.errors import UserError
-from data.kept import Kept, in_order
-from data.manifest import HELD_OUT, TRAIN, Clip
-from data.ties import Mark, Ties, digest, marks, name
-from data.validation import CheckedRow, Finding
+from data.disk_collections import DiskDict, sorted_on_disk
+from data.manifest import HELD_OUT, TRAIN, ManifestClip
+from data.split_groups import GroupKey, SplitGroups, group_keys, key_digest
+from data.split_groups import recording_name as name
+from data.validation import CheckedRow, ValidationFinding
 
 _MOST_TIMES, _MOST = 2.0, 0.75  # of the share that was asked for, and of all: large groups are passed over beyond
 _KINDS = {"text": 1, "recording": 2, "speaker": 4}
@@ -28,11 +29,11 @@ class Sides:
     """On which side of a dataset its marks are, on the disk: held out where a mark is on both."""
 
     def __init__(self) -> None:
-        self._of: Kept | None = None  # nothing, as long as there is none
+        self._of: DiskDict | None = None  # nothing, as long as there is none
         self.texts = self.held_texts = 0
 
     @classmethod
-    def gather(cls, clips: Iterable[tuple[Clip, str]], *, by_speaker: bool) -> Sides:
+    def gather(cls, clips: Iterable[tuple[ManifestClip, str]], *, by_speaker: bool) -> Sides:
         """Of clips, each with its normalised text; a speaker on both sides is a `UserError` where they are apart."""
         made = cls()
         for clip, normal in clips:
@@ -44,9 +45,9 @@ class Sides:
                                 "Hold out by source here too, or prepare all of it anew, held out by speaker.")
         return made
 
-    def put(self, mark: Mark, side: str) -> str | None:
+    def put(self, mark: GroupKey, side: str) -> str | None:
         """Note where a mark is; where it was already."""
-        self._of = self._of or Kept()
+        self._of = self._of or DiskDict()
         there = self._of.put(_kept_as(mark), side)
         if there is None:
             self.texts += mark[0] == "text"
@@ -55,14 +56,14 @@ class Sides:
             self.held_texts += mark[0] == "text"
         return there
 
-    def side(self, mark: Mark) -> str | None:
+    def side(self, mark: GroupKey) -> str | None:
         return self._of.get(_kept_as(mark)) if self._of else None
 
     def __bool__(self) -> bool:
         return self._of is not None
 
 
-def _kept_as(mark: Mark) -> str:
+def _kept_as(mark: GroupKey) -> str:
     return f"{mark[0]}/{mark[1]}"
 
 
@@ -77,7 +78,7 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
     train. Where the source names none, whole groups are held out with the chance `held_out`: at least one where there
     are two, and none that would bring far more than the share to that side.
     """
-    ties = Ties(rows, by_speaker=by_speaker, apart=_apart(rows, there))
+    ties = SplitGroups(rows, by_speaker=by_speaker, apart=_apart(rows, there))
     named = any(row.row.split for row in rows)
     splits = _named(rows) if named else [TRAIN] * len(rows)
     side_of, free = _followed(ties, seed, there)
@@ -97,27 +98,27 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
 
 
 def overlaps(rows: Sequence[CheckedRow], splits: Sequence[str], *, by_speaker: bool = False,
-             there: Sides = _NOTHING) -> dict[int, Finding]:
+             there: Sides = _NOTHING) -> dict[int, ValidationFinding]:
     """Rows that stand on the other side of what they are tied to, by index: they are to be left out.
 
     Only a source that names splits makes them, or what is added to two sides at once. Of a tie, the fewer rows go.
     """
     apart, by_speaker = _apart(rows, there), by_speaker and not any(row.row.split for row in rows)
-    ties = Ties(rows, by_speaker=by_speaker, apart=apart)
+    ties = SplitGroups(rows, by_speaker=by_speaker, apart=apart)
     lost = _lost(ties, splits)
-    found: dict[int, Finding] = {}
+    found: dict[int, ValidationFinding] = {}
     if not there and not any(lost):
         return found
     for at, row in enumerate(rows):
         other = HELD_OUT if splits[at] == TRAIN else TRAIN
-        for mark in marks(row, by_speaker, apart):
+        for mark in group_keys(row, by_speaker, apart):
             if lost[at] & _KINDS[mark[0]] or _side(there, mark) == other:
                 found[at] = _overlap(row, mark[0], splits[at])
                 break
     return found
 
 
-def _lost(ties: Ties, splits: Sequence[str]) -> bytearray:
+def _lost(ties: SplitGroups, splits: Sequence[str]) -> bytearray:
     """Of each row on the side of its group that has fewer, the kinds of marks that it shares with the other side."""
     lost = bytearray(len(splits))
     more_held = array("q", bytes(8 * len(splits)))  # by group
@@ -134,20 +135,22 @@ def _lost(ties: Ties, splits: Sequence[str]) -> bytearray:
     return lost
 
 
-def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[Finding, ...]:
+def note_one_recording(rows: Sequence[CheckedRow], splits: Sequence[str]) -> tuple[ValidationFinding, ...]:
     """What is to be said where all is cut from one recording, so that both sides are of it."""
     if HELD_OUT not in splits or not _one_recording(rows):
         return ()
-    return (Finding("leak", rows[0].row.where, f"all clips are cut from one recording, {rows[0].row.audio.name}: "
+    return (ValidationFinding("leak", rows[0].row.where,
+                              f"all clips are cut from one recording, {rows[0].row.audio.name}: "
                     "held-out clips are other sentences of it, and say less than those of another recording would"),)
 
 
-def with_sources(clips: Iterable[Clip], rows: Sequence[CheckedRow], there: Sides = _NOTHING) -> Iterator[Clip]:
+def with_sources(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow],
+                 there: Sides = _NOTHING) -> Iterator[ManifestClip]:
     """`clips` with the recording that each was cut from, by folder and name; those that are one by themselves as is.
 
     Where all are cut from one, none is named: no clip could be held out from it.
     """
-    ties = Ties(rows, by_speaker=False, apart=_apart(rows, there))
+    ties = SplitGroups(rows, by_speaker=False, apart=_apart(rows, there))
     for at, (clip, row) in enumerate(zip(clips, rows, strict=True)):
         source = ties.source(at, row)
         yield replace(clip, source=source) if source else clip
@@ -155,7 +158,7 @@ def with_sources(clips: Iterable[Clip], rows: Sequence[CheckedRow], there: Sides
 
 def _named(rows: Sequence[CheckedRow]) -> list[str]:
     """The sides that the source names; rows without one follow their text."""
-    with Kept() as held:
+    with DiskDict() as held:
         for row in rows:
             if row.row.split == HELD_OUT:
                 held.put(row.normal, "")
@@ -178,11 +181,11 @@ class _Group:
         return cls(*map(int, line.split()))
 
 
-def _followed(ties: Ties, seed: int, there: Sides) -> tuple[bytearray, Iterator[_Group]]:
+def _followed(ties: SplitGroups, seed: int, there: Sides) -> tuple[bytearray, Iterator[_Group]]:
     """By group the side that most of its rows are tied to (a number of `_SIDES`), and those tied to none, as drawn."""
     side_of, more_trained = bytearray(len(ties.rows)), array("q", bytes(8 * len(ties.rows) if there else 0))
     for at, row in enumerate(ties.rows if there else ()):
-        for mark in marks(row, ties.by_speaker, True):
+        for mark in group_keys(row, ties.by_speaker, True):
             if (side := _side(there, mark)) is not None:
                 group = ties.group(at)
                 more_trained[group] += 1 if side == TRAIN else -1
@@ -190,14 +193,14 @@ def _followed(ties: Ties, seed: int, there: Sides) -> tuple[bytearray, Iterator[
     for group in range(len(side_of)):
         if side_of[group]:
             side_of[group] = _SIDES.index(TRAIN if more_trained[group] > 0 else HELD_OUT)
-    return side_of, map(_Group.of, in_order(_drawn(ties, seed, side_of)))
+    return side_of, map(_Group.of, sorted_on_disk(_drawn(ties, seed, side_of)))
 
 
-def _drawn(ties: Ties, seed: int, side_of: bytearray) -> Iterator[str]:
+def _drawn(ties: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
     """The free groups as lines: what each draws, its texts and its name."""
-    rows = (f"{ties.group(at):012d} {digest('text', row.normal)} {_anchored(ties.anchor(at, row), seed)}"
+    rows = (f"{ties.group(at):012d} {key_digest('text', row.normal)} {_anchored(ties.anchor(at, row), seed)}"
             for at, row in enumerate(ties.rows) if not side_of[ties.group(at)])
-    for group, lines in groupby(in_order(rows), lambda line: line.partition(" ")[0]):
+    for group, lines in groupby(sorted_on_disk(rows), lambda line: line.partition(" ")[0]):
         texts, text, least = 0, "", "~"
         for _, this, anchor in map(str.split, lines):
             texts += this != text
@@ -205,9 +208,9 @@ def _drawn(ties: Ties, seed: int, side_of: bytearray) -> Iterator[str]:
         yield f"{_draw(least):018d} {texts:012d} {group}"
 
 
-def _anchored(anchor: Mark, seed: int) -> str:
+def _anchored(anchor: GroupKey, seed: int) -> str:
     """An anchor as a hash; recordings and speakers stand before texts."""
-    return f"{int(anchor[0] == 'text')}{digest(*anchor, salt=f'{seed}/')}"
+    return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
 
 
 def _draw(least: str) -> int:
@@ -248,14 +251,14 @@ def _one_recording(rows: Sequence[CheckedRow]) -> bool:
     return len(rows) > 1 and all(row.row.audio == rows[0].row.audio for row in rows)
 
 
-def _side(there: Sides, mark: Mark) -> str | None:
+def _side(there: Sides, mark: GroupKey) -> str | None:
     """Where a mark is in the dataset that is added to, which knows recordings by folder and name."""
     kind, value = mark
     return there.side((kind, name(Path(value)) if kind == "recording" else value)) if there else None
 
 
-def _overlap(row: CheckedRow, kind: str, split: str) -> Finding:
+def _overlap(row: CheckedRow, kind: str, split: str) -> ValidationFinding:
     what = f"the {kind}" + (f" {row.row.audio.name}" if kind == "recording" else f" {row.row.text[:80]!r}"
                             if kind == "text" else f" {row.row.speaker!r}")
     here, other = ("trained on", "held out") if split == TRAIN else ("held out", "trained on")
-    return Finding("overlap", row.row.where, f"{row.row.id} would be {here} while {what} is {other}")
+    return ValidationFinding("overlap", row.row.where, f"{row.row.id} would be {here} while {what} is {other}")

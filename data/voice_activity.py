@@ -72,7 +72,7 @@ def voice_net() -> VoiceNet:
     return net.eval().requires_grad_(False)
 
 
-class VoiceActivity:
+class VoiceActivityDetector:
     """Hears one recording, block after block."""
 
     def __init__(self) -> None:

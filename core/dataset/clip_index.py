@@ -19,12 +19,20 @@ from config.errors import UserError
 from core.dataset import speaker_table
 from core.dataset.speaker_table import Speakers as Speakers
 from core.workspace import Workspace
-from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
-from data.clip_plots import LEARNABLE as LEARNABLE
-from data.clip_plots import Histogram as Histogram
-from data.clip_survey import Survey
-from data.kept import Rows, in_parts
-from data.manifest import Clip, Dataset
+from data.clip_findings import (
+    ERROR,
+    WARNING,
+    AnalysedClip,
+    ClipFinding,
+    ClipLimits,
+    DatasetSurvey,
+    badness,
+    speaking_rate,
+)
+from data.clip_findings import LEARNABLE as LEARNABLE
+from data.clip_findings import Histogram as Histogram
+from data.disk_collections import DiskList, chunked
+from data.manifest import ManifestClip, PreparedDataset
 from data.measures import VERSION, Measures
 
 _ASKED_AT_ONCE = 500
@@ -49,7 +57,7 @@ class MeasureStore:
             return {}
         found: dict[str, Measures] = {}
         with closing(self._open()) as database:
-            for part in in_parts(wanted, _ASKED_AT_ONCE):
+            for part in chunked(wanted, _ASKED_AT_ONCE):
                 rows = database.execute(f"SELECT sha256, value FROM measures WHERE sha256 IN ({_marks(part)})", part)
                 found |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
         return found
@@ -71,7 +79,7 @@ class Judged:
     """A clip with what was found of it. `rank` counts from 0, the worst first."""
 
     rank: int
-    clip: Clip
+    clip: ManifestClip
     spoken: str  # its text as rules and normaliser leave it
     measures: Measures | None
     findings: tuple[ClipFinding, ...]
@@ -79,7 +87,7 @@ class Judged:
     @property
     def rate(self) -> float | None:
         """Letters a second."""
-        return speaking_rate(Spoken(self.clip.id, self.spoken, self.clip.speaker, self.measures))
+        return speaking_rate(AnalysedClip(self.clip.id, self.spoken, self.clip.speaker, self.measures))
 
 
 @dataclass(frozen=True)
@@ -113,19 +121,20 @@ class Plots:
         return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
 
 
-def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], about: Mapping[str, str]) -> int:
+def build(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable[AnalysedClip],
+          about: Mapping[str, str]) -> int:
     """Judge the clips and write the index of `dataset`; how many have findings.
 
-    `spoken` is in the order of the dataset's clips and is gone through once; `data.clip_survey` says what is held.
+    `spoken` is in the order of the dataset's clips and is gone through once; `data.clip_findings` says what is held.
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}-{os.getpid()}")
     aside.unlink(missing_ok=True)
-    rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
+    rows: DiskList[AnalysedClip] = DiskList(_as_line, _from_line, target.parent)
     try:
         with (closing(sqlite3.connect(aside)) as database, database,
-              Survey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
+              DatasetSurvey(ClipLimits(longest_text=int(about.get("longest_text", "0")))) as survey):
             for one in spoken:
                 survey.add(one)
                 rows.add(one)
@@ -142,8 +151,8 @@ def build(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], abou
     return faulty
 
 
-def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
-                survey: Survey) -> tuple[list[tuple[str, str, int, int]], int]:
+def _judge_into(database: sqlite3.Connection, dataset: PreparedDataset, rows: Iterable[AnalysedClip],
+                survey: DatasetSurvey) -> tuple[list[tuple[str, str, int, int]], int]:
     """Write the clips by rank; how many have findings of each kind, and of any."""
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
@@ -163,17 +172,17 @@ def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[S
     return summary, int(faulty)
 
 
-def _as_line(one: Spoken) -> str:
+def _as_line(one: AnalysedClip) -> str:
     return json.dumps(asdict(one))
 
 
-def _from_line(line: bytes) -> Spoken:
+def _from_line(line: bytes) -> AnalysedClip:
     values = json.loads(line)
     measures = values.pop("measures")
-    return Spoken(**values, measures=Measures.from_json(measures) if measures else None)
+    return AnalysedClip(**values, measures=Measures.from_json(measures) if measures else None)
 
 
-def _columns(clip: Clip, spoken: Spoken, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
+def _columns(clip: ManifestClip, spoken: AnalysedClip, found: Sequence[ClipFinding]) -> tuple[str, str, str, str]:
     measures = json.dumps(spoken.measures.to_json()) if spoken.measures else ""
     return (json.dumps(asdict(clip)), json.dumps(spoken.text), measures, json.dumps([asdict(one) for one in found]))
 
@@ -236,7 +245,7 @@ class ClipIndex:
         """The clips with these ids, as far as there are such."""
         found: dict[str, Judged] = {}
         with self._database() as database:
-            for part in in_parts(ids, _ASKED_AT_ONCE):
+            for part in chunked(ids, _ASKED_AT_ONCE):
                 rows = database.execute("SELECT rank, clip, spoken, measures, findings FROM clips "
                                         f"WHERE id IN ({_marks(part)})", part)
                 found |= {one.clip.id: one for one in (_judged(*row) for row in rows)}
@@ -285,7 +294,7 @@ def _marks(values: Sequence[str]) -> str:
 
 
 def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> Judged:
-    return Judged(rank, Clip(**json.loads(clip)), json.loads(spoken),
+    return Judged(rank, ManifestClip(**json.loads(clip)), json.loads(spoken),
                   Measures.from_json(json.loads(measures)) if measures else None,
                   tuple(ClipFinding(**one) for one in json.loads(findings)))
 

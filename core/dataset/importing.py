@@ -26,12 +26,12 @@ from core.library.aside import written_aside
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
 from data import manifest
-from data.importers import Entry, Row
-from data.kept import Kept
-from data.manifest import TRAIN, Clip, Dataset
-from data.normalise import Reading, Style, for_language
+from data.disk_collections import DiskDict
+from data.importers import SourceEntry, SourceRow
+from data.manifest import TRAIN, ManifestClip, PreparedDataset
+from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
-from data.validation import CheckedRow, Report, row_bytes, rows_on_disk, validate
+from data.validation import CheckedRow, ValidationReport, checked_rows_on_disk, row_bytes, validate
 
 REPORT_FILE = "report.json"
 SHOWN_FINDINGS = 10
@@ -41,19 +41,19 @@ SHOWN_FINDINGS = 10
 class _Checked:
     """What an import came to, before anything is written: the new clips, each of its row; both lie on the disk."""
 
-    clips: Sequence[Clip]
+    clips: Sequence[ManifestClip]
     rows: Sequence[CheckedRow]
-    report: Report
+    report: ValidationReport
     joined: Joined | None  # what they are added to
     rule: str  # of the split
 
     @property
-    def all_clips(self) -> Iterator[Clip]:
+    def all_clips(self) -> Iterator[ManifestClip]:
         return chain(self.joined.dataset.clips if self.joined else (), self.clips)
 
 
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
-                   reporter: Reporter) -> tuple[Dataset, str, Report]:
+                   reporter: Reporter) -> tuple[PreparedDataset, str, ValidationReport]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
     reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
     joined = _joined(options, reading, workspace)
@@ -67,7 +67,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     return dataset, state, checked.report
 
 
-def _as_it_stands(options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str, Report] | None:
+def _as_it_stands(options: PrepareOptions, workspace: Workspace) -> tuple[PreparedDataset, str,
+                                                                          ValidationReport] | None:
     """The dataset of this name, when that was asked for or a person made it of the same source by reviewing.
 
     A reviewed one is not what its source gives.
@@ -81,7 +82,7 @@ def _as_it_stands(options: PrepareOptions, workspace: Workspace) -> tuple[Datase
     if options.source != AS_IS and not (there.card.reviewed and there.card.source == options.source):
         return None
     _check_audio(there)
-    return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+    return there, "already there", ValidationReport.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
 
 
 def _check_as_is(options: PrepareOptions, workspace: Workspace) -> None:
@@ -95,7 +96,7 @@ def _check_as_is(options: PrepareOptions, workspace: Workspace) -> None:
                         f"Give {card.language} as its language.")
 
 
-def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> Joined | None:
+def _joined(options: PrepareOptions, reading: TextNormaliser, workspace: Workspace) -> Joined | None:
     """The dataset to add to."""
     if not options.add_to:
         return None
@@ -113,8 +114,8 @@ def _joined(options: PrepareOptions, reading: Reading, workspace: Workspace) -> 
     return Joined(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading, joined: Joined | None,
-           there: Dataset | None, reporter: Reporter) -> _Checked:
+def _check(gathered: sources.Gathered, options: PrepareOptions, reading: TextNormaliser, joined: Joined | None,
+           there: PreparedDataset | None, reporter: Reporter) -> _Checked:
     imported = sources.read(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
     total = sources.count(imported)
@@ -124,7 +125,7 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
         reporter.emit(Progress(done, total, "clips", "checked"))
 
     rows, report = validate(_first(imported, options.max_clips), reading.normaliser, progress=progress,
-                            written_out=reading.written_out, folder=gathered.made)
+                            verbalize=reading.verbalize, folder=gathered.made)
     notes = imported.notes
     if joined is not None:
         rows, found, note = join(joined, rows, options.source, gathered.made)
@@ -140,8 +141,8 @@ def _check(gathered: sources.Gathered, options: PrepareOptions, reading: Reading
     return _Checked(clips, rows, report, joined, _rule(options))
 
 
-def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, joined: Joined | None,
-           there: Dataset | None, folder: Path) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
+def _split(rows: Sequence[CheckedRow], report: ValidationReport, options: PrepareOptions, joined: Joined | None,
+           there: PreparedDataset | None, folder: Path) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
     """The rows that can stand on one side, their sides, and the report with those that cannot among its errors."""
     by_speaker, sides = options.split_disjoint_by == "speaker", _sides(joined)
     if joined is None and there is not None and (kept := _as_before(rows, there, options)) is not None:
@@ -153,7 +154,7 @@ def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, 
                         f"the source holds out, such as {next(iter(out.values())).message}.",
                         "Leave the source's split column out, so that the clips are held out by recording.")
     if out:
-        left = rows_on_disk(folder)
+        left = checked_rows_on_disk(folder)
         for at, row in enumerate(rows):
             if at not in out:
                 left.add(row)
@@ -163,11 +164,11 @@ def _split(rows: Sequence[CheckedRow], report: Report, options: PrepareOptions, 
     return rows, splits, report.with_warnings(note_one_recording(rows, splits) if joined is None else ())
 
 
-def _as_before(rows: Sequence[CheckedRow], there: Dataset, options: PrepareOptions) -> tuple[str, ...] | None:
+def _as_before(rows: Sequence[CheckedRow], there: PreparedDataset, options: PrepareOptions) -> tuple[str, ...] | None:
     """The sides of a dataset of the same clips that was made when splits were drawn in another way."""
     if there.card.split or there.card.source != options.source or len(there.clips) != len(rows):
         return None
-    with Kept() as before:
+    with DiskDict() as before:
         for clip in there.clips:
             before.put(clip.sha256, clip.split)
         found = [before.get(row.sha256) for row in rows]
@@ -183,23 +184,23 @@ def _rule(options: PrepareOptions) -> str:
     return f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
 
 
-def _first(entries: Iterable[Entry], most: int) -> Iterator[Entry]:
+def _first(entries: Iterable[SourceEntry], most: int) -> Iterator[SourceEntry]:
     """The entries up to the row number `most`; all for 0."""
     rows = 0
     for entry in entries:
-        rows += isinstance(entry, Row)
+        rows += isinstance(entry, SourceRow)
         if most and rows > most:
             return
         yield entry
 
 
-def _clip(row: CheckedRow, language: str, split: str) -> Clip:
+def _clip(row: CheckedRow, language: str, split: str) -> ManifestClip:
     suffix = ".flac" if row.row.is_part else row.row.audio.suffix.lower()
-    return Clip(row.row.id, f"audio/{row.row.id}{suffix}", row.row.text, language, split, row.duration_s,
+    return ManifestClip(row.row.id, f"audio/{row.row.id}{suffix}", row.row.text, language, split, row.duration_s,
                 row.row.speaker, row.sha256)
 
 
-def _show(report: Report, reporter: Reporter) -> None:
+def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
         reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are left out."))
     for findings, effect in ((report.errors, "left out"), (report.warnings, "kept")):
@@ -210,7 +211,7 @@ def _show(report: Report, reporter: Reporter) -> None:
             reporter.emit(Warned(f"... and {len(findings) - SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
 
 
-def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str]:
+def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     target = resolve_inside(workspace.datasets, options.dataset)
     source = f"{checked.joined.dataset.card.source} + {options.source}" if checked.joined else options.source
@@ -243,7 +244,7 @@ def _licence(given: str, there: str) -> str:
     return "; ".join(dict.fromkeys(part for part in (there, given) if part))
 
 
-def _licensed(dataset: Dataset, licence: str) -> Dataset:
+def _licensed(dataset: PreparedDataset, licence: str) -> PreparedDataset:
     """The dataset with a licence where it had none; another one is not put in its place."""
     there = dataset.card.licence
     if not licence or licence == there:
@@ -256,7 +257,7 @@ def _licensed(dataset: Dataset, licence: str) -> Dataset:
     return replace(dataset, card=card)
 
 
-def _link_audio(dataset: Dataset, folder: Path) -> None:
+def _link_audio(dataset: PreparedDataset, folder: Path) -> None:
     """The recordings of `dataset` in `folder` too, without another copy where the disk can do that."""
     for clip in dataset.clips:
         try:
@@ -265,7 +266,7 @@ def _link_audio(dataset: Dataset, folder: Path) -> None:
             shutil.copyfile(dataset.audio_path(clip), folder / clip.audio)
 
 
-def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
+def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
         if row.row.is_part:
@@ -277,7 +278,7 @@ def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path)
                 raise UserError(f"{row.row.audio} was changed while it was imported.", "Import it when it is whole.")
 
 
-def _check_audio(dataset: Dataset) -> None:
+def _check_audio(dataset: PreparedDataset) -> None:
     missing = (clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file())
     if first := next(missing, ""):
         count = 1 + sum(1 for _ in missing)

@@ -7,13 +7,13 @@ from math import floor
 from core.job.journal import Warned
 from core.job.reporter import Reporter
 from core.segments.folder import PREFIX
-from data.features import FeatureCache
-from data.manifest import Clip, Dataset
+from data.feature_cache import FeatureCache
+from data.manifest import ManifestClip, PreparedDataset
 
 _NAMED = 5
 
 
-def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:
+def tell_of_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:
     """Warn of the clips with more than `longest` codes, with their numbers and the way out; how many they are."""
     long = too_long(dataset, cache, longest)
     if long:
@@ -26,7 +26,7 @@ def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: 
     return len(long)
 
 
-def _way_out(dataset: Dataset, most_s: float) -> str:
+def _way_out(dataset: PreparedDataset, most_s: float) -> str:
     if dataset.card.source.startswith(PREFIX):
         return (f"Make the clips again under another name with --max-clip-s {most_s:g} (scripts.segment or "
                 "scripts.align; on the page: Long recordings, Clips, sound and speakers, Longest clip), and prepare "
@@ -35,7 +35,7 @@ def _way_out(dataset: Dataset, most_s: float) -> str:
             "name.")
 
 
-def too_long(dataset: Dataset, cache: FeatureCache, longest: int) -> list[tuple[Clip, int]]:
+def too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int) -> list[tuple[ManifestClip, int]]:
     """The clips with more than `longest` codes, with the number of these, the longest first."""
     found = {sha256: count for sha256, count in cache.lengths(dataset.card.fingerprint, "speech_codes")
              if count > longest}

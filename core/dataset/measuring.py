@@ -11,21 +11,21 @@ from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
 from core.workspace import Workspace
 from data import audio
-from data.clip_findings import Spoken
-from data.kept import in_parts
-from data.manifest import Clip, Dataset
+from data.clip_findings import AnalysedClip
+from data.disk_collections import chunked
+from data.manifest import ManifestClip, PreparedDataset
 from data.measures import Measures, measure
-from data.normalise import Reading
+from data.normalisers import TextNormaliser
 
 _KEPT_AT_ONCE = 64  # recordings
 _NONE: Mapping[str, str] = {}
 
 
-def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) -> None:
+def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter) -> None:
     """Measure the recordings that were not yet; what was taken is kept when it is stopped."""
     store = MeasureStore(workspace)
     done, total = 0, len(dataset.clips)
-    for part in in_parts(dataset.clips, _KEPT_AT_ONCE):
+    for part in chunked(dataset.clips, _KEPT_AT_ONCE):
         there = store.load(clip.sha256 for clip in part)
         waiting = [clip for clip in part if clip.sha256 not in there]
         if waiting:
@@ -37,7 +37,7 @@ def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) 
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
-def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | None:
+def _measured(clip: ManifestClip, dataset: PreparedDataset, reporter: Reporter) -> Measures | None:
     try:
         waveform, rate = audio.read(dataset.audio_path(clip))
         return measure(waveform.numpy(), rate)
@@ -46,7 +46,7 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
         return None
 
 
-def index(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
+def index(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, reading: TextNormaliser, rules: str = "",
           longest_text: int = 0, over: Mapping[str, str] = _NONE, fits: TokenFit = NO_TOKENIZER) -> int:
     """Measure and index `dataset`; how many of its clips have findings.
 
@@ -65,13 +65,13 @@ def index(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: R
     return faulty
 
 
-def _spoken(dataset: Dataset, workspace: Workspace, reading: Reading, over: Mapping[str, str],
-            fits: TokenFit) -> Iterator[Spoken]:
+def _spoken(dataset: PreparedDataset, workspace: Workspace, reading: TextNormaliser, over: Mapping[str, str],
+            fits: TokenFit) -> Iterator[AnalysedClip]:
     """The clips as they are judged, in their order."""
     store = MeasureStore(workspace)
-    for part in in_parts(dataset.clips, _KEPT_AT_ONCE):
+    for part in chunked(dataset.clips, _KEPT_AT_ONCE):
         found = store.load(clip.sha256 for clip in part)
         for clip in part:
-            yield Spoken(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
+            yield AnalysedClip(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
                          fits.unknown.get(clip.id, ""),
                          "; ".join(filter(None, (over.get(clip.id), fits.too_long.get(clip.id)))))

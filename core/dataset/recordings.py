@@ -18,16 +18,16 @@ from core.job.reporter import Reporter, check_stop
 from core.review import Decision
 from core.workspace import Workspace
 from data import audio
-from data.manifest import Clip, Dataset
+from data.audio_repair import repair
+from data.manifest import ManifestClip, PreparedDataset
 from data.measures import Measures, measure
-from data.mending import mend
 
 ORIGINALS = "originals"
 
 
-def write_audio(dataset: Dataset, clips: Sequence[Clip], left_out: Sequence[tuple[Clip, str]],
+def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], left_out: Sequence[tuple[ManifestClip, str]],
                  made: Mapping[str, Decision], folder: Path, workspace: Workspace,
-                 reporter: Reporter) -> tuple[tuple[Clip, ...], tuple[str, ...]]:
+                 reporter: Reporter) -> tuple[tuple[ManifestClip, ...], tuple[str, ...]]:
     """The recordings of the version: linked, or written anew where they are mended, with the old one beside them.
 
     Hands back the clips, and the ids of those whose recording is another one now.
@@ -54,8 +54,9 @@ def write_audio(dataset: Dataset, clips: Sequence[Clip], left_out: Sequence[tupl
     return tuple(written), tuple(mended)
 
 
-def _mended(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequence[str], level: float | None,
-            folder: Path, reporter: Reporter) -> tuple[Clip, Measures] | None:
+def _mended(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | None, fixes: Sequence[str],
+            level: float | None,
+            folder: Path, reporter: Reporter) -> tuple[ManifestClip, Measures] | None:
     """The clip with its recording mended, as 24-bit FLAC; the old recording is kept under `originals`.
 
     None where there is nothing to mend, or it could not be read, which is said.
@@ -67,7 +68,7 @@ def _mended(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequ
         return None
     measures = measures or measure(waveform.numpy(), rate)
     target = measures.level_lufs if level is None else level
-    done = mend(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
+    done = repair(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
     if np.array_equal(done, waveform.numpy()):
         reporter.emit(Warned(f"{clip.id} has nothing to mend, and stays as it is."))
         return None

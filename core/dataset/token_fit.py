@@ -9,9 +9,8 @@ from config.errors import UserError
 from core.job.journal import Plan, Warned
 from core.job.reporter import Reporter
 from core.workspace import Workspace
-from data.entries import name_characters
-from data.front_end import FrontEnd
-from data.manifest import Clip
+from data.front_end import FrontEnd, name_characters
+from data.manifest import ManifestClip
 
 _NAMED = 5
 
@@ -43,17 +42,17 @@ def newest_tokenizer(workspace: Workspace, base: FrontEnd, language: str) -> str
     return max(found)[1] if found else ""
 
 
-def fit(clips: Iterable[Clip], workspace: Workspace, tokenizer: str, longest: int) -> TokenFit:
+def fit(clips: Iterable[ManifestClip], workspace: Workspace, tokenizer: str, longest: int) -> TokenFit:
     """How `clips` fit the merged tokenizer of that name, and a model that holds `longest` tokens of text alone."""
     return _counted(TokenFit(tokenizer), clips, FrontEnd.load(workspace.tokenizers / tokenizer), longest)
 
 
-def fit_own(clips: Iterable[Clip], base: FrontEnd, longest: int) -> TokenFit:
+def fit_own(clips: Iterable[ManifestClip], base: FrontEnd, longest: int) -> TokenFit:
     """The same for clips in a language of the base, which its own tokenizer reads."""
     return _counted(TokenFit(own=True), clips, base, longest)
 
 
-def _counted(made: TokenFit, clips: Iterable[Clip], front_end: FrontEnd, longest: int) -> TokenFit:
+def _counted(made: TokenFit, clips: Iterable[ManifestClip], front_end: FrontEnd, longest: int) -> TokenFit:
     for clip in clips:
         count = len(front_end.body(clip.text, clip.language))
         if count > longest:

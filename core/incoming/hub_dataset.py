@@ -25,8 +25,8 @@ from core.incoming.unfinished import begun, give_up, unfinished
 from core.incoming.unpack import SUFFIXES, unpack
 from core.job.journal import Warned
 from core.job.reporter import Reporter, size_text
-from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
-from data.importers.columns import SPLIT_NAMES
+from data.importers import AUDIO_SUFFIXES, SkippedRow, SourceRow, import_source, safe_id
+from data.importers.rows import SPLIT_NAMES
 
 PREFIX = "hub:"
 CONVERTED = "refs/convert/parquet"  # where the hub keeps the tables that it made of other forms
@@ -70,7 +70,7 @@ class Brought:
 
     folder: Path
     notes: tuple[str, ...]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _by_files(order: _Order, listing: Listing, home: Path) -> Brought:
         give.fetch([name for name in plain if name not in heard], content, meter)
         plain = _first(content, heard, order)
     give.fetch(plain, content, meter)
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRow] = []
     for path in give.fetch(packed, home / "archives", meter):
         inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
         shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
@@ -222,6 +222,6 @@ def _first(content: Path, heard: list[str], order: _Order) -> list[str]:
         path = content.joinpath(*PurePosixPath(name).parts)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    rows = (entry for entry in import_source(content, order.language, foreign=True) if isinstance(entry, Row))
+    rows = (entry for entry in import_source(content, order.language, foreign=True) if isinstance(entry, SourceRow))
     wanted = {os.path.realpath(row.audio) for row in islice(rows, order.most)}
     return [name for name in heard if os.path.realpath(content / name) in wanted]

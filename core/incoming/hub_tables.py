@@ -24,8 +24,8 @@ from core.incoming.ranged import NoRanges, Ranged
 from core.incoming.transfer import Fetcher, Meter, Patience
 from core.job.reporter import Reporter, check_stop
 from core.library.model_record import Hasher, hash_file
+from data.disk_collections import DiskDict
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
-from data.kept import Kept
 
 STOPPED = "Stopped before the dataset was written. What has come is kept: continue it, or start it again."
 _STATE, _TABLES, _PARTS = "tables.json", "tables", "parts"
@@ -124,7 +124,7 @@ def write_tables(give: Give, home: Path, tables: Mapping[str, str], most: int) -
         here = sum(path.stat().st_size for path in (home / _TABLES).rglob("*") if path.is_file())
         check_disk(home, sum(map(give.size, left)) - here, f"What is wanted of {give.listing.repository}")
     meter = Meter(give.reporter, None if most else done + sum(map(give.size, left)), done, STOPPED)
-    with Kept() as ids:
+    with DiskDict() as ids:
         for line in _lines(home / "content"):
             ids.replace(Path(str(line["audio"])).stem.casefold(), "")
         for name in left:
@@ -143,7 +143,7 @@ def write_tables(give: Give, home: Path, tables: Mapping[str, str], most: int) -
     return state.rows, before
 
 
-def _rows(give: Give, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
+def _rows(give: Give, table: Path | RawIOBase, home: Path, split: str, ids: DiskDict,
           name: str) -> Generator[int, None, None]:
     content = home / "content"
     for size in write_out(table, PurePosixPath(name).name, content, split, ids):

@@ -28,8 +28,8 @@ from core.job.reporter import Reporter, check_stop
 from core.segments.folder import PREFIX as PREFIX_SEGMENTS
 from core.segments.folder import find
 from core.workspace import Workspace
-from data import film
-from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id
+from data import ffmpeg_audio
+from data.importers import FILM_SUFFIXES, ImportedSource, SkippedRow, SourceEntry, SourceRow, import_source, safe_id
 
 _STOPPED = "Stopped before the dataset was written."
 
@@ -42,7 +42,7 @@ class Gathered:
     made: Path
     foreign: bool = False
     notes: tuple[str, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _as_file(url: str) -> str:
     return url.replace("/blob/", "/resolve/") if url.startswith("https://huggingface.co/") else url
 
 
-def read(source: Gathered, language: str, reporter: Reporter) -> Imported:
+def read(source: Gathered, language: str, reporter: Reporter) -> ImportedSource:
     """The rows of what was gathered; the sound of films is taken out as they are reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
     listed = _Chain(source.skipped, imported.entries)
@@ -94,7 +94,7 @@ def read(source: Gathered, language: str, reporter: Reporter) -> Imported:
     return replace(imported, entries=heard, notes=(*source.notes, *imported.notes))
 
 
-def count(imported: Imported) -> int:
+def count(imported: ImportedSource) -> int:
     """How many entries there are, without opening a film."""
     entries = imported.entries
     return sum(1 for _ in (entries.entries if isinstance(entries, _Heard) else entries))
@@ -131,10 +131,10 @@ def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, report
 class _Chain:
     """One after the other, on each pass."""
 
-    first: tuple[Skipped, ...]
-    then: Iterable[Entry]
+    first: tuple[SkippedRow, ...]
+    then: Iterable[SourceEntry]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         yield from self.first
         yield from self.then
 
@@ -143,28 +143,28 @@ class _Chain:
 class _Heard:
     """Entries whose recordings can be read as they are: for films, the sound that was taken out into `folder`."""
 
-    entries: Iterable[Entry]
+    entries: Iterable[SourceEntry]
     folder: Path
     root: Path
     reporter: Reporter
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         fault: tuple[Path, str] | None = None
         for entry in self.entries:
-            if not isinstance(entry, Row) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
+            if not isinstance(entry, SourceRow) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
                 yield entry
                 continue
             sound = self.folder / _sound_name(entry.audio, self.root)
             if (fault is None or fault[0] != entry.audio) and not sound.is_file():
                 fault = self._take_out(entry.audio, sound)
             if fault is not None and fault[0] == entry.audio:
-                yield Skipped(entry.where, fault[1])
+                yield SkippedRow(entry.where, fault[1])
             else:
                 yield replace(entry, audio=sound)
 
     def _take_out(self, path: Path, sound: Path) -> tuple[Path, str] | None:
         try:
-            film.sound_of(path, sound, lambda: check_stop(self.reporter, _STOPPED))
+            ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(self.reporter, _STOPPED))
         except UserError as error:
             return path, f"{error.message} {error.hint}"
         return None

@@ -23,8 +23,7 @@ from typing import IO
 
 from config.errors import UserError
 from core.job.reporter import size_text
-from data.importers.lookup import AUDIO_SUFFIXES
-from data.importers.rows import Skipped, visible
+from data.importers.rows import AUDIO_SUFFIXES, SkippedRow, printable
 
 Tell = Callable[[int, str], None]
 """Told of each block: its bytes, and the member it is from."""
@@ -52,7 +51,7 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: None) -> list[Skipped]:
+def unpack(path: Path, folder: Path, free: int, tell: Tell = lambda size, name: None) -> list[SkippedRow]:
     """Write the members of the archive at `path` into `folder`, which is empty; what was not taken.
 
     `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
@@ -79,7 +78,7 @@ class _Unpacking:
     folder: Path
     room: int
     tell: Tell
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRow] = field(default_factory=list)
     written: int = 0
     members: int = 0
     others: int = 0  # files of no use here
@@ -101,7 +100,7 @@ class _Unpacking:
             return None
         if not lower.endswith((*AUDIO_SUFFIXES, *_TEXTS)) and lower not in _BARE:
             self.others += 1
-            self.other = self.other or visible(name)
+            self.other = self.other or printable(name)
             return None
         return self.folder.joinpath(inside)
 
@@ -109,14 +108,15 @@ class _Unpacking:
         if self.written + more > self.room:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
-                f"{size_text(max(0, self.room))}, at {visible(name)!r}: that does not fit here, or it is no archive of "
+                f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
+                f"of "
                 "recordings.",
                 "Free space on the workspace's disk, then continue; or unpack it yourself and give the folder.",
             )
 
     def skip(self, name: str, reason: str) -> None:
         if len(self.skipped) < _MOST_NAMED:
-            self.skipped.append(Skipped(f"{self.archive.name}: {visible(name[:200])}", reason))
+            self.skipped.append(SkippedRow(f"{self.archive.name}: {printable(name[:200])}", reason))
         else:
             self.others += 1
 
@@ -133,11 +133,11 @@ class _Unpacking:
         except (FileExistsError, NotADirectoryError):
             self.skip(name, "is there twice")
 
-    def left(self) -> list[Skipped]:
+    def left(self) -> list[SkippedRow]:
         """What was not taken; the files of no use as one."""
         if self.others:
             more = f" and {self.others - 1} more" if self.others > 1 else ""
-            self.skipped.append(Skipped(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
+            self.skipped.append(SkippedRow(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
         return self.skipped
 
 

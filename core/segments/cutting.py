@@ -25,10 +25,10 @@ from core.job.reporter import Reporter, check_stop, counted
 from core.library.aside import flush
 from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
 from core.workspace import Workspace, resolve_inside
-from data import film, long_audio
-from data.cuts import Limits
-from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
-from data.loudness import Finish, finished
+from data import ffmpeg_audio, long_audio
+from data.importers import FILM_SUFFIXES, is_audio, safe_id, sidecars
+from data.long_audio import ClipFormat, format_clip
+from data.segmentation import SegmentLimits
 
 STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it again."
 
@@ -69,8 +69,8 @@ Choose = Callable[[Recording, Path, Callable[[float], None]], Chosen]
 """Finds the clips of a recording. Gets the folder that is being made, and is to tell the seconds that are done."""
 
 
-def limits_of(options: ClipOptions) -> Limits:
-    return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
+def limits_of(options: ClipOptions) -> SegmentLimits:
+    return SegmentLimits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
 def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> list[Recording]:
@@ -79,7 +79,7 @@ def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> 
     if gathered.path.is_file():
         paths = [gathered.path] if is_audio(gathered.path.name) else []
     else:
-        paths = [place / name for place, names in companions.walk(root) for name in names if is_audio(name)]
+        paths = [place / name for place, names in sidecars.walk_folders(root) for name in names if is_audio(name)]
     found: list[Recording] = []
     for path in paths:
         check_stop(reporter, STOPPED)
@@ -99,9 +99,9 @@ def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporte
     speaker = {"one": "", "recording": path.stem, "folder": path.parent.name}[options.speakers]
     if path.suffix.lower() in FILM_SUFFIXES:
         sound = made / f"{key}.flac"
-        film.sound_of(path, sound, lambda: check_stop(reporter, STOPPED))
+        ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(reporter, STOPPED))
         path = sound
-    return Recording(name, path, key, speaker, long_audio.length(path)[0])
+    return Recording(name, path, key, speaker, long_audio.duration_and_rate(path)[0])
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Cutter:
     source: str
     made: str
     settings: dict[str, object]  # all that decides what comes out
-    finish: Finish
+    finish: ClipFormat
     recogniser: str = ""
 
     @property
@@ -189,14 +189,14 @@ class Cutter:
 
     def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[Piece]:
         name = f"audio/{recording.key}.flac"
-        own_rate = long_audio.length(recording.path)[1]
+        own_rate = long_audio.duration_and_rate(recording.path)[1]
         rate = self.finish.sample_rate or own_rate
         pieces, at = [], 0
-        cut = long_audio.pieces(recording.path, [(span.begin_s, span.end_s) for span in chosen.spans])
+        cut = long_audio.read_spans(recording.path, [(span.begin_s, span.end_s) for span in chosen.spans])
         with soundfile.SoundFile(str(aside / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
             for span, samples in zip(chosen.spans, cut, strict=False):
                 check_stop(self.reporter, STOPPED)
-                sound, _ = finished(samples, own_rate, self.finish, chosen.noise)
+                sound, _ = format_clip(samples, own_rate, self.finish, chosen.noise)
                 file.write(np.clip(sound, -1, 1))
                 pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
                 at += len(sound)

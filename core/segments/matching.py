@@ -12,8 +12,8 @@ import numpy as np
 from core.job.reporter import counted
 from core.segments.cutting import Span
 from core.segments.said import Sentence
-from data.ctc_alignment import Aligned
-from data.cuts import Atoms, Limits, group
+from data.ctc_alignment import AlignedLabels
+from data.segmentation import SegmentLimits, SpeechSpans, group_spans
 
 _FOREIGN = 2  # sounds between two sentences from which on something else was said there
 _WALL_S = 1.5  # a pause so long is no part of a clip
@@ -48,7 +48,7 @@ class Match:
                    if any(word.ids for word in sentence.words))
 
 
-def match_words(sentences: Sequence[Sentence], aligned: Aligned, frame_s: float, separated: bool) -> Match:
+def match_words(sentences: Sequence[Sentence], aligned: AlignedLabels, frame_s: float, separated: bool) -> Match:
     """The words by the letters; `separated`: a letter for each space stands among them."""
     found, at = [], 0
     for number, sentence in enumerate(sentences):
@@ -67,14 +67,14 @@ def match_words(sentences: Sequence[Sentence], aligned: Aligned, frame_s: float,
     return Match(sentences, found, aligned.foreign.tolist())
 
 
-def chosen_clips(match: Match, total_s: float, limits: Limits, doubtful: float,
+def chosen_clips(match: Match, total_s: float, limits: SegmentLimits, doubtful: float,
                  least: float) -> tuple[list[Span], list[str]]:
     """The clips of a recording, and what was left out of it, in words."""
     if not match.words:
         return [], ["nothing of its text was heard."]
     atoms = _atoms(match)
     spans, left_out = [], []
-    for cut in group(atoms, total_s, limits):
+    for cut in group_spans(atoms, total_s, limits):
         words = match.words[cut.first:cut.last + 1]
         score = _mean([word.score for word in words])
         text = _text(match, cut.first, cut.last)
@@ -93,7 +93,7 @@ def chosen_clips(match: Match, total_s: float, limits: Limits, doubtful: float,
     return spans, left_out if more <= 0 else [*left_out[:_NAMED], f"... and {more} more."]
 
 
-def _atoms(match: Match) -> Atoms:
+def _atoms(match: Match) -> SpeechSpans:
     """Words as atoms. A clip ends at the end of a sentence where it can, and never goes past what is not its text."""
     words = match.words
     begins, ends = np.array([word.begin_s for word in words]), np.array([word.end_s for word in words])
@@ -102,7 +102,7 @@ def _atoms(match: Match) -> Atoms:
     within = np.array([one.sentence == two.sentence for one, two in sides], bool)
     prices = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(within, _IN_SENTENCE, 0.0)
     walls = np.array([_apart(match, one, two) for one, two in sides], bool) | (pauses > _WALL_S)
-    return Atoms(begins, ends, prices, walls)
+    return SpeechSpans(begins, ends, prices, walls)
 
 
 def _apart(match: Match, one: Found, two: Found) -> bool:

@@ -11,9 +11,10 @@ from pathlib import Path
 import soundfile
 
 from config.errors import UserError
-from data.importers import companions, is_audio, text
-from data.importers.rows import Utterance
-from data.sentences import split
+from data.importers import is_audio, sidecars
+from data.importers import text_files as text
+from data.importers.rows import ParsedUtterance
+from data.text_chunking import split_text
 
 _LONGEST = 200  # characters of a sentence; longer ones part at phrases
 _MOST = 20_000_000  # characters of a text
@@ -54,13 +55,13 @@ class Line:
 
 def lines_of(path: Path, audio: str, ends: str = "") -> list[Line]:
     """The sentences of a plain text, or the blocks of subtitles, lyrics or labels. `ends`: more ends of sentences."""
-    kind = companions.kind_of(path)
+    kind = sidecars.kind_of(path)
     if kind.timed:
         found = [Line(item.text, item.begin_s, item.end_s) for item in kind.read(path, audio)
-                 if isinstance(item, Utterance)]
+                 if isinstance(item, ParsedUtterance)]
     else:
         whole = "\n\n".join(_paragraphs(text.read(path, _MOST)))
-        found = [Line(" ".join(piece.text.split())) for piece in split(whole, _LONGEST, len, len(whole) + 1, ends)]
+        found = [Line(" ".join(piece.text.split())) for piece in split_text(whole, _LONGEST, len, len(whole) + 1, ends)]
     found = [line for line in found if line.text]
     if not found:
         raise UserError(f"{path} has no text.", "Give the text that is said in the recording.")

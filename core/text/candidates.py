@@ -12,10 +12,9 @@ from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate
 from core.text.own_pieces import OWN
 from core.text.pieces import Pieces, learn
 from core.text.tokenizer_report import characters_of
-from data import normalise
+from data import normalisers
 from data.bpe import BYTES, vocabulary
-from data.entries import BASE_FILE
-from data.front_end import FrontEnd
+from data.front_end import BASE_FILE, FrontEnd
 
 ALGORITHMS: tuple[Literal["bpe", "sentencepiece"], ...] = ("bpe", "sentencepiece")
 _NAMED = 60  # rare pieces in the report
@@ -53,7 +52,7 @@ def candidates(base: FrontEnd, texts: Texts, sizes: Sequence[int], limit: int, r
     With `byte_fallback`, characters and bytes too. `leave_out` is told of those left out, and why.
     """
     yield Made(_measure(BASE, base, None, texts, limit), base)
-    bare = [normalise.without_marks(text) for text in texts.train]
+    bare = [normalisers.without_marks(text) for text in texts.train]
     plain = with_all_characters(learn(bare, "bpe", 0), texts)
     yield _made(CHARACTERS, base, plain, texts, limit, rules)
     if byte_fallback:

@@ -21,8 +21,7 @@ import sentencepiece
 from config.errors import UserError
 from core.text.pieces import Pieces, pairs_of
 from data.bpe import vocabulary
-from data.entries import BASE_FILE
-from data.front_end import FrontEnd
+from data.front_end import BASE_FILE, FrontEnd
 
 OWN = "own"
 _MOST = 20_000  # pieces, as the option `merges` allows

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from config.text_rules import TextRules
 from core.workspace import Workspace
-from data import rules as shipped
-from data.languages.traced import Change
+from data.languages import shipped_rules as shipped
+from data.languages.span_map import TextChange
 from data.manifest import read_json_lines
 
 
@@ -21,7 +21,7 @@ class Line:
 
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[TextChange, ...]
     left_out: dict[str, int]
 
 
@@ -46,18 +46,18 @@ class FoldCost:
 
 def show(rules: TextRules, texts: Iterable[str]) -> list[Line]:
     """Each text before and after, with the spans that changed."""
-    writer = shipped.writer_of(rules)
+    writer = shipped.verbalizer_of(rules)
     lines = []
     for text in texts:
-        done = writer.shown(text)
+        done = writer.verbalize_traced(text)
         lines.append(Line(text, done.traced.text, done.traced.changes(), done.left_out))
     return lines
 
 
 def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
     """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
-    writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
-    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
+    writer = shipped.verbalizer_of(rules.model_copy(update={"fold": ()}))
+    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.verbalize(text))]
     return [_cost(name, fold.about, fold.table(), words, most) for name, fold in rules.folds.items()]
 
 

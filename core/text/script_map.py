@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from core.text.lab_report import ENOUGH, Block, Cell, Sentence
-from data import blocks
+from data import unicode_blocks
 
 _MAIN = 0.05  # share of a text's letters in a block from which the block counts as one of its script
 _CHARACTERS = 150  # of a sentence to record: some ten seconds
@@ -30,14 +30,14 @@ def draw(train: Mapping[str, int], held_out: Mapping[str, int], given: Mapping[s
     by_block: dict[str, set[str]] = {}
     weight: Counter[str] = Counter()
     for character in present:
-        name = blocks.block_of(character)
+        name = unicode_blocks.block_of(character)
         by_block.setdefault(name, set()).add(character)
         if unicodedata.category(character)[0] in "LM":
             weight[name] += train.get(character, 0) + held_out.get(character, 0) + given.get(character, 0)
     total = max(1, sum(weight.values()))
     drawn = []
     for name, found in by_block.items():
-        letters = blocks.letters(name) if weight[name] >= _MAIN * total else ()
+        letters = unicode_blocks.letters(name) if weight[name] >= _MAIN * total else ()
         cells = sorted(found | {letter for letter in letters if letter in found or stays(letter)})
         drawn.append(Block(name, bool(letters), tuple(
             Cell(one, train.get(one, 0), held_out.get(one, 0), given.get(one, 0)) for one in cells)))

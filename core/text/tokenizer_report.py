@@ -13,7 +13,7 @@ from typing import Any
 from config.errors import UserError
 from core.text import text_rules
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 
 REPORT_FILE = "report.json"
 _LOT = 50  # pieces that are written as one text
@@ -119,7 +119,7 @@ class Learned:
     merges: int  # pieces longer than one character
 
 
-def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learned, probe_source: str,
+def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, learned: Learned, probe_source: str,
             sentences: Sequence[tuple[str, str]]) -> TokenizerReport:
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
     language = dataset.card.language
@@ -140,7 +140,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, learned: Learn
         probe_source=probe_source, proofs=proofs,
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
-        rules=text_rules.label(extended.writer(language)), texts_written_out=text.written_out,
+        rules=text_rules.label(extended.writer(language)), texts_written_out=text.verbalized,
     )
 
 
@@ -189,10 +189,10 @@ class _Text:
     tokens_before: int
     tokens_after: int
     dropped: dict[str, int]
-    written_out: int
+    verbalized: int
 
     @classmethod
-    def of(cls, base: FrontEnd, extended: FrontEnd, dataset: Dataset) -> _Text:
+    def of(cls, base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset) -> _Text:
         language = dataset.card.language
         normal = {clip.id: extended.normalise(clip.text, language) for clip in dataset.clips}
         before = [token for text in normal.values() for token in base.spell(text)[0]]
@@ -207,7 +207,7 @@ class _Text:
             characters_of([normal[clip.id] for clip in dataset.split(HELD_OUT)]),
             {c for clip in dataset.clips for c in extended.unknown_characters(clip.text, language)},
             before.count(unknown_id), after.count(unknown_id), len(before), len(after), dict(sorted(dropped.items())),
-            sum(extended.written_out(clip.text, language).split() != clip.text.split() for clip in dataset.clips),
+            sum(extended.verbalize(clip.text, language).split() != clip.text.split() for clip in dataset.clips),
         )
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import UserError
-from data.importers.columns import COLUMNS
-from data.importers.rows import safe_id, unused
-from data.kept import Kept
+from data.disk_collections import DiskDict
+from data.importers.rows import COLUMNS, safe_id, unused_id
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -34,7 +33,7 @@ def count_rows(table: Path | io.RawIOBase, name: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: Kept) -> Iterator[int]:
+def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: DiskDict) -> Iterator[int]:
     """Write the recordings of the table called `name` into `folder`, a line of its `manifest.jsonl` for each.
 
     Yields the bytes of each row once it is written. `ids` remembers the names that are taken. Only the columns that are
@@ -83,14 +82,14 @@ def _columns(schema: Any, name: str) -> dict[str, str]:
     return found
 
 
-def _row(record: dict[str, Any], folder: Path, split: str, ids: Kept, lines: Any) -> int:
+def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines: Any) -> int:
     held = record["audio"] or {}
     content = held.get("bytes") or b""
     given = Path(str(held.get("path") or record.get("id") or "clip"))
     name = ""
     if content:
         suffix = next((suffix for magic, suffix in _MAGIC if content.startswith(magic)), given.suffix.lower()[:8])
-        stem = unused(safe_id(given.stem), "", ids)
+        stem = unused_id(safe_id(given.stem), "", ids)
         name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
         (folder / name).write_bytes(content)
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),

@@ -1,28 +1,30 @@
 """What an importer gives, and how it becomes rows: recordings found, ids made and kept apart.
 
-A format's function says `Utterance` for what it read and `Skipped` for what it could not; it opens no recording.
+A format's function says `ParsedUtterance` for what it read and `SkippedRow` for what it could not; it opens no recording.
 `rows` looks the recordings up and makes the ids. Both are generators, and what must be remembered lies on the disk,
 so memory does not grow with the number of utterances.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from data.importers.columns import SPLIT_NAMES
-from data.importers.lookup import AUDIO_FOLDERS, Lookup, NotThere
-from data.kept import Kept
+from data.disk_collections import DiskDict
+from data.manifest import HELD_OUT, TRAIN
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it
 
 
 @dataclass(frozen=True)
-class Utterance:
+class ParsedUtterance:
     """A recording by the name that the source has for it, and its text. A part of it where times are given."""
 
     where: str
@@ -36,18 +38,18 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedRow:
     """What was not taken, and why."""
 
     where: str
     reason: str
 
 
-Found = Utterance | Skipped
+ParsedItem = ParsedUtterance | SkippedRow
 
 
 @dataclass(frozen=True)
-class Row:
+class SourceRow:
     """A recording and its text, where they came from, and what the source said about them."""
 
     id: str
@@ -65,65 +67,65 @@ class Row:
         return self.begin_s > 0 or self.end_s is not None
 
 
-Entry = Row | Skipped
+SourceEntry = SourceRow | SkippedRow
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedSource:
     """Every row of a source, taken or skipped, read anew on each pass; and what the source was taken for."""
 
-    entries: Iterable[Entry]
+    entries: Iterable[SourceEntry]
     form: str = ""  # such as "LJSpeech"
     notes: tuple[str, ...] = ()  # what was recognised, what else would fit, and why it was not taken
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         return iter(self.entries)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        return tuple(entry for entry in self if isinstance(entry, Row))
+    def rows(self) -> tuple[SourceRow, ...]:
+        return tuple(entry for entry in self if isinstance(entry, SourceRow))
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        return tuple(entry for entry in self if isinstance(entry, Skipped))
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        return tuple(entry for entry in self if isinstance(entry, SkippedRow))
 
 
-def rows(found: Iterable[Found], lookup: Lookup) -> Iterator[Entry]:
+def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterator[SourceEntry]:
     """Each utterance as a row: its recording must be there, and its id is its own."""
-    with Kept() as raw_ids, Kept() as ids:
+    with DiskDict() as raw_ids, DiskDict() as ids:
         for item in found:
-            item = replace(item, where=visible(item.where))
-            if isinstance(item, Skipped):
+            item = replace(item, where=printable(item.where))
+            if isinstance(item, SkippedRow):
                 yield item
                 continue
             try:
                 path = lookup.find(item.audio or item.id)
-            except NotThere as why:
-                yield Skipped(item.where, str(why))
+            except RecordingNotFound as why:
+                yield SkippedRow(item.where, str(why))
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
 
-def _row(item: Utterance, path: Path, folder: Path, raw_ids: Kept, ids: Kept) -> Entry:
+def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
     split = item.split.strip().lower()
     if split and split not in SPLIT_NAMES:
-        return Skipped(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
+        return SkippedRow(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
-        return Skipped(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is no time")
+        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is no time")
     name = item.id.strip() or _of_audio(item, path, folder)
     if (before := raw_ids.put(name, item.where)) is not None:
-        return Skipped(item.where, f"the id {safe_id(name)!r} was already used at {before}")
-    return Row(unused(safe_id(name), item.where, ids), path, _one_line(item.text), item.where,
+        return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
+    return SourceRow(unused_id(safe_id(name), item.where, ids), path, _one_line(item.text), item.where,
                _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
 
 
-def visible(name: str) -> str:
+def printable(name: str) -> str:
     """A name for people to read: what has no shape of its own, or turns the line around, is spelled out."""
     return name if name.isprintable() else "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
 
 
-def unused(name: str, where: str, ids: Kept) -> str:
+def unused_id(name: str, where: str, ids: DiskDict) -> str:
     """`name`, or `name-2` and so on where it is taken; letters of either case are one, as on some disks."""
     number, free = 1, name
     while ids.put(free.casefold(), where) is not None:
@@ -141,7 +143,7 @@ def safe_id(name: str) -> str:
     return f"{cut}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
-def _of_audio(item: Utterance, path: Path, folder: Path) -> str:
+def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
     """An id by the recording's name; times in milliseconds follow for a part, so that it stays when others change."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     parts = inside.with_suffix("").parts
@@ -159,3 +161,148 @@ def _speaker(name: str) -> str:
 
 def _one_line(text: str) -> str:
     return re.sub(r"[\t\r\n]+", " ", text).strip()
+
+
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga", ".aiff", ".aif", ".au", ".caf", ".w64")
+"""What is read as it is; by libsndfile."""
+FILM_SUFFIXES = (".m4a", ".mp4", ".m4b", ".m4v", ".mov", ".mkv", ".mka", ".webm", ".avi", ".aac", ".amr", ".3gp",
+                 ".wma", ".wmv", ".mpg", ".mpeg", ".ts", ".flv")
+"""Whose sound is taken out by ffmpeg."""
+AUDIO_SUFFIXES = SOUND_SUFFIXES + FILM_SUFFIXES
+AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings")
+_LONGEST_NAME = 240  # bytes in one part of a path; what is longer is a text in the place of a name
+
+
+class RecordingNotFound(Exception):
+    """There is no such recording, or it must not be read; the text says why."""
+
+
+def is_audio(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+
+
+class RecordingLookup:
+    """Finds recordings of the source in `folder`.
+
+    Nothing outside of it is read, neither by `..` nor by a link. A table on this machine may name whole paths, since
+    whoever wrote it could have read them; one that came from elsewhere (`foreign`) may not.
+    """
+
+    def __init__(self, folder: Path, *, foreign: bool = False) -> None:
+        self.folder = folder
+        self._foreign = foreign
+        self._real = os.path.realpath(folder)
+
+    def find(self, name: str) -> Path:
+        """The file called `name`, with or without its ending, perhaps in one of `AUDIO_FOLDERS`; or `RecordingNotFound`."""
+        name = name.strip()
+        if not name:
+            raise RecordingNotFound("no audio is named (missing index)")
+        if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in name.split("/")):
+            raise RecordingNotFound(f"{name[:60]!r} is no name of a file")
+        for path in self._candidates(name.encode("utf-8", "replace").decode()):
+            if os.path.isfile(path):  # false too for a name that the system does not take
+                return self._checked(Path(path), name)
+        raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self.folder}")
+
+    def has(self, name: str) -> bool:
+        """Whether `find` finds it."""
+        try:
+            return bool(self.find(name))
+        except RecordingNotFound:
+            return False
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        """Where it may be. As strings, and in folders that are there: most are looked for in vain, for every row."""
+        pure = PurePosixPath(name.replace("\\", "/")) if "\\" in name else PurePosixPath(name)
+        if pure.is_absolute() or name[1:2] == ":":
+            if not self._foreign:
+                yield name
+        else:
+            for place in self._places:
+                yield f"{place}{pure}"
+                if not is_audio(name):
+                    yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
+        parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
+        if ".." not in pure.parts:
+            for first in range(0 if pure.is_absolute() else 1, len(parts)):  # the table was written in another folder
+                rest = "/".join(parts[first:])
+                yield f"{self.folder}/{rest}"
+                yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
+
+    @cached_property
+    def _places(self) -> list[str]:
+        """Those of `AUDIO_FOLDERS` that are there, each with what parts it from a name."""
+        return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
+
+    def _checked(self, path: Path, name: str) -> Path:
+        whole = os.path.isabs(name) and path == Path(name) and not self._foreign
+        real = os.path.realpath(path)
+        if whole or os.path.commonpath([real, self._real]) == self._real:
+            return path
+        if ".." in path.parts:
+            raise RecordingNotFound(f"{name[:60]!r} leads out of {self.folder}; what lies outside is not read")
+        raise RecordingNotFound(f"{name[:60]!r} is a link to {real!r}, outside of {self.folder}; put the file itself "
+                                f"there")
+
+
+COLUMNS = {
+    "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
+              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "mp3", "clip"),
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
+             "raw_transcription", "text_original", "original_text"),
+    "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
+                "normalized_text", "text_normalized"),
+    "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
+    "speaker": ("speaker", "speaker_id", "speaker_name", "client_id", "spk", "spk_id"),
+    "split": ("split", "set", "subset"),
+    "begin": ("begin", "begin_s", "begin_time", "start", "start_s", "start_time", "offset"),
+    "end": ("end", "end_s", "end_time", "stop"),
+    "duration": ("duration", "duration_s"),
+}
+SPLIT_NAMES = {
+    "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
+    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
+}
+
+
+def has_column(names: Collection[str], meaning: str) -> bool:
+    """Whether one of `names` means that."""
+    return any(name in COLUMNS[meaning] for name in names)
+
+
+def has_clip_columns(names: Collection[str]) -> bool:
+    """Whether these columns are enough for a table of recordings."""
+    return has_column(names, "text") and (has_column(names, "audio") or has_column(names, "id"))
+
+
+def standard_values(record: Mapping[str, object]) -> dict[str, str]:
+    """The values of a record under the names of `COLUMNS`; the first of each meaning that is not empty."""
+    found = {}
+    for meaning, names in COLUMNS.items():
+        value = next((value for name in names if (value := record.get(name)) not in (None, "")), None)
+        if isinstance(value, Mapping):  # a hub's audio: {"path": ..., "bytes": ...}
+            value = value.get("path")
+        if value is not None and not isinstance(value, list):
+            found[meaning] = str(value)
+    return found
+
+
+def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:
+    """Begin and end in seconds; a duration counts only from a begin. `ValueError` names what is no time."""
+    begin = _seconds(values.get("begin", "0"))
+    if "end" in values:
+        return begin, _seconds(values["end"])
+    if "begin" in values and "duration" in values:
+        return begin, begin + _seconds(values["duration"])
+    return begin, None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.strip().replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]!r} is no time in seconds")
+    return value

@@ -10,10 +10,11 @@ import re
 from collections.abc import Set
 from functools import lru_cache
 
+from anyascii import anyascii
+
 from config.text_rules import Latin
 from data.languages.patterns import letters_after, letters_before, one_of
-from data.languages.traced import Traced
-from data.romanise import romanise
+from data.languages.span_map import SpanMap
 
 _WORD = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff'\u2019\u0300-\u036f]*")
 _DOT = re.compile(r"(?<=[A-Za-z0-9])\.(?=[A-Za-z])")
@@ -21,7 +22,7 @@ _VOWELS = frozenset("aeiouy")
 _LONGEST_NAME = 5  # letters; a longer word in capitals is shouted, not spelled
 
 
-def say_latin(text: Traced, latin: Latin, attached: tuple[Set[str], Set[str]]) -> Traced:
+def say_latin(text: SpanMap, latin: Latin, attached: tuple[Set[str], Set[str]]) -> SpanMap:
     """Latin words as `latin.words` says; `attached`: what may be written together with the word after it, before it."""
     if latin.words == "keep":
         return text
@@ -82,3 +83,6 @@ def _syllable(consonants: tuple[str, ...], vowels: tuple[str, ...]) -> re.Patter
     return re.compile(rf"({consonant})({vowel})?|({vowel})")
 
 
+def romanise(text: str) -> str:
+    """`text` in lower-case ASCII; a character the table does not know gives nothing."""
+    return anyascii(text).lower().replace("`", "'")

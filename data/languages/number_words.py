@@ -14,13 +14,13 @@ from typing import Protocol
 
 from config.errors import UserError
 from config.text_rules import Grammar, Numbers, Ordinals
-from data.languages.packages import missing_package
+from data.languages import missing_package
 
 PACKAGE = "num2words"
 _REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # num2words' answers
 
 
-class Speller(Protocol):
+class NumberSpeller(Protocol):
     """Numbers of one language; None for a number that has no name. `point` is empty where none is known."""
 
     @property
@@ -31,7 +31,7 @@ class Speller(Protocol):
     def ordinal(self, number: int) -> str | None: ...
 
 
-def speller(numbers: Numbers) -> Speller | None:
+def number_speller(numbers: Numbers) -> NumberSpeller | None:
     """The speller that `numbers` ask for; None when digits are kept. `UserError` when num2words is another version."""
     if numbers.engine == "grammar":
         assert numbers.grammar is not None

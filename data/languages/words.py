@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Literal
 
-Kind = Literal["latin", "turkic", "ethiopic", "generic"]
+ScriptKind = Literal["latin", "turkic", "ethiopic", "generic"]
 
 APOSTROPHES = "\u2018\u2019\u02bc\u2032\u00b4`\uff07"
 SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: kept, so that encoding reports them
@@ -31,7 +31,7 @@ _LATIN = frozenset({
 })
 
 
-def kind_of(code: str) -> Kind:
+def script_kind(code: str) -> ScriptKind:
     """What a language needs: by script, `generic` where nothing special is known."""
     if code in _ETHIOPIC:
         return "ethiopic"
@@ -40,23 +40,23 @@ def kind_of(code: str) -> Kind:
     return "latin" if code in _LATIN else "generic"
 
 
-def words(text: str, kind: Kind) -> str:
+def words(text: str, kind: ScriptKind) -> str:
     """Apostrophes that belong to a word stay; other punctuation and all white space is one space.
 
     The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation to Unicode.
     """
-    text = QUOTED.sub(r"\1", folded(text, kind))
+    text = QUOTED.sub(r"\1", lower_composed(text, kind))
     text = "".join(_replacement(character, kind) for character in text)
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
 
 
-def folded(text: str, kind: Kind) -> str:
+def lower_composed(text: str, kind: ScriptKind) -> str:
     """Composed, in lower case, with one kind of apostrophe."""
     text = unicodedata.normalize("NFC", text)
     return (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().translate(_FOLD)
 
 
-def spoken(character: str, kind: Kind) -> bool:
+def is_spoken(character: str, kind: ScriptKind) -> bool:
     """Whether a character is part of what is read aloud, and stays."""
     category = unicodedata.category(character)
     if category == "Cf":
@@ -66,7 +66,57 @@ def spoken(character: str, kind: Kind) -> bool:
     return character in SPOKEN_PUNCTUATION or category[0] not in "PZ"
 
 
-def _replacement(character: str, kind: Kind) -> str:
-    if character == "'" or spoken(character, kind):
+def _replacement(character: str, kind: ScriptKind) -> str:
+    if character == "'" or is_spoken(character, kind):
         return character
     return "" if unicodedata.category(character) == "Cf" else " "
+
+
+KEPT_MARKS = ".,?!-"
+_GAP = "\x1f"  # white space where a script writes none; it goes again inside of a number
+_STOPS = "።፨।॥。｡．︒។៕៖\u104b།༎։᠃᠉᙮꓿𑅁۔"
+_QUESTIONS = "፧？؟⁇\u037e"
+_COMMAS = "፣፤፥፦、，；：､\u104a،؛\u055d()[]{}（）［］｛｝【】〔〕"
+_MARKS = str.maketrans({
+    **dict.fromkeys(_STOPS, f".{_GAP}"), **dict.fromkeys(_QUESTIONS, f"?{_GAP}"), "！": f"!{_GAP}",
+    **dict.fromkeys(_COMMAS, f",{_GAP}"), ":": ",", ";": ",", "…": f",{_GAP}", "፡": " ",
+    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these inside of words
+})
+REPLACED_MARKS = frozenset(map(chr, _MARKS))  # they are written otherwise, not left out
+_ETHIOPIC_STOP = re.compile("፡፡|::")
+_ELLIPSIS = re.compile(r"\.{2,}")
+_NUMBER = re.compile(rf"(?<=\d)([.,]){_GAP}(?=\d)")
+_LOOSE_DASH = re.compile(r"(?:^| )-+(?: |$)")
+_EDGE_DASH = re.compile(r"(?<![^ .,?!])-+|-+(?![^ .,?!])")
+_RUN = re.compile(r" ?[.,?!][ .,?!]*+")
+
+
+def punctuated(text: str, kind: ScriptKind) -> str:
+    """Lower case, NFKD, one space between words, one mark after a phrase, and a mark at the end."""
+    text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
+    text = _NUMBER.sub(r"\1", text.translate(_MARKS))
+    text = lower_composed(unicodedata.normalize("NFKC", text), kind)
+    text = " ".join("".join(_mark_replacement(character, kind) for character in text).split())
+    text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
+    text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
+    text = _RUN.sub(_one_mark, " ".join(text.split())).strip()
+    if not any(is_spoken(character, kind) for character in text):
+        return ""
+    text = text if text.endswith((".", "?", "!", ",")) else f"{text}."
+    return unicodedata.normalize("NFD", text)
+
+
+def _mark_replacement(character: str, kind: ScriptKind) -> str:
+    if character == "'" or character in KEPT_MARKS or is_spoken(character, kind):
+        return character
+    return {"Cf": "", "Pd": "-"}.get(unicodedata.category(character), " ")
+
+
+def _one_mark(run: re.Match[str]) -> str:
+    """The strongest mark of a run that ends a phrase; none at the start of a text."""
+    marks = run.group().strip(" ")
+    if not run.start():
+        return ""
+    if run.end() < len(run.string) and " " not in marks and not run.group().endswith(" "):
+        return run.group()[:-len(marks)] + marks[0]  # inside of a word or a number
+    return next(mark for mark in "?!.," if mark in marks) + " "

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from data.normalise import DATA_FILES
+from data.normalisers import DATA_FILES
 from models import weights
 from models.base import ExportFile
 from models.chatterbox import files, published_script

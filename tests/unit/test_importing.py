@@ -19,9 +19,9 @@ from core import prepare
 from core.incoming import sources
 from core.job.journal import Plan
 from core.workspace import Workspace
-from data import audio, film, manifest
+from data import audio, ffmpeg_audio, manifest
 from data.importers import import_source
-from data.manifest import Dataset
+from data.manifest import PreparedDataset
 
 SRT = "".join(f"{n + 1}\n00:00:0{n},500 --> 00:00:0{n + 1},250\n{text}\n\n" for n, text in enumerate(AMHARIC))
 
@@ -35,7 +35,7 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def imported(workspace: Workspace, source: Path | str, name: str = "d", recorder: Recorder | None = None,
-             **more: object) -> Dataset:
+             **more: object) -> PreparedDataset:
     options = PrepareOptions.model_validate({"source": str(source), "dataset": name, "language": "am", "held_out": 0.3,
                                              **more})
     prepare.run(options, workspace, recorder or Recorder())
@@ -179,7 +179,7 @@ def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(film, "ffmpeg", lambda: str(program))
+    monkeypatch.setattr(ffmpeg_audio, "ffmpeg_path", lambda: str(program))
     return program
 
 

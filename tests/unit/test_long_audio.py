@@ -13,10 +13,10 @@ import torch
 
 from config.errors import UserError
 from data import long_audio
-from data.cuts import voiced_runs
-from data.level import HIGHEST_PEAK, loudness
-from data.loudness import Finish, finished
-from data.voice_activity import FRAME, RATE, VoiceActivity, VoiceNet, weights_file
+from data.long_audio import ClipFormat, format_clip
+from data.loudness import PEAK_CEILING, integrated_loudness
+from data.segmentation import voiced_runs
+from data.voice_activity import FRAME, RATE, VoiceActivityDetector, VoiceNet, weights_file
 
 HELD_OUT = Path(__file__).resolve().parents[2] / "models/tiny/pack/held_out"
 
@@ -32,7 +32,7 @@ def speech() -> np.ndarray:
 
 
 def probabilities(samples: np.ndarray, step: int) -> np.ndarray:
-    activity = VoiceActivity()
+    activity = VoiceActivityDetector()
     return np.concatenate([*(activity.push(samples[at:at + step]) for at in range(0, len(samples), step)),
                            activity.finish()])
 
@@ -74,7 +74,7 @@ def test_silence_and_noise_are_no_voice() -> None:
 def test_a_recording_of_any_rate_is_heard_in_its_own_time(tmp_path: Path, speech: np.ndarray, rate: int) -> None:
     soundfile.write(tmp_path / "a.wav", np.stack([soxr.resample(speech, RATE, rate)] * 2, 1), rate)
     told: list[float] = []
-    heard = long_audio.hear(tmp_path / "a.wav", told.append)
+    heard = long_audio.detect_voice(tmp_path / "a.wav", told.append)
     assert heard.total_s == pytest.approx(len(speech) / RATE, abs=0.01)
     assert told[-1] == pytest.approx(heard.total_s)
     assert len(voiced_runs(heard.probabilities)) == 4
@@ -87,7 +87,7 @@ def test_pieces_are_the_samples_of_their_time_whatever_the_blocks(tmp_path: Path
     samples = np.random.default_rng(1).uniform(-0.5, 0.5, 50 * RATE).astype(np.float32)
     soundfile.write(tmp_path / "a.wav", samples, RATE, subtype="FLOAT")
     spans = [(0.0, 2.0), (2.0, 15.5), (19.9, 20.1), (35.0, 41.0), (48.0, 50.0)]
-    for (begin, end), piece in zip(spans, long_audio.pieces(tmp_path / "a.wav", spans), strict=True):
+    for (begin, end), piece in zip(spans, long_audio.read_spans(tmp_path / "a.wav", spans), strict=True):
         assert np.array_equal(piece, samples[round(begin * RATE):round(end * RATE)])
 
 
@@ -99,8 +99,8 @@ def test_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
                 file.write(np.zeros(60 * 8000))
         tracemalloc.start()
         spans = [(10.0 * n, 10.0 * n + 5) for n in range(6 * minutes)]
-        assert sum(len(piece) for piece in long_audio.pieces(path, spans)) == 5 * 8000 * len(spans)
-        assert sum(map(len, long_audio.resampled(path, RATE))) == minutes * 60 * RATE
+        assert sum(len(piece) for piece in long_audio.read_spans(path, spans)) == 5 * 8000 * len(spans)
+        assert sum(map(len, long_audio.read_resampled(path, RATE))) == minutes * 60 * RATE
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -112,16 +112,16 @@ def test_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
 def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"no sound")
     with pytest.raises(UserError, match=r"a\.wav could not be read as audio"):
-        list(long_audio.blocks(tmp_path / "a.wav"))
+        list(long_audio.read_blocks(tmp_path / "a.wav"))
 
 
 def test_a_clip_gets_the_loudness_and_rate_that_are_asked_for(speech: np.ndarray) -> None:
     quiet = 0.05 * speech
-    made, rate = finished(quiet, RATE, Finish(24000, -26.0), np.zeros(0, np.float32))
+    made, rate = format_clip(quiet, RATE, ClipFormat(24000, -26.0), np.zeros(0, np.float32))
     assert rate == 24000
     assert len(made) == round(len(quiet) * 1.5)
-    assert loudness(made, rate) == pytest.approx(-26.0, abs=0.1)
-    same, rate = finished(quiet, RATE, Finish(0, None), np.zeros(0, np.float32))
+    assert integrated_loudness(made, rate) == pytest.approx(-26.0, abs=0.1)
+    same, rate = format_clip(quiet, RATE, ClipFormat(0, None), np.zeros(0, np.float32))
     assert rate == RATE
     assert np.array_equal(same, quiet)
 
@@ -129,20 +129,20 @@ def test_a_clip_gets_the_loudness_and_rate_that_are_asked_for(speech: np.ndarray
 def test_a_clip_is_not_clipped_for_its_loudness() -> None:
     clicks = np.zeros(2 * RATE, np.float32)
     clicks[::4000] = 0.5
-    made, _ = finished(clicks, RATE, Finish(0, -14.0), np.zeros(0, np.float32))
-    assert np.abs(made).max() == pytest.approx(HIGHEST_PEAK, rel=1e-5)
+    made, _ = format_clip(clicks, RATE, ClipFormat(0, -14.0), np.zeros(0, np.float32))
+    assert np.abs(made).max() == pytest.approx(PEAK_CEILING, rel=1e-5)
 
 
 def test_silence_stays_silence() -> None:
     silent = np.zeros(RATE, np.float32)
-    assert np.array_equal(finished(silent, RATE, Finish(0, -23.0), silent)[0], silent)
+    assert np.array_equal(format_clip(silent, RATE, ClipFormat(0, -23.0), silent)[0], silent)
 
 
 def test_noise_goes_by_what_the_pauses_sound_like(speech: np.ndarray) -> None:
     random = np.random.default_rng(0)
     noise = (0.02 * random.standard_normal(len(speech))).astype(np.float32)
     sample = (0.02 * random.standard_normal(2 * RATE)).astype(np.float32)
-    made, _ = finished(speech + noise, RATE, Finish(0, None, denoise=True), sample)
+    made, _ = format_clip(speech + noise, RATE, ClipFormat(0, None, denoise=True), sample)
     pause, voice = slice(1000, 7000), slice(RATE // 2 + 2000, RATE)
     assert np.std(made[pause]) < 0.3 * np.std(noise[pause])
     assert np.std(made[voice]) > 0.7 * np.std(speech[voice])

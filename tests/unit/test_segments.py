@@ -22,8 +22,8 @@ from core.segments.folder import TABLE, Piece, Segments
 from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
 from data import audio, manifest
-from data.cuts import Limits
-from data.level import loudness
+from data.loudness import integrated_loudness
+from data.segmentation import SegmentLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = 16000
@@ -320,7 +320,7 @@ def test_loudness_rate_and_speakers_are_as_asked(tmp_path: Path, ready: Workspac
     piece = segments.pieces()[0]
     assert soundfile.info(segments.folder / piece.audio).samplerate == 24000
     assert cutting.long_audio.length(segments.folder / piece.audio)[1] == 24000
-    assert loudness(sound_of(segments, piece), 24000) == pytest.approx(-30, abs=0.2)
+    assert integrated_loudness(sound_of(segments, piece), 24000) == pytest.approx(-30, abs=0.2)
     assert piece.speaker == "anna"
 
 
@@ -347,6 +347,6 @@ def test_marks_stay_with_their_words() -> None:
     assert words_of("日本 go") == [("日", ""), ("本", " "), ("go", "")]
     sentences = spelled([Line("«ab cd.» …")], lambda word: [ord(letter) for letter in word if letter.isalpha()])
     found = [matching.Found(0, 0, 1.0, 1.5, 0.9), matching.Found(0, 1, 1.6, 3.2, 0.9)]
-    spans, left_out = matching.chosen_clips(matching.Match(sentences, found, [0, 0]), 9.0, Limits(), 0.3, 0.1)
+    spans, left_out = matching.chosen_clips(matching.Match(sentences, found, [0, 0]), 9.0, SegmentLimits(), 0.3, 0.1)
     assert [span.text for span in spans] == ["«ab cd.» …"]
     assert left_out == []

@@ -15,7 +15,7 @@ from core.training import replay, training_data
 from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache
+from data.feature_cache import FeatureCache
 from tests.worlds import extended_world
 
 CPU = torch.device("cpu")

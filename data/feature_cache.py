@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from config.errors import UserError
-from data.kept import Kept, on_disk
+from data.disk_collections import DiskDict, unnamed_file
 
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
@@ -31,7 +31,7 @@ _ASKED_AT_ONCE = 4096  # recordings
 
 
 @dataclass(frozen=True)
-class Pack:
+class FeaturePack:
     """Features of many recordings in memory: each array is one run of values, cut at `ends`."""
 
     index: Mapping[str, int]  # where a key stands
@@ -75,22 +75,22 @@ class FeatureCache:
         """Keep the arrays of a recording."""
         _write(self.path(sha256), arrays)
 
-    def load_pack(self, dataset: str) -> Pack:
+    def load_pack(self, dataset: str) -> FeaturePack:
         """The pack of a dataset; an empty one when it was never written."""
         path = self.pack_path(dataset)
         if not path.is_file():
-            return Pack({}, {}, {})
+            return FeaturePack({}, {}, {})
         stored = _read(path)
         keys = stored.pop(_KEYS).tobytes().decode().split()
         ends = {name.removesuffix(_ENDS): stored.pop(name) for name in list(stored) if name.endswith(_ENDS)}
-        return Pack({key: at for at, key in enumerate(keys)}, stored, ends)
+        return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
         """Write the pack of a dataset from the files of those of its `recordings` that have one.
 
         One recording is in memory at a time: runs grow in temporary files, whose length must stand before them.
         """
-        with ExitStack() as opened, Kept() as seen:
+        with ExitStack() as opened, DiskDict() as seen:
             runs: dict[str, _Run] = {_KEYS: _Run.empty(_KEYS, np.dtype(np.uint8), opened)}
             for sha256 in recordings:
                 if not self.has(sha256) or seen.put(sha256, "") is not None:
@@ -138,7 +138,7 @@ class _Run:
 
     @classmethod
     def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _Run:
-        made = cls(name, dtype, opened.enter_context(on_disk()))
+        made = cls(name, dtype, opened.enter_context(unnamed_file()))
         if first is not None:
             made.add(first)
         return made

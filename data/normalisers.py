@@ -17,18 +17,25 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from config.errors import UserError
-from data.languages import published
-from data.languages.chinese import CODES_FILE
-from data.languages.packages import MissingTool
-from data.languages.punctuated import KEPT, REPLACED, punctuated
-from data.languages.words import SPOKEN_PUNCTUATION, Kind, folded, kind_of, words
+from data.languages import MissingTool, chatterbox_normaliser
+from data.languages.chatterbox_normaliser import CODES_FILE
+from data.languages.words import (
+    KEPT_MARKS,
+    REPLACED_MARKS,
+    SPOKEN_PUNCTUATION,
+    ScriptKind,
+    lower_composed,
+    punctuated,
+    script_kind,
+    words,
+)
 
 Style = Literal["words", "chatterbox"]
 
 STYLES: tuple[Style, ...] = get_args(Style)
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[ScriptKind, ...] = get_args(ScriptKind)
 _NEW = {f"chatterbox-new-{kind}": kind for kind in KINDS}
-_BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in published.STEPS}}
+_BASE = {"chatterbox": "", **{f"chatterbox-{code}": code for code in chatterbox_normaliser.LANGUAGE_STEPS}}
 _ENGLISH = "chatterbox-english"
 NORMALISERS = (*KINDS, *_NEW, *_BASE, _ENGLISH)
 DATA_FILES = (CODES_FILE,)  # of a model, which a normaliser may need
@@ -43,21 +50,21 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
     if name in _NEW:
         return punctuated(text, _NEW[name])
     if name in _BASE:
-        return published.multilingual(text, _BASE[name], files)
+        return chatterbox_normaliser.normalise_multilingual(text, _BASE[name], files)
     if name == _ENGLISH:
-        return published.english(text)
+        return chatterbox_normaliser.normalise_english(text)
     return words(text, _kind(name))
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextNormaliser:
     """How a text of a new language becomes what is spoken: written out by rules, if any, then normalised."""
 
     normaliser: str
-    written_out: Callable[[str], str] = str
+    verbalize: Callable[[str], str] = str
 
     def normal(self, text: str) -> str:
-        return normalise(self.written_out(text), self.normaliser)
+        return normalise(self.verbalize(text), self.normaliser)
 
 
 def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
@@ -71,7 +78,7 @@ def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
 
 def for_language(code: str, style: Style = "words") -> str:
     """Name of the normaliser for a new language, on a base of this style."""
-    kind = kind_of(code)
+    kind = script_kind(code)
     return kind if style == "words" else f"{style}-new-{kind}"
 
 
@@ -79,16 +86,16 @@ def for_base_language(code: str, multilingual: bool) -> str:
     """Name of the normaliser for a language that a Chatterbox model was published with."""
     if not multilingual:
         return _ENGLISH
-    return f"chatterbox-{code}" if code in published.STEPS else "chatterbox"
+    return f"chatterbox-{code}" if code in chatterbox_normaliser.LANGUAGE_STEPS else "chatterbox"
 
 
 def dropped(text: str, name: str) -> dict[str, int]:
     """Visible characters of `text` that the normaliser `name` of a new language leaves out, with their counts."""
-    composed = folded(text, _NEW.get(name) or _kind(name))
+    composed = lower_composed(text, _NEW.get(name) or _kind(name))
     if name in _NEW:
         composed = "".join(
             character for character in unicodedata.normalize("NFKD", composed)
-            if character not in KEPT and character not in REPLACED
+            if character not in KEPT_MARKS and character not in REPLACED_MARKS
         )
     kept = Counter(normalise(text, name))
     lost = Counter(character for character in composed if not character.isspace())
@@ -114,7 +121,7 @@ def without_marks(text: str) -> str:
     return "".join(" " if is_mark(character) else character for character in text)
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> ScriptKind:
     for kind in KINDS:
         if kind == name:
             return kind

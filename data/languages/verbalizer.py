@@ -15,15 +15,13 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 from config.errors import UserError
-from config.rules_file import parse
-from config.text_rules import Table, TextRules
+from config.text_rules import Table, TextRules, parse_rules
 from data.languages import patterns
 from data.languages.latin import say_latin, sound_of
-from data.languages.number_words import speller
-from data.languages.numerals import as_digits
+from data.languages.number_reader import NumberReader, to_ascii_digits
+from data.languages.number_words import number_speller
 from data.languages.patterns import NEVER, abbreviation, one_of
-from data.languages.quantities import Quantities
-from data.languages.traced import Traced
+from data.languages.span_map import SpanMap
 from data.languages.words import JOINERS, SPOKEN_PUNCTUATION
 
 _MOST_PASSES = 5
@@ -31,39 +29,39 @@ _LONGEST_SAID = 2000  # characters
 _CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
 _UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
                         r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
-_CONTROLS = frozenset(map(chr, range(0x20)))
+_CONTROLS = frozenset(map(chr, (*range(0x20), 0x85)))  # a space each; NEL ends a line
 _SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
 _INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
 
 
 @dataclass(frozen=True)
-class WrittenOut:
+class VerbalizedText:
     """A text that was written out. `left_out` counts what the alphabet has no place for."""
 
-    traced: Traced
+    traced: SpanMap
     left_out: dict[str, int]
 
 
 @dataclass(frozen=True)
-class Writer:
+class Verbalizer:
     """The rules of one language with the patterns made from them. Make one with `writer`."""
 
     rules: TextRules
 
-    def spoken(self, text: str) -> str:
+    def verbalize(self, text: str) -> str:
         """`text` written out."""
-        return self._settled(Traced.of(text)).text
+        return self._settled(SpanMap.of(text)).text
 
-    def shown(self, text: str) -> WrittenOut:
+    def verbalize_traced(self, text: str) -> VerbalizedText:
         """`text` written out, with what became of what."""
-        before = self._before_alphabet(Traced.of(text, track=True))
+        before = self._before_alphabet(SpanMap.of(text, track=True))
         left_out = Counter(character for character in before.text if character != " " == self._sound(character))
-        return WrittenOut(self._settled(self._within_alphabet(before)), dict(sorted(left_out.items())))
+        return VerbalizedText(self._settled(self._within_alphabet(before)), dict(sorted(left_out.items())))
 
-    def _applied(self, text: Traced) -> Traced:
+    def _applied(self, text: SpanMap) -> SpanMap:
         return self._within_alphabet(self._before_alphabet(text))
 
-    def _settled(self, text: Traced) -> Traced:
+    def _settled(self, text: SpanMap) -> SpanMap:
         """Until nothing changes: what one step writes may complete what an earlier one reads."""
         for _ in range(_MOST_PASSES):
             again = self._applied(text)
@@ -72,20 +70,19 @@ class Writer:
             text = again
         return text
 
-    def _before_alphabet(self, text: Traced) -> Traced:
+    def _before_alphabet(self, text: SpanMap) -> SpanMap:
         rules = self.rules
-        spaces = _CONTROLS if rules.version == 1 else _CONTROLS | {"\x85"}  # NEL ends a line
-        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in spaces else "", "Unicode")
+        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
         text = _in_form(text, rules.unicode)
         text = _table(text, self._characters, rules.characters, "character")
         text = text.sub(self._words, self._word, "word")
         if rules.native_digits:
-            text = as_digits(text, rules.version)
-        if self._quantities:
-            text = self._quantities.dated(text)
+            text = to_ascii_digits(text)
+        if self._numbers:
+            text = self._numbers.read_dates(text)
         text = text.sub(self._abbreviations, self._abbreviated, "abbreviation")
-        if self._quantities:
-            text = self._quantities.counted(text)
+        if self._numbers:
+            text = self._numbers.read_numbers(text)
         if rules.join_initials:
             text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
         text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
@@ -93,7 +90,7 @@ class Writer:
         text = text.sub(self._folded, lambda match: self._folds[ord(match.group())], "folded")
         return _table(text, self._marks, rules.marks, "mark")
 
-    def _within_alphabet(self, text: Traced) -> Traced:
+    def _within_alphabet(self, text: SpanMap) -> SpanMap:
         if self.rules.alphabet:
             text = text.sub(self._outside_run, lambda match: self._sounded(match.group()), "foreign letter")
         return text.sub(_SPACES, lambda match: " ", "space")
@@ -114,8 +111,8 @@ class Writer:
         kind = unicodedata.category(character)[0]
         if kind == "L":
             return character if self.rules.foreign == "keep" else self._foreign(character)
-        if kind == "N" and self._quantities and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
-            return f" {self._quantities.counts.whole(str(int(value)))} "
+        if kind == "N" and self._numbers and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
+            return f" {self._numbers.whole(str(int(value)))} "
         return "" if kind == "M" else " "
 
     def _foreign(self, letter: str) -> str:
@@ -137,18 +134,17 @@ class Writer:
     def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
         """What may be written together with the Latin word or the digits after it, and before it."""
         numbers = self.rules.numbers
-        known = self.rules.version > 1
-        return frozenset(numbers.attached_before if known else ()), frozenset(numbers.attached_after if known else ())
+        return frozenset(numbers.attached_before), frozenset(numbers.attached_after)
 
     @cached_property
-    def _quantities(self) -> Quantities | None:
-        found = speller(self.rules.numbers)
-        return Quantities.of(self.rules, found) if found else None
+    def _numbers(self) -> NumberReader | None:
+        speller = number_speller(self.rules.numbers)
+        return NumberReader(self.rules, speller) if speller else None
 
     @cached_property
     def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
         longest_first = sorted(self.rules.abbreviations.items(), key=lambda entry: len(entry[0]), reverse=True)
-        return tuple((re.compile(abbreviation(written, last_dot=self.rules.version > 1)), spoken)
+        return tuple((re.compile(abbreviation(written, last_dot=True)), spoken)
                      for written, spoken in longest_first)
 
     @cached_property
@@ -194,7 +190,7 @@ class Writer:
         inside = "".join(re.escape(entry) if len(entry) == 1 else f"{re.escape(entry[0])}-{re.escape(entry[2])}"
                          for entry in self.rules.alphabet)
         kept = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
-            "A-Za-z" if self.rules.latin.words == "keep" else "") + ("" if self._quantities else "0-9")
+            "A-Za-z" if self.rules.latin.words == "keep" else "") + ("" if self._numbers else "0-9")
         return re.compile(rf"[^\s{kept}{_silent_marks()}]")
 
     @cached_property
@@ -203,28 +199,28 @@ class Writer:
 
 
 @lru_cache(maxsize=32)
-def writer(content: bytes, where: str = "the rules") -> Writer:
+def load_verbalizer(content: bytes, where: str = "the rules") -> Verbalizer:
     """A writer of rules as they stand on disk; `UserError` for rules that cannot be used."""
-    made = Writer(parse(content, where))
-    speller(made.rules.numbers)  # a missing package or another version of it is said now
+    made = Verbalizer(parse_rules(content, where))
+    number_speller(made.rules.numbers)  # a missing package or another version of it is said now
     return made
 
 
 def check_tables(rules: TextRules, where: str) -> None:
     """Refuse rules that never settle on their own words, such as a for b and b for a."""
-    made = Writer(rules)
+    made = Verbalizer(rules)
     for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
         table: Table = getattr(rules, name)
         for written, said in table.items():
-            once = made.spoken(f"{said} ")
-            if made.spoken(once) != once or len(once) > _LONGEST_SAID:
+            once = made.verbalize(f"{said} ")
+            if made.verbalize(once) != once or len(once) > _LONGEST_SAID:
                 raise UserError(
                     f"The rules in {where} cannot be used: {name}: {written!r} becomes {said!r}, and the rules "
                     "change that again without end.", "Take out one of the entries that form a circle.",
                 )
 
 
-def _in_form(text: Traced, form: str) -> Traced:
+def _in_form(text: SpanMap, form: str) -> SpanMap:
     """In a Unicode form; sequence by sequence where that gives the same, so that places are known."""
     if form == "keep" or unicodedata.is_normalized(form, text.text):  # type: ignore[arg-type]
         return text
@@ -237,7 +233,7 @@ def _in_form(text: Traced, form: str) -> Traced:
     return parts if parts.text == whole else text.sub(re.compile(r".+", re.DOTALL), lambda match: whole, "Unicode")
 
 
-def _table(text: Traced, pattern: re.Pattern[str], table: Table, step: str) -> Traced:
+def _table(text: SpanMap, pattern: re.Pattern[str], table: Table, step: str) -> SpanMap:
     return text.sub(pattern, lambda match: table[match.group()], step)
 
 

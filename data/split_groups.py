@@ -11,14 +11,14 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
-from data.kept import in_order
+from data.disk_collections import sorted_on_disk
 from data.validation import CheckedRow
 
-Mark = tuple[str, str]
+GroupKey = tuple[str, str]
 """What ties clips together: a kind (`text`, `recording`, `speaker`) and its value."""
 
 
-def marks(row: CheckedRow, by_speaker: bool, apart: bool) -> Iterator[Mark]:
+def group_keys(row: CheckedRow, by_speaker: bool, apart: bool) -> Iterator[GroupKey]:
     """What ties a row to others; its recording where clips of several can be kept `apart`."""
     yield "text", row.normal
     if apart:
@@ -27,17 +27,17 @@ def marks(row: CheckedRow, by_speaker: bool, apart: bool) -> Iterator[Mark]:
         yield "speaker", row.row.speaker
 
 
-def name(audio: Path) -> str:
+def recording_name(audio: Path) -> str:
     """A recording as datasets name it: by its folder and its own name."""
     return "/".join(audio.parts[-2:])
 
 
-def digest(kind: str, value: str, salt: str = "") -> str:
+def key_digest(kind: str, value: str, salt: str = "") -> str:
     """A mark in 64 hexadecimal digits."""
     return sha256(f"{salt}{kind}/{value}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Ties:
+class SplitGroups:
     """The groups of rows that share a mark. Each is named by the number of one of its rows."""
 
     def __init__(self, rows: Sequence[CheckedRow], *, by_speaker: bool, apart: bool) -> None:
@@ -63,9 +63,9 @@ class Ties:
 
     def source(self, at: int, row: CheckedRow) -> str:
         """The recording that a row was cut from; empty where it is one by itself, or all are of one."""
-        return name(row.row.audio) if self.apart and (self._shared[at] or row.row.is_part) else ""
+        return recording_name(row.row.audio) if self.apart and (self._shared[at] or row.row.is_part) else ""
 
-    def anchor(self, at: int, row: CheckedRow) -> Mark:
+    def anchor(self, at: int, row: CheckedRow) -> GroupKey:
         """What a row's group is drawn by: what can gain clips without being another."""
         if self.by_speaker:
             return "speaker", row.row.speaker
@@ -74,7 +74,7 @@ class Ties:
 
     def runs(self) -> Iterator[tuple[str, array[int]]]:
         """Each mark's kind, and the rows that have it."""
-        lines = (f"{kind} {digest(kind, value)} {at}" for at, row in enumerate(self.rows)
-                 for kind, value in marks(row, self.by_speaker, self.apart))
-        for mark, same in groupby(in_order(lines), lambda line: line.rpartition(" ")[0]):
+        lines = (f"{kind} {key_digest(kind, value)} {at}" for at, row in enumerate(self.rows)
+                 for kind, value in group_keys(row, self.by_speaker, self.apart))
+        for mark, same in groupby(sorted_on_disk(lines), lambda line: line.rpartition(" ")[0]):
             yield mark.partition(" ")[0], array("q", (int(line.rpartition(" ")[2]) for line in same))

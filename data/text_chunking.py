@@ -11,10 +11,11 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from config.errors import UserError
+from data.front_end import FrontEnd
 
 Ending = Literal["sentence", "phrase", "word"]
 
@@ -43,27 +44,27 @@ _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextChunk:
     """A part of a text, and what it ends."""
 
     text: str
     ending: Ending
 
 
-def split(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
-          more_ends: str = "") -> list[Piece]:
+def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
+          more_ends: str = "") -> list[TextChunk]:
     """Pieces of `text` in order, each with `count(piece) <= limit`.
 
     A single word is never cut: it may take up to `word_limit` (default: `limit`), above which it raises `UserError`.
     `more_ends` are signs that end a sentence in the text's language.
     """
-    pieces: list[Piece] = []
-    for sentence in sentences(text, more_ends):
+    pieces: list[TextChunk] = []
+    for sentence in split_sentences(text, more_ends):
         pieces += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
     return pieces
 
 
-def sentences(text: str, more_ends: str = "") -> list[str]:
+def split_sentences(text: str, more_ends: str = "") -> list[str]:
     """Sentences of `text`, each with its full stop and closing quotes; an empty line ends one too."""
     ends = _sentence_end(more_ends)
     return [sentence for paragraph in _PARAGRAPH.split(text) for sentence in _sentences(paragraph, ends)]
@@ -115,18 +116,18 @@ def _is_abbreviation(before: str, following: str) -> bool:
     return initial or bool(_ENUMERATOR.fullmatch(word) and before.strip() == word)  # 1. First
 
 
-def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Callable[[str], int]) -> list[Piece]:
+def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
     """`text` whole when it fits, else its halves, cut at the best place near the middle."""
     size = count(text)
     if size <= limit:
-        return [Piece(text, ending)]
+        return [TextChunk(text, ending)]
     cut = halve(text)
     if cut is not None:
         first, second = cut
         return (_fitted(first.text, first.ending, limit, word_limit, count)
                 + _fitted(second, ending, limit, word_limit, count))
     if size <= word_limit:
-        return [Piece(text, ending)]
+        return [TextChunk(text, ending)]
     raise UserError(
         f"The word {text[:40] + ('...' if len(text) > 40 else '')!r} takes {size} tokens; "
         f"the model speaks at most {word_limit} at once.",
@@ -134,17 +135,17 @@ def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Calla
     )
 
 
-def halve(text: str) -> tuple[Piece, str] | None:
+def halve(text: str) -> tuple[TextChunk, str] | None:
     """Two parts of `text`, cut after a comma, else at a space, near the middle; None for a single word."""
     marks = [match.end() for match in _PHRASE_END.finditer(text) if not _within_number(text, match)]
     phrase = _nearest(marks, text, _MARGIN)
     if phrase is not None:
-        return Piece(text[:phrase].strip(), "phrase"), text[phrase:].strip()
+        return TextChunk(text[:phrase].strip(), "phrase"), text[phrase:].strip()
     words, syllables = [match.end() for match in _WORD_END.finditer(text)], _syllable_ends(text)
     word = _nearest(words, text, _MARGIN) if syllables else None  # a space is a better place than between syllables
     if word is None:
         word = _nearest(words + syllables, text, 0.0)
-    return None if word is None else (Piece(text[:word].strip(), "word"), text[word:].strip())
+    return None if word is None else (TextChunk(text[:word].strip(), "word"), text[word:].strip())
 
 
 def _within_number(text: str, match: re.Match[str]) -> bool:
@@ -166,3 +167,23 @@ def _syllable_ends(text: str) -> list[int]:
         and text[place] not in "ะาำๅະາຳーっッゃゅょャュョ" and text[place - 1] not in "\u1039\u17d2"
         and text[place + 1:place + 2] not in ("\u1039", "\u103a")  # a Burmese final consonant
     ]
+
+
+def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, longest: int) -> list[TextChunk]:
+    """Pieces of at most `limit` ids, start, tag and stop counted; a single word may take up to `longest`.
+
+    Raises `UserError` before anything is spoken: for a text without words, for a word that is too long, and for
+    characters that the model does not know.
+    """
+    overhead = front_end.overhead(language)
+    text = front_end.verbalize(text, language)  # first, because a dot of an abbreviation ends no sentence
+
+    @cache
+    def count(part: str) -> int:
+        return overhead + len(front_end.body(part, language))
+
+    pieces = split_text(text, limit, count, longest, front_end.sentence_ends(language))
+    found = [piece for piece in pieces if count(piece.text) > overhead]
+    for part in [piece.text for piece in found] or [text]:
+        front_end.encode(part, language)
+    return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-IN_SPEECH = 1e4  # price of a cut where no pause is: more than all else of a clip and its neighbours
+IN_SPEECH_COST = 1e4  # price of a cut where no pause is: more than all else of a clip and its neighbours
 _BROKEN = 1e9  # price of a clip outside of the bounds
 _FULL_PAUSE_S = 0.5  # a pause so long costs nothing to cut at
 _QUIET_INSIDE_S = 0.8  # of a pause within a clip, what is longer costs
@@ -20,7 +20,7 @@ _WINDOW = 16  # frames in each of which an uninterrupted voice may be cut once, 
 
 
 @dataclass(frozen=True)
-class Limits:
+class SegmentLimits:
     """Bounds of a clip, padding included."""
 
     min_clip_s: float = 2.0
@@ -29,7 +29,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ClipSpan:
     """A clip: the atoms `first` to `last`, from `begin_s` to `end_s`."""
 
     first: int
@@ -43,7 +43,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Atoms:
+class SpeechSpans:
     """Stretches of speech in order. `prices` (n - 1,): what a cut between two neighbours costs; `walls`: where one
     must be."""
 
@@ -53,17 +53,17 @@ class Atoms:
     walls: np.ndarray  # (n - 1,) bool
 
     @classmethod
-    def of_pauses(cls, begins: Sequence[float], ends: Sequence[float]) -> Atoms:
+    def of_pauses(cls, begins: Sequence[float], ends: Sequence[float]) -> SpeechSpans:
         """Atoms with pauses between them, which are cheaper to cut at the longer they are; none is in speech."""
         begin, end = np.asarray(begins, float), np.asarray(ends, float)
         pauses = begin[1:] - end[:-1]
-        return cls(begin, end, pause_price(pauses), np.zeros(len(pauses), bool))
+        return cls(begin, end, pause_cost(pauses), np.zeros(len(pauses), bool))
 
 
-def pause_price(pauses_s: np.ndarray) -> np.ndarray:
+def pause_cost(pauses_s: np.ndarray) -> np.ndarray:
     """What a cut in a pause of this length costs; none at all is speech."""
     short = 2.0 * np.clip(1 - pauses_s / _FULL_PAUSE_S, 0, 1)
-    return np.where(pauses_s > 0, short, IN_SPEECH)
+    return np.where(pauses_s > 0, short, IN_SPEECH_COST)
 
 
 def voiced_runs(probabilities: np.ndarray, threshold: float = 0.5, shortest: int = 3,
@@ -86,7 +86,7 @@ def voiced_runs(probabilities: np.ndarray, threshold: float = 0.5, shortest: int
     return [(first, last) for first, last in runs if last - first >= shortest]
 
 
-def atoms_of(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: float) -> Atoms:
+def speech_spans(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: float) -> SpeechSpans:
     """Runs of frames as atoms. A voice without a pause may be cut too, dearly, at the quietest of each half second.
 
     `levels` (N,): how loud each frame is.
@@ -96,19 +96,19 @@ def atoms_of(runs: Sequence[tuple[int, int]], levels: np.ndarray, frame_s: float
     loudest = float(levels.max()) if len(levels) else 1.0
     for number, (begin, end) in enumerate(runs):
         if number:
-            prices.append(float(pause_price(np.array([(begin - runs[number - 1][1]) * frame_s]))[0]))
+            prices.append(float(pause_cost(np.array([(begin - runs[number - 1][1]) * frame_s]))[0]))
         start = begin
         for window in range(begin + _WINDOW // 2, end - _WINDOW // 2, _WINDOW):
             at = window + int(np.argmin(levels[window:min(window + _WINDOW, end - _WINDOW // 2)]))
             edges.append((start, at))
-            prices.append(IN_SPEECH * (1 + 0.5 * float(levels[at]) / max(loudest, 1e-9)))
+            prices.append(IN_SPEECH_COST * (1 + 0.5 * float(levels[at]) / max(loudest, 1e-9)))
             start = at
         edges.append((start, end))
     table = np.array(edges, float).reshape(-1, 2) * frame_s
-    return Atoms(table[:, 0], table[:, 1], np.array(prices), np.zeros(len(prices), bool))
+    return SpeechSpans(table[:, 0], table[:, 1], np.array(prices), np.zeros(len(prices), bool))
 
 
-def group(atoms: Atoms, total_s: float, limits: Limits = Limits()) -> list[Cut]:
+def group_spans(atoms: SpeechSpans, total_s: float, limits: SegmentLimits = SegmentLimits()) -> list[ClipSpan]:
     """The clips of a recording of `total_s`. One is outside of the bounds only where no choice of cuts avoids it."""
     count = len(atoms.begins)
     if count == 0:
@@ -139,12 +139,12 @@ def _inside(pauses: np.ndarray) -> np.ndarray:
     return 3.0 * np.clip(pauses - _QUIET_INSIDE_S, 0, None)
 
 
-def _short(lengths: np.ndarray, limits: Limits) -> np.ndarray:
+def _short(lengths: np.ndarray, limits: SegmentLimits) -> np.ndarray:
     """A clip costs something, and more below a third of what it may have."""
     return 1.0 + np.square(np.clip(limits.max_clip_s / 3 - lengths, 0, None) / 2)
 
 
-def _extent(atoms: Atoms, middles: np.ndarray, first: int, end: int, limits: Limits) -> Cut:
+def _extent(atoms: SpeechSpans, middles: np.ndarray, first: int, end: int, limits: SegmentLimits) -> ClipSpan:
     """The atoms from `first` to before `end` with their padding: no further than the middle of the pauses around."""
     low, high = float(middles[first]), float(middles[end])
     voice, quiet = float(atoms.begins[first]), float(atoms.ends[end - 1])
@@ -157,4 +157,4 @@ def _extent(atoms: Atoms, middles: np.ndarray, first: int, end: int, limits: Lim
         right = min(high - stop, lacking - left)
         left = min(begin - low, lacking - right)
         begin, stop = begin - left, stop + right
-    return Cut(first, end - 1, begin, stop)
+    return ClipSpan(first, end - 1, begin, stop)

@@ -15,7 +15,7 @@ Replace = Callable[[re.Match[str]], str | None]
 
 
 @dataclass(frozen=True)
-class Change:
+class TextChange:
     """A span of the source and what is said for it; `rules` name the steps that did it."""
 
     start: int
@@ -27,7 +27,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Traced:
+class SpanMap:
     """`text`, and for each of its characters the span of the source it stands for, with the step that wrote it."""
 
     source: str
@@ -35,10 +35,10 @@ class Traced:
     origins: tuple[tuple[int, int, str], ...] | None  # start, end, step ("": as it was); None when nothing is tracked
 
     @classmethod
-    def of(cls, text: str, track: bool = False) -> Traced:
+    def of(cls, text: str, track: bool = False) -> SpanMap:
         return cls(text, text, tuple((place, place + 1, "") for place in range(len(text))) if track else None)
 
-    def sub(self, pattern: re.Pattern[str], replacement: Replace, step: str) -> Traced:
+    def sub(self, pattern: re.Pattern[str], replacement: Replace, step: str) -> SpanMap:
         """Each match of `pattern` replaced."""
         parts: list[str] = []
         origins: list[tuple[int, int, str]] = []
@@ -57,13 +57,13 @@ class Traced:
             return self
         parts.append(self.text[done:])
         if self.origins is None:
-            return Traced(self.source, "".join(parts), None)
-        return Traced(self.source, "".join(parts), (*origins, *self.origins[done:]))
+            return SpanMap(self.source, "".join(parts), None)
+        return SpanMap(self.source, "".join(parts), (*origins, *self.origins[done:]))
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[TextChange, ...]:
         """What became of which span, in order; changes of white space alone are left out."""
         assert self.origins is not None, "made without `track`"
-        found: list[Change] = []
+        found: list[TextChange] = []
         open_span: tuple[int, int, int] | None = None  # of the source, and where it began to be written
         seen = 0  # of the source
         for place, (start, end, step) in enumerate((*self.origins, (len(self.source), len(self.source), ""))):
@@ -79,11 +79,11 @@ class Traced:
             seen = max(seen, end)
         return tuple(change for change in found if change.before.split() != change.after.split())
 
-    def _change(self, start: int, end: int, after_start: int, after_end: int) -> Change:
+    def _change(self, start: int, end: int, after_start: int, after_end: int) -> TextChange:
         assert self.origins is not None
         before, after = self.source[start:end], self.text[after_start:after_end]
         steps = dict.fromkeys(step for _, _, step in self.origins[after_start:after_end] if step != "space")
-        return Change(start, end, before, after, tuple(steps) if after.strip() else ("left out",), after_start)
+        return TextChange(start, end, before, after, tuple(steps) if after.strip() else ("left out",), after_start)
 
     def _span(self, start: int, end: int) -> tuple[int, int]:
         assert self.origins is not None

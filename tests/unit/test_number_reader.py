@@ -1,39 +1,33 @@
-"""What rules of version 2 write out otherwise; those of version 1, saved beside older tokenizers, keep their text."""
+"""Amharic money, digits with spaces and dashes, ranges, Latin words, abbreviations and Ge'ez numerals, written out."""
 
 from __future__ import annotations
 
 import pytest
 
-from config.rules_file import parse
-from data import rules
-from data.languages.numerals import geez_value, well_formed
+from data.languages import shipped_rules
+from data.languages.number_reader import geez_value, is_geez_numeral
 
-WRITERS = {code: rules.writer_of(rules.checked(rules.text_of(code), code)) for code in ("am", "om", "ti", "sv")}
-FIRST = rules.writer_of(parse(rules.text_of("am").replace("version: 2", "version: 1"), "am"))
+VERBALIZERS = {code: shipped_rules.verbalizer_of(shipped_rules.checked_rules(shipped_rules.rules_text(code), code))
+           for code in ("am", "om", "ti", "sv")}
 
 
 def am(text: str) -> str:
-    return " ".join(WRITERS["am"].spoken(text).split())
+    return " ".join(VERBALIZERS["am"].verbalize(text).split())
 
 
-def first(text: str) -> str:
-    return " ".join(FIRST.spoken(text).split())
-
-
-@pytest.mark.parametrize(("text", "said", "before"), [
-    ("በ2016 $20 ሚሊዮን ተመደበ", "በሁለት ሺህ አስራ ስድስት ሃያ ሚሊዮን ዶላር ተመደበ", "በሁለት ሺህ አስራ ስድስት ዶላር ሃያ ሚሊዮን ተመደበ"),
-    ("ክፍል 3 £40", "ክፍል ሶስት አርባ ፓውንድ", "ክፍል ሶስት ፓውንድ አርባ"),
-    ("በ2012 ETB 500", "በሁለት ሺህ አስራ ሁለት አምስት መቶ ብር", "በሁለት ሺህ አስራ ሁለት ብር አምስት መቶ"),
-    ("100 ብር 50 ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም"),
-    ("20 $ ነው", "ሃያ ዶላር ነው", "ሃያ ዶላር ነው"),
-    ("500 ETB 600 ETB", "አምስት መቶ ብር ስድስት መቶ ብር", "አምስት መቶ ብር ስድስት መቶ ብር"),
-    ("10 USD 20 EUR", "አስር የአሜሪካ ዶላር ሃያ ዩሮ", "አስር የአሜሪካ ዶላር ሃያ ዩሮ"),
-    ("5 USD 3 ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው"),
-    ("100$ 50 ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው"),
+@pytest.mark.parametrize(("text", "said"), [
+    ("በ2016 $20 ሚሊዮን ተመደበ", "በሁለት ሺህ አስራ ስድስት ሃያ ሚሊዮን ዶላር ተመደበ"),
+    ("ክፍል 3 £40", "ክፍል ሶስት አርባ ፓውንድ"),
+    ("በ2012 ETB 500", "በሁለት ሺህ አስራ ሁለት አምስት መቶ ብር"),
+    ("100 ብር 50 ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም"),
+    ("20 $ ነው", "ሃያ ዶላር ነው"),
+    ("500 ETB 600 ETB", "አምስት መቶ ብር ስድስት መቶ ብር"),
+    ("10 USD 20 EUR", "አስር የአሜሪካ ዶላር ሃያ ዩሮ"),
+    ("5 USD 3 ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው"),
+    ("100$ 50 ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው"),
 ])
-def test_a_sign_of_money_belongs_to_the_number_after_it(text: str, said: str, before: str) -> None:
+def test_a_sign_of_money_belongs_to_the_number_after_it(text: str, said: str) -> None:
     assert am(text) == said
-    assert first(text) == before
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -52,9 +46,14 @@ def test_a_telephone_number_is_read_digit_by_digit(text: str) -> None:
     assert am(f"+251 91 123 4567 እና {text}").startswith("ሁለት አምስት አንድ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት እና ዜሮ")
 
 
-@pytest.mark.parametrize("text", ["ቀን 09-12-2013 2500 ብር", "05-06-2012 12 ሰዓት", "02 03 2014 10 ሰዎች", "ክፍል 05 12"])
-def test_a_date_is_no_telephone_number(text: str) -> None:
-    assert am(text) == first(text)
+@pytest.mark.parametrize(("text", "said"), [
+    ("ቀን 09-12-2013 2500 ብር", "ቀን ነሐሴ ዘጠኝ ቀን ሁለት ሺህ አስራ ሶስት ሁለት ሺህ አምስት መቶ ብር"),
+    ("05-06-2012 12 ሰዓት", "የካቲት አምስት ቀን ሁለት ሺህ አስራ ሁለት አስራ ሁለት ሰዓት"),
+    ("02 03 2014 10 ሰዎች", "ዜሮ ሁለት ዜሮ ሶስት ሁለት ሺህ አስራ አራት አስር ሰዎች"),
+    ("ክፍል 05 12", "ክፍል ዜሮ አምስት አስራ ሁለት"),
+])
+def test_a_date_is_no_telephone_number(text: str, said: str) -> None:
+    assert am(text) == said
 
 
 def test_a_telephone_number_ends_before_what_is_parted_otherwise() -> None:
@@ -81,14 +80,13 @@ def test_seconds(text: str, said: str) -> None:
     assert am(text) == said
 
 
-@pytest.mark.parametrize(("text", "said", "before"), [
-    ("በGoogle", "በጎግል", "በ ጉግል"), ("የGoogleን", "የጎግልን", "የ ጉግል ን"), ("ከFacebook", "ከፌስቡክ", "ከ ፋሴቡክ"),
-    ("የCOVID-19", "የኮቪድ አስራ ዘጠኝ", "የ ሲ ኦ ቪ አይ ዲ-አስራ ዘጠኝ"), ("በUSA", "በዩ ኤስ ኤ", "በ ዩ ኤስ ኤ"),
-    ("ሰላምLondon", "ሰላም ሎንዶን", "ሰላም ሎንዶን"), ("Googlebot", "ጉግሌቦት", "ጉግሌቦት"),
+@pytest.mark.parametrize(("text", "said"), [
+    ("በGoogle", "በጎግል"), ("የGoogleን", "የጎግልን"), ("ከFacebook", "ከፌስቡክ"),
+    ("የCOVID-19", "የኮቪድ አስራ ዘጠኝ"), ("በUSA", "በዩ ኤስ ኤ"),
+    ("ሰላምLondon", "ሰላም ሎንዶን"), ("Googlebot", "ጉግሌቦት"),
 ])
-def test_a_latin_word_takes_what_is_written_together_with_it(text: str, said: str, before: str) -> None:
+def test_a_latin_word_takes_what_is_written_together_with_it(text: str, said: str) -> None:
     assert am(text) == said
-    assert first(text) == before
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -113,7 +111,7 @@ def test_the_ethiopian_calendar_has_no_such_days(text: str, said: str) -> None:
     ("፻፻", False), ("፩፪፫", False), ("፩፲", False),
 ])
 def test_geez_digits_that_form_no_numeral(numeral: str, is_one: bool) -> None:
-    assert well_formed(numeral) == is_one
+    assert is_geez_numeral(numeral) == is_one
     if is_one:
         assert am(numeral) == am(str(geez_value(numeral)))
 
@@ -123,11 +121,10 @@ def test_geez_digits_in_a_row_are_read_one_by_one() -> None:
 
 
 def test_tigrinya_and_oromo_take_the_same() -> None:
-    assert WRITERS["om"].spoken("5%-10%") == "dhibbantaa shan hanga dhibbantaa kudhan"
-    assert "Google" not in WRITERS["ti"].spoken("ብGoogle")
-    assert WRITERS["sv"].spoken("1 000 000 hus") == "en miljon hus"
+    assert VERBALIZERS["om"].verbalize("5%-10%") == "dhibbantaa shan hanga dhibbantaa kudhan"
+    assert "Google" not in VERBALIZERS["ti"].verbalize("ብGoogle")
+    assert VERBALIZERS["sv"].verbalize("1 000 000 hus") == "en miljon hus"
 
 
 def test_a_line_that_ends_in_nel_is_not_joined_with_the_next() -> None:
     assert am("ሰላም\x85ለሁሉም") == "ሰላም ለሁሉም"
-    assert first("ሰላም\x85ለሁሉም") == "ሰላምለሁሉም"

@@ -1,6 +1,6 @@
 """Rules that ship: written by hand for some languages, and numbers alone for every language that num2words knows.
 
-The texts are YAML in `languages/rules/`. Which sign divides the decimals of the other languages is CLDR's.
+The texts are YAML in `rules/`. Which sign divides the decimals of the other languages is CLDR's.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from config.errors import UserError
-from config.rules_file import parse
-from config.text_rules import VERSION, TextRules
+from config.text_rules import VERSION, TextRules, parse_rules
 from data.languages.number_words import library_languages, library_version
-from data.languages.written_out import Writer, check_tables, writer
+from data.languages.verbalizer import Verbalizer, check_tables, load_verbalizer
 
-FOLDER = Path(__file__).with_name("languages") / "rules"
+FOLDER = Path(__file__).with_name("rules")
 # The decimal sign is a comma (CLDR 46, `decimal` of the default numbering system).
 _COMMA = frozenset({
     "az", "be", "ca", "cs", "da", "de", "es", "fi", "fr", "hu", "id", "is", "it", "kk", "kz", "lt", "lv", "nl", "no",
@@ -28,28 +27,28 @@ def written_by_hand() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
-def names() -> tuple[str, ...]:
+def rule_names() -> tuple[str, ...]:
     """All names of shipped rules: those written by hand first."""
     return (*written_by_hand(), *sorted(_by_library()))
 
 
-def exists(name: str) -> bool:
+def has_rules(name: str) -> bool:
     return name in written_by_hand() or name in _by_library()
 
 
-def text_of(name: str) -> str:
+def rules_text(name: str) -> str:
     """The shipped rules `name` as YAML; `UserError` when there are none."""
     if name in written_by_hand():
         return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     if name in _by_library():
         return _numbers_alone(name)
-    raise UserError(f"No text rules named {name!r} ship.", f"There are: {', '.join(names())}.")
+    raise UserError(f"No text rules named {name!r} ship.", f"There are: {', '.join(rule_names())}.")
 
 
 @lru_cache(maxsize=64)
-def checked(text: str | bytes, where: str) -> TextRules:
+def checked_rules(text: str | bytes, where: str) -> TextRules:
     """Rules that can be used: whole, settled, and with what they need installed. `UserError` otherwise."""
-    rules = parse(text, where)
+    rules = parse_rules(text, where)
     if rules.numbers.engine == "num2words" and not rules.numbers.library:
         numbers = rules.numbers.model_copy(update={"library": library_version()})
         rules = rules.model_copy(update={"numbers": numbers})
@@ -57,9 +56,9 @@ def checked(text: str | bytes, where: str) -> TextRules:
     return rules
 
 
-def writer_of(rules: TextRules) -> Writer:
+def verbalizer_of(rules: TextRules) -> Verbalizer:
     """What applies `rules`; the same that a saved front-end has."""
-    return writer(rules.to_json(), rules.name or "the rules")
+    return load_verbalizer(rules.to_json(), rules.name or "the rules")
 
 
 def _by_library() -> dict[str, str]:

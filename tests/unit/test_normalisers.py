@@ -3,7 +3,7 @@
 import pytest
 
 from config.errors import UserError
-from data.normalise import KINDS, dropped, for_language, normalise
+from data.normalisers import KINDS, dropped, for_language, normalise
 
 
 @pytest.mark.parametrize(("text", "name", "wanted"), [

@@ -20,17 +20,17 @@ _LONGEST_S = 4 * 3600.0
 INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget install ffmpeg), then import again."
 
 
-def ffmpeg() -> str | None:
+def ffmpeg_path() -> str | None:
     """Where ffmpeg is; None when it is not on this machine."""
     return shutil.which("ffmpeg")
 
 
-def sound_of(path: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
+def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
     """Write the first sound track of `path` into the FLAC file `target`: mono, 16 bits, at its own rate.
 
     `check` is called while ffmpeg works, and ends it by raising. What ffmpeg cannot read raises `UserError`.
     """
-    program = ffmpeg()
+    program = ffmpeg_path()
     if program is None:
         raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
     aside = target.with_name(f".{target.name}")

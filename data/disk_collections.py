@@ -24,7 +24,7 @@ _LINES_AT_ONCE = 20_000  # some 6 MB
 _BLOCK = 4096  # bytes that are read of each sorted run
 
 
-class Kept:
+class DiskDict:
     """A dictionary as a temporary database. An empty name makes SQLite put it in a file of its own."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-class Stored(Sequence[T], Generic[T]):
+class DiskSequence(Sequence[T], Generic[T]):
     """Lines of an open file as a sequence; each is read when it is asked for. `begins` ends with the file's end."""
 
     def __init__(self, file: IO[bytes], read: Callable[[bytes], T], begins: array[int]) -> None:
@@ -102,11 +102,11 @@ class Stored(Sequence[T], Generic[T]):
         return [part[one - begins[0]:two - begins[0]] for one, two in zip(begins, begins[1:], strict=False)]
 
 
-class Rows(Stored[T]):
+class DiskList(DiskSequence[T]):
     """A list on the disk, in a file without a name in `folder` (None: where the system puts such files)."""
 
     def __init__(self, write: Callable[[T], str], read: Callable[[bytes], T], folder: Path | None = None) -> None:
-        super().__init__(on_disk(folder), read, array("q", [0]))
+        super().__init__(unnamed_file(folder), read, array("q", [0]))
         self._write = write
 
     def add(self, row: T) -> None:
@@ -115,27 +115,27 @@ class Rows(Stored[T]):
         self._begins.append(self._begins[-1] + len(line))
 
 
-def on_disk(folder: Path | None = None) -> IO[bytes]:
+def unnamed_file(folder: Path | None = None) -> IO[bytes]:
     """A new file without a name in `folder`; else where SQLite puts its own, as `/tmp` is memory on many systems."""
     usual = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
     return tempfile.TemporaryFile(dir=folder or usual)
 
 
-def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """`items` in lists of `size`, the last of what is left."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
 
 
-def in_order(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
+def sorted_on_disk(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
     """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory.
 
     Sorted runs stand one behind the other in one file, and are read side by side.
     """
     ends = array("q", [0])
     rest = iter(lines)
-    with on_disk() as file:
+    with unnamed_file() as file:
         while part := sorted(islice(rest, at_once)):
             if len(ends) == 1 and len(part) < at_once:
                 yield from part

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import audacity, lrc, subtitles, text
-from data.importers.columns import SPLIT_NAMES
-from data.importers.lookup import AUDIO_FOLDERS, is_audio
-from data.importers.rows import Found, Skipped, Utterance
+from data.importers import subtitles, text_files
+from data.importers.rows import AUDIO_FOLDERS, SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
 
 TIMED_SUFFIXES = (".srt", ".vtt", ".lrc")
 SUFFIXES = (*TIMED_SUFFIXES, ".txt", ".lab")
@@ -25,48 +23,48 @@ _LONGEST_LANGUAGE = 12  # letters of a language in a file's name
 
 
 @dataclass(frozen=True)
-class Kind:
+class SidecarKind:
     """What a text file beside a recording is; `read` gets it and the recording's name."""
 
     title: str
-    read: Callable[[Path, str], Iterator[Found]]
+    read: Callable[[Path, str], Iterator[ParsedItem]]
     timed: bool = True
 
 
-def _plain(path: Path, audio: str) -> Iterator[Found]:
+def _plain(path: Path, audio: str) -> Iterator[ParsedItem]:
     try:
-        words = text.read(path, _LONGEST_TEXT)
+        words = text_files.read(path, _LONGEST_TEXT)
     except UserError as error:
-        yield Skipped(audio, error.message)
+        yield SkippedRow(audio, error.message)
         return
     if spoken := " ".join(words.split()):
-        yield Utterance(audio, audio, spoken)
+        yield ParsedUtterance(audio, audio, spoken)
     else:
-        yield Skipped(audio, f"there is nothing in {path.name} beside it")
+        yield SkippedRow(audio, f"there is nothing in {path.name} beside it")
 
 
-SRT = Kind("subtitles (SRT)", subtitles.read)
-VTT = Kind("subtitles (WebVTT)", subtitles.read)
-LRC = Kind("lyrics (LRC)", lrc.read)
-LABELS = Kind("Audacity labels", audacity.read)
-PLAIN = Kind("a text beside each recording", _plain, timed=False)
+SRT = SidecarKind("subtitles (SRT)", subtitles.read_subtitles)
+VTT = SidecarKind("subtitles (WebVTT)", subtitles.read_subtitles)
+LRC = SidecarKind("lyrics (LRC)", subtitles.read_lrc)
+LABELS = SidecarKind("Audacity labels", subtitles.read_labels)
+PLAIN = SidecarKind("a text beside each recording", _plain, timed=False)
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> SidecarKind:
     """What the file at `path` is, by its content, then by its ending."""
-    start = text.head(path)
+    start = text_files.head(path)
     if start.startswith("WEBVTT"):
         return VTT
-    if subtitles.looks_like(start):
+    if subtitles.looks_like_subtitles(start):
         return SRT
-    if lrc.looks_like(start):
+    if subtitles.looks_like_lrc(start):
         return LRC
-    if audacity.looks_like(start):
+    if subtitles.looks_like_labels(start):
         return LABELS
     return {".srt": SRT, ".vtt": VTT, ".lrc": LRC}.get(path.suffix.lower(), PLAIN)
 
 
-def walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Each folder below `folder`, itself first, with the names of its files in order. Links to folders are left."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
@@ -80,7 +78,7 @@ def speaker_folders(folder: Path) -> frozenset[str]:
     after a split, or as where sound is kept.
     """
     counts: Counter[str] = Counter()
-    for place, names in walk(folder):
+    for place, names in walk_folders(folder):
         parts = place.relative_to(folder).parts
         counts[parts[0] if parts else ""] += sum(map(is_audio, names))
     found = {name for name, count in counts.items() if count}
@@ -88,33 +86,33 @@ def speaker_folders(folder: Path) -> frozenset[str]:
     return frozenset() if unlike or len(found) < 2 else frozenset(found)
 
 
-def read(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[Found]:
+def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[ParsedItem]:
     """The utterances of every recording that has a text; what lacks the other is named. `speakers` are folders."""
-    for item in _read(folder, language):
-        first = Path(item.audio).parts[0] if isinstance(item, Utterance) else ""
-        yield replace(item, speaker=first) if isinstance(item, Utterance) and first in speakers else item
+    for item in _read_sidecars(folder, language):
+        first = Path(item.audio).parts[0] if isinstance(item, ParsedUtterance) else ""
+        yield replace(item, speaker=first) if isinstance(item, ParsedUtterance) and first in speakers else item
 
 
-def _read(folder: Path, language: str) -> Iterator[Found]:
-    for place, names in walk(folder):
+def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
+    for place, names in walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(SUFFIXES)]
         taken = set()
         by_stem = by_stems(texts)
         for name in recordings:
             where = str((place / name).relative_to(folder))
-            mine = matching(name, by_stem, recordings, texts, language)
+            mine = matching_sidecars(name, by_stem, recordings, texts, language)
             if not mine:
-                yield Skipped(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
+                yield SkippedRow(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
                 continue
             taken.update(mine)
             yield from kind_of(place / mine[0]).read(place / mine[0], where)
             for other in mine[1:]:
-                yield Skipped(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
+                yield SkippedRow(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
         for name in texts:
             if name not in taken:
                 where = str((place / name).relative_to(folder))
-                yield Skipped(where, "there is no recording of the same name beside it")
+                yield SkippedRow(where, "there is no recording of the same name beside it")
 
 
 def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -126,7 +124,7 @@ def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def matching(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
+def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
              language: str) -> list[str]:
     """The texts of a recording, the best first; where there is but one of each, they need not have the same name."""
     found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.level import gain_to
+from data.loudness import gain_to
 from data.measures import Measures, Samples
 
-KEPT_SILENCE_S = 0.2  # at each end
+EDGE_SILENCE_S = 0.2  # at each end
 TRIM, LEVEL = "trim", "level"
 _FADE_S = 0.005
 
 
-def mend(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str], target_lufs: float) -> Samples:
+def repair(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str],
+           target_lufs: float) -> Samples:
     """(S,) with `fixes` done: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or as near as fits."""
     if TRIM in fixes:
         waveform = _trimmed(waveform, sample_rate, measures)
@@ -24,8 +25,8 @@ def mend(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequenc
 
 
 def _trimmed(waveform: Samples, sample_rate: int, measures: Measures) -> Samples:
-    begin = max(0, round((measures.silence_start_s - KEPT_SILENCE_S) * sample_rate))
-    end = len(waveform) - max(0, round((measures.silence_end_s - KEPT_SILENCE_S) * sample_rate))
+    begin = max(0, round((measures.silence_start_s - EDGE_SILENCE_S) * sample_rate))
+    end = len(waveform) - max(0, round((measures.silence_end_s - EDGE_SILENCE_S) * sample_rate))
     cut = waveform[begin:end].copy()
     fade = np.linspace(0, 1, max(1, round(_FADE_S * sample_rate)), dtype=np.float32)[:len(cut)]
     if begin:
