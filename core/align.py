@@ -30,7 +30,7 @@ from core.segments.recogniser import Listener
 from core.segments.said import Line, Sentence
 from core.text import text_rules
 from core.workspace import Workspace
-from data import long_audio
+from data.acoustics.voice_activity import detect_voice
 from data.ctc_alignment import CTCAligner
 from data.importers import is_audio, sidecars
 from data.segmentation import SegmentLimits
@@ -132,7 +132,7 @@ def _by_text(options: AlignOptions, limits: SegmentLimits, texts: _Texts, listen
         (aside / f"{recording.key}.srt").write_text(subtitles(match), encoding="utf-8")
         clips, left_out = chosen_clips(match, recording.seconds, limits, options.flag_below,
                                        options.drop_below)
-        noise = long_audio.detect_voice(recording.path).noise if options.denoise else np.zeros(0, np.float32)
+        noise = detect_voice(recording.path).noise if options.denoise else np.zeros(0, np.float32)
         return Chosen(clips, noise, left_out)
 
     return choose

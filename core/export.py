@@ -38,7 +38,8 @@ from core.training import replay
 from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from models.base import ExportFile
 
 _STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. The job can continue, with the "

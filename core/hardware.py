@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import torch
 
-import data.audio  # noqa: F401  (a torchaudio that does not belong to this torch fails here)
+import data.acoustics.audio  # noqa: F401  (a torchaudio that does not belong to this torch fails here)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import text_rules
 from core.workspace import Workspace
-from data import audio, augmentation
+from data import augmentation
+from data.acoustics import audio
 from data.augmentation import AudioVariant, AugmentationRecipe
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd

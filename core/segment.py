@@ -13,9 +13,9 @@ from core.job.reporter import Reporter, counted, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace
-from data import long_audio, segmentation
-from data.long_audio import ClipFormat
-from data.voice_activity import FRAME_S
+from data import segmentation
+from data.acoustics.voice_activity import FRAME_S, detect_voice
+from data.sound_files import ClipFormat
 
 
 def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Result:
@@ -52,7 +52,7 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
 
 def _by_pauses(options: SegmentOptions, limits: segmentation.SegmentLimits) -> cutting.Choose:
     def choose(recording: Recording, _folder: Path, tell: Callable[[float], None]) -> Chosen:
-        heard = long_audio.detect_voice(recording.path, tell)
+        heard = detect_voice(recording.path, tell)
         runs = segmentation.voiced_runs(heard.probabilities, options.threshold)
         atoms = segmentation.speech_spans(runs, heard.levels, FRAME_S)
         spans = [Span(cut.begin_s, min(cut.end_s, heard.total_s), _in_speech(cut, atoms))

@@ -28,6 +28,12 @@ from data.measures import Measures, differing_bits
 ERROR, WARNING = "error", "warning"
 SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
 """Kinds: a copy of a clip that stays, and one of several clips whose one sound has different texts."""
+_BINS = 24
+_MOST_CHARACTERS = 48
+LEARNABLE = 10  # times; the row of a character that is seen less often can hardly be learnt
+RATE_TITLE, LEVEL_TITLE, CLIPPING_TITLE = "Speaking rate", "Level", "Clipping"
+_CHUNK = 8  # hexadecimal digits of a sketch that two copies may share whole
+_CACHE_KIB = 16_000
 
 
 @dataclass(frozen=True)
@@ -148,11 +154,6 @@ def audio_findings(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
     return found
 
 
-_BINS = 24
-_MOST_CHARACTERS = 48
-LEARNABLE = 10  # times; the row of a character that is seen less often can hardly be learnt
-
-
 @dataclass(frozen=True)
 class Histogram:
     """`counts` of clips between `low` and `high` in equal steps; what lies beyond is in the first and last one."""
@@ -166,7 +167,6 @@ class Histogram:
     among: int = 0  # clips that were looked at, where those without any of it are not drawn
 
 
-RATE_TITLE, LEVEL_TITLE, CLIPPING_TITLE = "Speaking rate", "Level", "Clipping"
 _READ: tuple[tuple[str, str, Callable[[AnalysedClip], float | None]], ...] = (
     ("Duration", "s", lambda clip: clip.measures.duration_s if clip.measures else None),
     (RATE_TITLE, "letters a second", speaking_rate),
@@ -219,10 +219,6 @@ def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
         low, high = low - 0.5, high + 0.5
     counts, _ = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
     return Histogram(title, unit, low, high, float(np.median(values)), tuple(int(count) for count in counts), among)
-
-
-_CHUNK = 8  # hexadecimal digits of a sketch that two copies may share whole
-_CACHE_KIB = 16_000
 
 
 def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:

@@ -32,6 +32,58 @@ from data.languages.verbalizer import Verbalizer, load_verbalizer
 from data.normalisers import DATA_FILES
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
+SETTINGS_FILE = "front_end.json"
+_HINT = "Get the model or make the tokenizer again."
+BASE_FILE = "tokenizer.json"
+
+
+def name_characters(characters: Sequence[str], limit: int = 10) -> str:
+    """Characters as people can find them: `ሀ (U+1200)`."""
+    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
+    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
+
+
+def rules_file(code: str) -> str:
+    """Name of the file beside the tokenizer that holds the rules of a language."""
+    return f"rules-{code}.json"
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token that an extension added: `kind` is `tag`, `character`, `merge` or `byte`."""
+
+    id: int
+    text: str
+    language: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class LanguageEntry:
+    """How one language is written for the model. A model of one language may have no tag (empty)."""
+
+    code: str
+    tag: str
+    normaliser: str
+    file: str
+    added: tuple[NewToken, ...] = ()
+    rules: str = ""  # file of the rules that verbalize text before the normaliser; empty: none
+
+    @classmethod
+    def from_json(cls, code: str, entry: dict) -> LanguageEntry:
+        file, rules = str(entry["tokenizer"]), str(entry.get("rules", ""))
+        if file not in (BASE_FILE, f"language-{code}.json"):
+            raise ValueError(f"tokenizer file {file!r} of {code!r}")
+        if rules not in ("", rules_file(code)) or (rules and file == BASE_FILE):
+            raise ValueError(f"rules file {rules!r} of {code!r}")
+        added = tuple(NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"]))
+                      for token in entry.get("added", ()))
+        return cls(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules)
+
+    def to_json(self) -> dict:
+        added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in self.added]
+        rules = {"rules": self.rules} if self.rules else {}
+        return {"tag": self.tag, "normaliser": self.normaliser, **rules, "tokenizer": self.file, "added": added}
 
 
 @dataclass(frozen=True)
@@ -74,15 +126,35 @@ class FrontEnd:
     @classmethod
     def load(cls, folder: Path | str) -> FrontEnd:
         """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
-        stored = read_front_end(Path(folder))
-        front_end = cls(stored.by_code, stored.files, stored.prefix_size, stored.style)
-        if front_end.size != stored.size:
-            raise UserError(f"{Path(folder) / SETTINGS_FILE} says {stored.size} ids, it holds {front_end.size}.", AGAIN)
+        folder = Path(folder)
+        try:
+            settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
+            by_code = {code: LanguageEntry.from_json(code, entry) for code, entry in settings["languages"].items()}
+            tokenizers = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
+            data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # none but these
+            rules = [entry.rules for entry in by_code.values() if entry.rules]
+            files = {name: (folder / name).read_bytes() for name in (*tokenizers, *data, *rules)}
+            for name in tokenizers:
+                vocabulary(files[name], str(folder / name))
+            for name in rules:
+                parse_rules(files[name], str(folder / name))
+            style, size = normalisers.style(settings.get("style", "words")), int(settings["size"])
+            front_end = cls(by_code, files, int(settings["prefix_size"]), style)
+        except FileNotFoundError as error:
+            raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _HINT) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", _HINT) from error
+        if front_end.size != size:
+            raise UserError(f"{folder / SETTINGS_FILE} says {size} ids, it holds {front_end.size}.", _HINT)
         return front_end
 
     def save(self, folder: Path | str) -> None:
         """Write `front_end.json`, `tokenizer.json`, one file a new language and the data files into `folder`."""
-        write_front_end(Path(folder), self.files, self._settings())
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        (folder / SETTINGS_FILE).write_bytes(self._settings())
 
     def extended(self, language: str, normaliser: str, characters: Sequence[str],
                  merges: Sequence[tuple[str, str]], rules: TextRules | None = None,
@@ -304,7 +376,7 @@ class FrontEnd:
 
     def _settings(self) -> bytes:
         settings: dict[str, object] = {
-            "languages": {code: language_to_json(entry) for code, entry in self.by_code.items()},
+            "languages": {code: entry.to_json() for code, entry in self.by_code.items()},
             "base_languages": list(self.base_languages),
             "prefix_size": self.prefix_size,
             "size": self.size,
@@ -313,103 +385,3 @@ class FrontEnd:
         if self.style != "words":  # left out where it was not known yet, so that fingerprints stay
             settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}
         return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
-
-
-SETTINGS_FILE = "front_end.json"
-AGAIN = "Get the model or make the tokenizer again."
-
-
-
-@dataclass(frozen=True)
-class StoredFrontEnd:
-    """What was read. `size`: how many ids the front-end must have with these files."""
-
-    by_code: dict[str, LanguageEntry]
-    files: dict[str, bytes]
-    prefix_size: int
-    style: normalisers.Style
-    size: int
-
-
-def read_front_end(folder: Path) -> StoredFrontEnd:
-    """What `write` wrote; a missing or damaged file raises `UserError` naming it."""
-    try:
-        settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
-        by_code = {code: language_from_json(code, entry) for code, entry in settings["languages"].items()}
-        names = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
-        data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # none but these
-        rules = [entry.rules for entry in by_code.values() if entry.rules]
-        files = {name: (folder / name).read_bytes() for name in (*names, *data, *rules)}
-        for name in names:
-            vocabulary(files[name], str(folder / name))
-        for name in rules:
-            parse_rules(files[name], str(folder / name))
-        style = normalisers.style(settings.get("style", "words"))
-        return StoredFrontEnd(by_code, files, int(settings["prefix_size"]), style, int(settings["size"]))
-    except FileNotFoundError as error:
-        raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", AGAIN) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", AGAIN) from error
-
-
-def write_front_end(folder: Path, files: Mapping[str, bytes], settings: bytes) -> None:
-    """The settings, and beside them one file a tokenizer, those of rules, and those that normalisers need."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    (folder / SETTINGS_FILE).write_bytes(settings)
-
-
-BASE_FILE = "tokenizer.json"
-
-
-@dataclass(frozen=True)
-class NewToken:
-    """A token that an extension added: `kind` is `tag`, `character`, `merge` or `byte`."""
-
-    id: int
-    text: str
-    language: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class LanguageEntry:
-    """How one language is written down for the model. A model of one language may have no tag (empty)."""
-
-    code: str
-    tag: str
-    normaliser: str
-    file: str
-    added: tuple[NewToken, ...] = ()
-    rules: str = ""  # file of the rules that write text out before the normaliser; empty: none
-
-
-def name_characters(characters: Sequence[str], limit: int = 10) -> str:
-    """Characters as people can find them: `ሀ (U+1200)`."""
-    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
-    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
-
-
-def language_from_json(code: str, entry: dict) -> LanguageEntry:
-    file = str(entry["tokenizer"])
-    if file not in (BASE_FILE, f"language-{code}.json"):
-        raise ValueError(f"tokenizer file {file!r} of {code!r}")
-    added = tuple(
-        NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"])) for token in entry.get("added", ())
-    )
-    rules = str(entry.get("rules", ""))
-    if rules not in ("", rules_file(code)) or (rules and file == BASE_FILE):
-        raise ValueError(f"rules file {rules!r} of {code!r}")
-    return LanguageEntry(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules)
-
-
-def language_to_json(entry: LanguageEntry) -> dict:
-    added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in entry.added]
-    rules = {"rules": entry.rules} if entry.rules else {}  # left out where there are none, so that fingerprints stay
-    return {"tag": entry.tag, "normaliser": entry.normaliser, **rules, "tokenizer": entry.file, "added": added}
-
-
-def rules_file(code: str) -> str:
-    """Where the rules of a language stand beside its tokenizer."""
-    return f"rules-{code}.json"

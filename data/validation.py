@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from config.errors import UserError
-from data import audio
 from data.disk_collections import DiskDict, DiskList
 from data.importers import SkippedRow, SourceEntry, SourceRow
 from data.normalisers import TextNormaliser, dropped, is_mark
+from data.sound_files import cut_to_flac, file_duration, read_samples
 
 _MOST_NAMED = 12  # characters
 _TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
@@ -180,22 +182,22 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
                                      f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
-        if not row.is_part and (whole_s := audio.duration(row.audio)) > 2 * limits.max_duration_s:
+        if not row.is_part and (whole_s := file_duration(row.audio)) > 2 * limits.max_duration_s:
             errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
             return None  # before an hour of it is read
         content = row_bytes(row)
-        waveform, sample_rate = audio.read(io.BytesIO(content), name=row.audio)
+        waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
         errors.add(ValidationFinding("not audio", row.where, message))
         return None
     duration_s = len(waveform) / sample_rate
-    peak = float(waveform.abs().max())
+    peak = float(np.abs(waveform).max())
     if fault := _fault(duration_s, peak, limits):
         kind, what = fault
         errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
         return None
-    clipped = float((waveform.abs() >= limits.clipped_level).float().mean())
+    clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if clipped > limits.clipped_share:
         warnings.add(ValidationFinding("clipping", row.where,
                                        f"{row.id}: {clipped:.1%} of the samples are at full scale"))
@@ -213,7 +215,7 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
 
 def row_bytes(row: SourceRow) -> bytes:
     """The sound file that a row is: its recording as it is, or its part of one."""
-    return audio.cut(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
+    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:

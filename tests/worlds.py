@@ -19,7 +19,8 @@ from config.schema import ExtendOptions, TrainOptions
 from core import extend
 from core.job.journal import Event, Step
 from core.workspace import Workspace
-from data import audio, manifest, normalisers
+from data import manifest, normalisers
+from data.acoustics import audio
 from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
 from data.manifest import ManifestClip

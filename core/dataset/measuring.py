@@ -10,7 +10,7 @@ from core.dataset.token_fit import NO_TOKENIZER, TokenFit
 from core.job.journal import Plan, Progress, Warned
 from core.job.reporter import Reporter, check_stop
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from data.clip_findings import AnalysedClip
 from data.disk_collections import chunked
 from data.manifest import ManifestClip, PreparedDataset

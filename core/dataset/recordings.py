@@ -17,10 +17,11 @@ from core.job.journal import Progress, Warned
 from core.job.reporter import Reporter, check_stop
 from core.review import Decision
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from data.audio_repair import repair
 from data.manifest import ManifestClip, PreparedDataset
 from data.measures import Measures, measure
+from data.sound_files import encode_flac
 
 ORIGINALS = "originals"
 
@@ -72,7 +73,7 @@ def _mended(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
     if np.array_equal(done, waveform.numpy()):
         reporter.emit(Warned(f"{clip.id} has nothing to mend, and stays as it is."))
         return None
-    content = audio.as_flac(done, rate)
+    content = encode_flac(done, rate)
     path = f"audio/{clip.id}.flac"
     (folder / path).write_bytes(content)
     (folder / ORIGINALS).mkdir(exist_ok=True)

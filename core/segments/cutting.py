@@ -25,10 +25,10 @@ from core.job.reporter import Reporter, check_stop, counted
 from core.library.aside import flush
 from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
 from core.workspace import Workspace, resolve_inside
-from data import ffmpeg_audio, long_audio
+from data import ffmpeg_audio, sound_files
 from data.importers import FILM_SUFFIXES, is_audio, safe_id, sidecars
-from data.long_audio import ClipFormat, format_clip
 from data.segmentation import SegmentLimits
+from data.sound_files import ClipFormat, format_clip
 
 STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it again."
 
@@ -101,7 +101,7 @@ def _recording(path: Path, root: Path, made: Path, options: ClipOptions, reporte
         sound = made / f"{key}.flac"
         ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(reporter, STOPPED))
         path = sound
-    return Recording(name, path, key, speaker, long_audio.duration_and_rate(path)[0])
+    return Recording(name, path, key, speaker, sound_files.duration_and_rate(path)[0])
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ class Cutter:
 
     def _write(self, recording: Recording, aside: Path, chosen: Chosen) -> list[Piece]:
         name = f"audio/{recording.key}.flac"
-        own_rate = long_audio.duration_and_rate(recording.path)[1]
+        own_rate = sound_files.duration_and_rate(recording.path)[1]
         rate = self.finish.sample_rate or own_rate
         pieces, at = [], 0
-        cut = long_audio.read_spans(recording.path, [(span.begin_s, span.end_s) for span in chosen.spans])
+        cut = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in chosen.spans])
         with soundfile.SoundFile(str(aside / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
             for span, samples in zip(chosen.spans, cut, strict=False):
                 check_stop(self.reporter, STOPPED)

@@ -19,7 +19,7 @@ from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
-from data import audio
+from data.acoustics import audio
 from models.base import PreparedVoice, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together

@@ -30,7 +30,7 @@ from core.segments.language_codes import names_of
 from core.segments.recogniser import Recogniser
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from models.base import Verdict
 from models.registry import family
 

@@ -16,7 +16,8 @@ from core.speech.evaluate import HeldOutSentence
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from models.base import Verdict
 
 _MOST = 40  # recordings that are judged

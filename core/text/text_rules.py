@@ -116,7 +116,7 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
 def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> TextNormaliser:
     """How texts of a new language are read: by the rules `name`, if any, then by the normaliser."""
     rules = for_dataset(workspace, name, language)
-    return TextNormaliser(normaliser, shipped.verbalizer_of(rules).spoken if rules else str)
+    return TextNormaliser(normaliser, shipped.verbalizer_of(rules).verbalize if rules else str)
 
 
 def entries(workspace: Workspace, *, own: bool = False) -> tuple[Entry, ...]:

@@ -1,7 +1,12 @@
-"""A Kaldi data folder: `wav.scp`, `text`, and where they are there `segments` and `utt2spk`.
+"""The folder layouts of Kaldi, LibriSpeech and Common Voice.
 
-Commands in `wav.scp` (lines that end in a bar) are never run. One that does nothing but decode a file, as the recipes
-for LibriSpeech and others write them, stands for that file. https://kaldi-asr.org/doc/data_prep.html
+Kaldi (https://kaldi-asr.org/doc/data_prep.html): `wav.scp`, `text`, and optionally `segments` and `utt2spk`. Commands
+in `wav.scp` (lines that end in a bar) are never run; one that only decodes a file, as in LibriSpeech's recipe, stands
+for that file.
+LibriSpeech (Panayotov et al. 2015): `READER/CHAPTER/READER-CHAPTER.trans.txt`, one recording a line, its name and its
+text. Multilingual LibriSpeech has a `transcripts.txt` and is read as a table.
+Mozilla Common Voice: `validated.tsv` beside `clips/`, without quoting: a quotation mark at the start of a sentence
+belongs to it.
 """
 
 from __future__ import annotations
@@ -15,13 +20,16 @@ from data.importers import sidecars, tables, text_files
 from data.importers.rows import SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
 
 _FORMAT = {"-t": True, "-r": True, "-b": True, "-e": True, "-c": True}
-_DECODERS: dict[str, dict[str, bool]] = {  # options that leave the sound what it is, and whether a value follows
+_DECODERS: dict[str, dict[str, bool]] = {  # options that do not change the sound, and whether a value follows
     "flac": {"-c": False, "-d": False, "-s": False, "-cd": False, "-cds": False, "-dcs": False, "-sdc": False,
              "--decode": False, "--stdout": False, "--silent": False},
     "sox": _FORMAT,
     "ffmpeg": {"-i": True, "-f": True, "-ar": True, "-ab": True, "-ac": True, "-acodec": True, "-v": True,
                "-loglevel": True, "-nostdin": False, "-vn": False},
 }
+TRANSCRIPT_SUFFIX = ".trans.txt"
+_TABLES = ("validated.tsv", "train.tsv", "dev.tsv", "test.tsv")
+_REQUIRED_COLUMNS = {"client_id", "path", "sentence"}
 
 
 def is_kaldi(folder: Path) -> bool:
@@ -31,9 +39,9 @@ def is_kaldi(folder: Path) -> bool:
 def read_kaldi(folder: Path) -> Iterator[ParsedItem]:
     """The utterances that `text` names."""
     with DiskDict() as recordings, DiskDict() as speakers, DiskDict() as segments:
-        _keep(folder / "wav.scp", recordings)
-        _keep(folder / "utt2spk", speakers)
-        has_segments = _keep(folder / "segments", segments)
+        _store(folder / "wav.scp", recordings)
+        _store(folder / "utt2spk", speakers)
+        has_segments = _store(folder / "segments", segments)
         for number, line in text_files.lines(folder / "text"):
             if not line.strip():
                 continue
@@ -93,28 +101,25 @@ def decoded_file(command: str) -> str:
     return files[0] if len(files) == 1 else ""
 
 
-def _keep(path: Path, kept: DiskDict) -> bool:
-    """Keep the rest of each line under its first word; whether there is such a file."""
+def _store(path: Path, target: DiskDict) -> bool:
+    """Store the rest of each line under its first word; False without such a file."""
     if not path.is_file():
         return False
     for _, line in text_files.lines(path):
         name, _, rest = line.strip().replace("\t", " ").partition(" ")
         if name:
-            kept.put(name, rest.strip())
+            target.put(name, rest.strip())
     return True
 
 
-SUFFIX = ".trans.txt"
-
-
 def librispeech_transcripts(folder: Path) -> list[Path]:
-    """The transcripts below `folder`, in order; one a chapter."""
+    """The transcripts below `folder`, one a chapter, in order."""
     return [place / name for place, names in sidecars.walk_folders(folder) for name in names
-            if name.lower().endswith(SUFFIX)]
+            if name.lower().endswith(TRANSCRIPT_SUFFIX)]
 
 
 def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
-    """The utterances of the transcripts `found`, with readers and, where there are some of training, splits."""
+    """The utterances of the transcripts `found` with their readers, and their splits where one is for training."""
     sides = {path: _split(path.relative_to(folder)) for path in found}
     named = "train" in sides.values() and len(set(sides.values())) > 1
     for path in found:
@@ -136,13 +141,13 @@ def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
 
 
 def _reader(place: Path) -> str:
-    """The reader of a transcript: what its name begins with, where a folder is called so too; else its folder."""
+    """The reader of a transcript: the start of its name where a folder has that name too; else its folder."""
     first = place.name.partition("-")[0]
     return first if first in place.parts[:-1] else place.parent.name or first
 
 
 def _split(place: Path) -> str:
-    """The split that a folder such as `train-clean-100` or `dev-other` says; empty for none."""
+    """The split that a folder such as `train-clean-100` or `dev-other` names; empty for none."""
     for part in place.parts[:-1]:
         name = part.lower().partition("-")[0]
         if name in SPLIT_NAMES:
@@ -150,27 +155,23 @@ def _split(place: Path) -> str:
     return ""
 
 
-TABLES = ("validated.tsv", "train.tsv", "dev.tsv", "test.tsv", "other.tsv", "invalidated.tsv")
-_COLUMNS = {"client_id", "path", "sentence"}
-
-
 def common_voice_tables(folder: Path) -> list[Path]:
-    """The tables to read: what listeners confirmed, else the splits. Empty for another form."""
+    """The tables to read: the validated one, else the splits. Empty for another format."""
     if not (folder / "clips").is_dir():
         return []
-    there = [folder / name for name in TABLES[:4] if _fits(folder / name)]
-    return there[:1] if there and there[0].name == TABLES[0] else there
+    found = [folder / name for name in _TABLES if _fits(folder / name)]
+    return found[:1] if found and found[0].name == _TABLES[0] else found
 
 
 def _fits(path: Path) -> bool:
     header = tables.header_of(text_files.head(path)) if path.is_file() else None
-    return header is not None and header[0] == "\t" and set(header[1]) >= _COLUMNS
+    return header is not None and header[0] == "\t" and set(header[1]) >= _REQUIRED_COLUMNS
 
 
 def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
-    """Every clip of the tables, as a row of its own split where they are splits."""
+    """Every clip of the tables; with its split where the tables are splits."""
     for path in paths:
-        split = "" if path.name == TABLES[0] else path.stem
+        split = "" if path.name == _TABLES[0] else path.stem
         names: list[str] | None = None
         for number, cells in tables.table_records(text_files.lines(path), "\t", False):
             where = f"{path.name} line {number}"

@@ -1,7 +1,7 @@
-"""What a file or folder is: a person need not know the name of what they have.
+"""The format of a file or folder, by its content; names help.
 
-Content decides, names help. Where more than one form fits, the first of `forms_of` is taken: a form that names its
-recordings itself comes before one that goes by the names of files.
+If several formats fit, the first of `forms_of` is used: one that names its recordings comes before one that matches
+file names.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Com
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
-_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # of these, those that are likelier first
-_MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
+_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # the likelier ones first
+_MAX_CANDIDATES = 60  # files that are opened to find a table
 
 Reader = Callable[[], Iterator[ParsedItem]]
 
 
 @dataclass(frozen=True)
 class SourceForm:
-    """A form that fits: its name, the files it goes by, why it comes before others, and how it is read."""
+    """A format that fits: its title, its files, why it is preferred, and its reader."""
 
     title: str
     what: str
@@ -38,7 +38,7 @@ class SourceForm:
 
 
 def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
-    """The folder in which recordings are looked up, and the forms that fit, the best first. `UserError` for none."""
+    """The folder of the recordings, and the formats that fit, the best first. `UserError` for none."""
     if source.is_dir():
         folder = _only_folder(source)
         found = list(forms_of(folder, language))
@@ -51,7 +51,7 @@ def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
 
 
 def _only_folder(folder: Path) -> Path:
-    """The folder that is meant where archives put one into another."""
+    """The innermost folder where archives nest single folders."""
     for _ in range(4):
         inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))][:2]
         if len(inside) != 1 or not inside[0].is_dir() or inside[0].is_symlink():
@@ -61,18 +61,18 @@ def _only_folder(folder: Path) -> Path:
 
 
 def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
-    """Every form that fits the folder, in the order of preference."""
+    """Every format that fits the folder, in the order of preference."""
     if corpora.is_kaldi(folder):
         yield SourceForm("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
                    lambda: corpora.read_kaldi(folder))
-    if heard := corpora.librispeech_transcripts(folder):
-        yield SourceForm("LibriSpeech", f"{len(heard)} transcripts {corpora.SUFFIX}",
+    if transcripts := corpora.librispeech_transcripts(folder):
+        yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
                          "it names recordings and readers",
-                   lambda: corpora.read_librispeech(folder, heard))
-    if voices := corpora.common_voice_tables(folder):
-        names = " and ".join(path.name for path in voices)
+                   lambda: corpora.read_librispeech(folder, transcripts))
+    if splits := corpora.common_voice_tables(folder):
+        names = " and ".join(path.name for path in splits)
         yield SourceForm("Common Voice", names, f"{names} is what Common Voice says of its clips",
-                   lambda: corpora.read_common_voice(voices))
+                   lambda: corpora.read_common_voice(splits))
     else:
         yield from _tables_in(folder)
     if (kind := _companion(folder)) is not None:
@@ -83,7 +83,7 @@ def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
 
 
 def _tables_in(folder: Path) -> Iterator[SourceForm]:
-    """Tables at the top of `folder`; those called after splits are one, in folders called so too."""
+    """Tables at the top of `folder`; those named after splits, or in folders named so, are one source."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     files = [path for path in inside if path.suffix.lower() in _TABLE_SUFFIXES and path.is_file()]
     stems = {path.stem for path in inside if is_audio(path.name)}
@@ -100,7 +100,7 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
     yield from (_below(path.name, form) for path, form in splits if len(splits) == 1)  # one is no split
     known = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
     yield from (_required(path) for path in known)
-    others = [path for path in files if path not in known and path.stem not in stems][:_MOST_LOOKED_AT]
+    others = [path for path in files if path not in known and path.stem not in stems][:_MAX_CANDIDATES]
     fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
     named = [(path.stem.lower(), form) for path, form in fitting if path.stem.lower() in SPLIT_NAMES]
     if len(named) > 1:
@@ -109,7 +109,7 @@ def _tables_in(folder: Path) -> Iterator[SourceForm]:
 
 
 def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
-    """Tables of splits as one form."""
+    """Tables of splits as one source."""
     def read() -> Iterator[ParsedItem]:
         for split, form in parts:
             for item in form.read():
@@ -120,7 +120,7 @@ def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
 
 
 def _below(place: str, form: SourceForm) -> SourceForm:
-    """A form whose recordings are named from within the folder `place`."""
+    """A format whose recordings are named relative to the folder `place`."""
     def read() -> Iterator[ParsedItem]:
         for item in form.read():
             where = f"{place}/{item.where}"
@@ -131,13 +131,13 @@ def _below(place: str, form: SourceForm) -> SourceForm:
 
 
 def _names_one(form: SourceForm, lookup: RecordingLookup) -> bool:
-    """Whether one of the first entries names a recording that is there."""
+    """Whether one of the first entries names an existing recording."""
     return any(isinstance(item, ParsedUtterance) and lookup.has(item.audio or item.id) for item in islice(form.read(),
                                                                                                           20))
 
 
 def _table(path: Path) -> SourceForm | None:
-    """The table at `path` as a form; None for what is no table."""
+    """The table at `path`; None for another file."""
     start = text_files.head(path)
     why = f"{path.name} names its recordings itself"
     if header := tables.header_of(start):
@@ -156,7 +156,7 @@ def _table(path: Path) -> SourceForm | None:
 
 
 def _required(path: Path) -> SourceForm:
-    """The table at `path`; `UserError` where it is none."""
+    """The table at `path`; `UserError` for another file."""
     form = _table(path)
     if form is not None:
         return form
@@ -171,7 +171,7 @@ def _required(path: Path) -> SourceForm:
 
 
 def _companion(folder: Path) -> sidecars.SidecarKind | None:
-    """What stands beside the first recording that has a text; None where none has."""
+    """The format of the sidecar of the first recording that has one; None where none has."""
     for place, names in sidecars.walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
         texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
@@ -185,7 +185,7 @@ def _companion(folder: Path) -> sidecars.SidecarKind | None:
 
 
 def _of_file(path: Path, language: str) -> SourceForm:
-    """A file by itself: a table, or a text with times or a recording whose other half lies beside it."""
+    """A single file: a table, or one half of a recording and its text."""
     if is_audio(path.name) or path.suffix.lower() in sidecars.TIMED_SUFFIXES or (
             path.suffix.lower() == ".txt" and sidecars.kind_of(path).timed):
         return _pair(path, language)
@@ -239,7 +239,7 @@ def _nothing(folder: Path) -> UserError:
 
 
 def _unused_table(folder: Path) -> UserError | None:
-    """Why the first table in `folder`, by its ending, was of no use; None where there is no such file."""
+    """Why the first table in `folder`, by its suffix, cannot be used; None without one."""
     there = [path for suffix in _SURE_TABLES for path in sorted(folder.iterdir())
              if path.suffix.lower() == suffix and path.is_file() and not path.name.startswith(".")]
     if not there:

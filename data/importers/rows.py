@@ -1,8 +1,8 @@
-"""What an importer gives, and how it becomes rows: recordings found, ids made and kept apart.
+"""Rows of a dataset: what a reader parses, which columns it knows, and how recordings are found and ids made.
 
-A format's function says `ParsedUtterance` for what it read and `SkippedRow` for what it could not; it opens no recording.
-`rows` looks the recordings up and makes the ids. Both are generators, and what must be remembered lies on the disk,
-so memory does not grow with the number of utterances.
+A reader yields `ParsedUtterance`, or `SkippedRow` with a reason; it opens no recording. `resolve_rows` finds the
+recordings and makes unique ids. Both are generators and remember what they must on disk, so memory does not grow with
+the number of utterances.
 """
 
 from __future__ import annotations
@@ -21,11 +21,37 @@ from data.manifest import HELD_OUT, TRAIN
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga", ".aiff", ".aif", ".au", ".caf", ".w64")
+"""Read directly, by libsndfile."""
+FILM_SUFFIXES = (".m4a", ".mp4", ".m4b", ".m4v", ".mov", ".mkv", ".mka", ".webm", ".avi", ".aac", ".amr", ".3gp",
+                 ".wma", ".wmv", ".mpg", ".mpeg", ".ts", ".flv")
+"""The audio track is extracted by ffmpeg."""
+AUDIO_SUFFIXES = SOUND_SUFFIXES + FILM_SUFFIXES
+AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings")
+_LONGEST_NAME = 240  # bytes in one part of a path; longer ones are texts in the wrong column
+COLUMNS = {  # names of columns and keys by meaning
+    "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
+              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "mp3", "clip"),
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
+             "raw_transcription", "text_original", "original_text"),
+    "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
+                "normalized_text", "text_normalized"),
+    "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
+    "speaker": ("speaker", "speaker_id", "speaker_name", "client_id", "spk", "spk_id"),
+    "split": ("split", "set", "subset"),
+    "begin": ("begin", "begin_s", "begin_time", "start", "start_s", "start_time", "offset"),
+    "end": ("end", "end_s", "end_time", "stop"),
+    "duration": ("duration", "duration_s"),
+}
+SPLIT_NAMES = {
+    "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
+    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
+}
 
 
 @dataclass(frozen=True)
 class ParsedUtterance:
-    """A recording by the name that the source has for it, and its text. A part of it where times are given."""
+    """A text and its recording by the name in the source; a part of the recording where times are given."""
 
     where: str
     audio: str
@@ -39,7 +65,7 @@ class ParsedUtterance:
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """What was not taken, and why."""
+    """A row that cannot be used, and why."""
 
     where: str
     reason: str
@@ -50,7 +76,7 @@ ParsedItem = ParsedUtterance | SkippedRow
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A recording and its text, where they came from, and what the source said about them."""
+    """A recording that exists, its text, and its place in the source."""
 
     id: str
     audio: Path
@@ -63,7 +89,7 @@ class SourceRow:
 
     @property
     def is_part(self) -> bool:
-        """Whether the row is a piece of its recording."""
+        """Whether the row is a part of its recording."""
         return self.begin_s > 0 or self.end_s is not None
 
 
@@ -72,11 +98,11 @@ SourceEntry = SourceRow | SkippedRow
 
 @dataclass(frozen=True)
 class ImportedSource:
-    """Every row of a source, taken or skipped, read anew on each pass; and what the source was taken for."""
+    """Every row of a source, usable or skipped, read again on each pass; and the recognised format."""
 
     entries: Iterable[SourceEntry]
     form: str = ""  # such as "LJSpeech"
-    notes: tuple[str, ...] = ()  # what was recognised, what else would fit, and why it was not taken
+    notes: tuple[str, ...] = ()  # the recognised format, and which others would fit
 
     def __iter__(self) -> Iterator[SourceEntry]:
         return iter(self.entries)
@@ -91,7 +117,7 @@ class ImportedSource:
 
 
 def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterator[SourceEntry]:
-    """Each utterance as a row: its recording must be there, and its id is its own."""
+    """Each utterance as a row: its recording must exist, and its id must be unique."""
     with DiskDict() as raw_ids, DiskDict() as ids:
         for item in found:
             item = replace(item, where=printable(item.where))
@@ -120,13 +146,13 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
 
 
 def printable(name: str) -> str:
-    """A name for people to read: what has no shape of its own, or turns the line around, is spelled out."""
+    """A name for display: characters that are invisible or change the direction of text are escaped."""
     return name if name.isprintable() else "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
 
 
 def unused_id(name: str, where: str, ids: DiskDict) -> str:
-    """`name`, or `name-2` and so on where it is taken; letters of either case are one, as on some disks."""
+    """`name`, or `name-2` and so on where it is taken; case is ignored, as on some file systems."""
     number, free = 1, name
     while ids.put(free.casefold(), where) is not None:
         number += 1
@@ -135,7 +161,7 @@ def unused_id(name: str, where: str, ids: DiskDict) -> str:
 
 
 def safe_id(name: str) -> str:
-    """An id that can be a file name: other characters become `_`, and what is too long is cut and told apart."""
+    """An id that can be a file name: other characters become `_`; a long name is cut and gets a hash."""
     safe = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "_"
     if len(safe.encode()) <= _LONGEST_ID:
         return safe
@@ -144,7 +170,7 @@ def safe_id(name: str) -> str:
 
 
 def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
-    """An id by the recording's name; times in milliseconds follow for a part, so that it stays when others change."""
+    """An id from the recording's name, and for a part from its times in milliseconds: it does not depend on others."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     parts = inside.with_suffix("").parts
     stem = "-".join(parts[1:] if len(parts) > 1 and parts[0] in AUDIO_FOLDERS else parts)
@@ -155,7 +181,7 @@ def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
 
 
 def _speaker(name: str) -> str:
-    """Without what no file can hold: control characters and half surrogate pairs."""
+    """Without control characters and lone surrogates, which no file can hold."""
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", name).strip()
 
 
@@ -163,18 +189,8 @@ def _one_line(text: str) -> str:
     return re.sub(r"[\t\r\n]+", " ", text).strip()
 
 
-SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga", ".aiff", ".aif", ".au", ".caf", ".w64")
-"""What is read as it is; by libsndfile."""
-FILM_SUFFIXES = (".m4a", ".mp4", ".m4b", ".m4v", ".mov", ".mkv", ".mka", ".webm", ".avi", ".aac", ".amr", ".3gp",
-                 ".wma", ".wmv", ".mpg", ".mpeg", ".ts", ".flv")
-"""Whose sound is taken out by ffmpeg."""
-AUDIO_SUFFIXES = SOUND_SUFFIXES + FILM_SUFFIXES
-AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings")
-_LONGEST_NAME = 240  # bytes in one part of a path; what is longer is a text in the place of a name
-
-
 class RecordingNotFound(Exception):
-    """There is no such recording, or it must not be read; the text says why."""
+    """The recording does not exist or may not be read; the message says why."""
 
 
 def is_audio(name: str) -> bool:
@@ -184,8 +200,8 @@ def is_audio(name: str) -> bool:
 class RecordingLookup:
     """Finds recordings of the source in `folder`.
 
-    Nothing outside of it is read, neither by `..` nor by a link. A table on this machine may name whole paths, since
-    whoever wrote it could have read them; one that came from elsewhere (`foreign`) may not.
+    Nothing outside of it is read, neither through `..` nor through a link. A table of this machine may name absolute
+    paths, since its author could read them; a downloaded one (`foreign`) may not.
     """
 
     def __init__(self, folder: Path, *, foreign: bool = False) -> None:
@@ -194,7 +210,7 @@ class RecordingLookup:
         self._real = os.path.realpath(folder)
 
     def find(self, name: str) -> Path:
-        """The file called `name`, with or without its ending, perhaps in one of `AUDIO_FOLDERS`; or `RecordingNotFound`."""
+        """The file called `name`, with or without suffix, also in one of `AUDIO_FOLDERS`; else `RecordingNotFound`."""
         name = name.strip()
         if not name:
             raise RecordingNotFound("no audio is named (missing index)")
@@ -213,7 +229,7 @@ class RecordingLookup:
             return False
 
     def _candidates(self, name: str) -> Iterator[str]:
-        """Where it may be. As strings, and in folders that are there: most are looked for in vain, for every row."""
+        """Possible paths, as strings and in existing folders only: most do not exist, and this runs for every row."""
         pure = PurePosixPath(name.replace("\\", "/")) if "\\" in name else PurePosixPath(name)
         if pure.is_absolute() or name[1:2] == ":":
             if not self._foreign:
@@ -225,14 +241,15 @@ class RecordingLookup:
                     yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
         parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
         if ".." not in pure.parts:
-            for first in range(0 if pure.is_absolute() else 1, len(parts)):  # the table was written in another folder
+            for first in range(0 if pure.is_absolute() else 1,
+                               len(parts)):  # the table may have been written in another folder
                 rest = "/".join(parts[first:])
                 yield f"{self.folder}/{rest}"
                 yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
 
     @cached_property
     def _places(self) -> list[str]:
-        """Those of `AUDIO_FOLDERS` that are there, each with what parts it from a name."""
+        """The existing ones of `AUDIO_FOLDERS`, each with a separator at its end."""
         return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
 
     def _checked(self, path: Path, name: str) -> Path:
@@ -246,28 +263,8 @@ class RecordingLookup:
                                 f"there")
 
 
-COLUMNS = {
-    "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
-              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "mp3", "clip"),
-    "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
-             "raw_transcription", "text_original", "original_text"),
-    "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
-                "normalized_text", "text_normalized"),
-    "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
-    "speaker": ("speaker", "speaker_id", "speaker_name", "client_id", "spk", "spk_id"),
-    "split": ("split", "set", "subset"),
-    "begin": ("begin", "begin_s", "begin_time", "start", "start_s", "start_time", "offset"),
-    "end": ("end", "end_s", "end_time", "stop"),
-    "duration": ("duration", "duration_s"),
-}
-SPLIT_NAMES = {
-    "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
-    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
-}
-
-
 def has_column(names: Collection[str], meaning: str) -> bool:
-    """Whether one of `names` means that."""
+    """Whether one of `names` has this meaning."""
     return any(name in COLUMNS[meaning] for name in names)
 
 
@@ -289,7 +286,7 @@ def standard_values(record: Mapping[str, object]) -> dict[str, str]:
 
 
 def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:
-    """Begin and end in seconds; a duration counts only from a begin. `ValueError` names what is no time."""
+    """Begin and end in seconds; a duration counts only from a begin. `ValueError` for a value that is no time."""
     begin = _seconds(values.get("begin", "0"))
     if "end" in values:
         return begin, _seconds(values["end"])

@@ -1,7 +1,7 @@
-"""A folder of recordings with a text of the same name beside each: its words, or subtitles, lyrics or labels.
+"""Recordings with a text file of the same name beside each: plain text, subtitles, lyrics or labels.
 
-What a text file is, its content says: a `.txt` may hold Audacity's labels or a film's subtitles as well as plain words.
-A name may carry the language, as in `film.am.srt`.
+The content decides what a text file is: a `.txt` may also hold Audacity labels or subtitles. A name may contain the
+language, as in `film.am.srt`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_LANGUAGE = 12  # letters of a language in a file's name
 
 @dataclass(frozen=True)
 class SidecarKind:
-    """What a text file beside a recording is; `read` gets it and the recording's name."""
+    """The format of a sidecar; `read` gets its path and the recording's name."""
 
     title: str
     read: Callable[[Path, str], Iterator[ParsedItem]]
@@ -51,7 +51,7 @@ PLAIN = SidecarKind("a text beside each recording", _plain, timed=False)
 
 
 def kind_of(path: Path) -> SidecarKind:
-    """What the file at `path` is, by its content, then by its ending."""
+    """The format of the file at `path`, by its content, then by its suffix."""
     start = text_files.head(path)
     if start.startswith("WEBVTT"):
         return VTT
@@ -65,17 +65,17 @@ def kind_of(path: Path) -> SidecarKind:
 
 
 def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder below `folder`, itself first, with the names of its files in order. Links to folders are left."""
+    """`folder` and each folder below it with its sorted file names; links to folders are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
         yield Path(place), sorted(name for name in names if not name.startswith("."))
 
 
 def speaker_folders(folder: Path) -> frozenset[str]:
-    """The folders at the top of `folder` that may each be a speaker's; none where it is better not to say so.
+    """The top folders of `folder` if each can be a speaker; else none.
 
-    All recordings lie in one of several, each with two or more (one alone has no prompt), and none is named otherwise:
-    after a split, or as where sound is kept.
+    All recordings must lie in one of several, at least two in each (a single one has no prompt), and no folder may have
+    the name of a split or a usual name for a folder of audio.
     """
     counts: Counter[str] = Counter()
     for place, names in walk_folders(folder):
@@ -87,7 +87,7 @@ def speaker_folders(folder: Path) -> frozenset[str]:
 
 
 def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[ParsedItem]:
-    """The utterances of every recording that has a text; what lacks the other is named. `speakers` are folders."""
+    """The utterances of every recording with a sidecar; files without a partner are skipped. `speakers`: folders."""
     for item in _read_sidecars(folder, language):
         first = Path(item.audio).parts[0] if isinstance(item, ParsedUtterance) else ""
         yield replace(item, speaker=first) if isinstance(item, ParsedUtterance) and first in speakers else item
@@ -116,7 +116,7 @@ def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
 
 
 def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Texts by what their recording may be called."""
+    """Texts by the possible names of their recording."""
     found: dict[str, list[str]] = {}
     for name in texts:
         for stem in _stems(name):
@@ -126,7 +126,7 @@ def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
              language: str) -> list[str]:
-    """The texts of a recording, the best first; where there is but one of each, they need not have the same name."""
+    """The texts of a recording, the best first; a single text and a single recording may differ in name."""
     found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
     if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
         found = list(texts)
@@ -134,14 +134,14 @@ def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings:
 
 
 def _stems(name: str) -> list[str]:
-    """What a recording may be called to which the text `name` belongs; without its language too."""
+    """Possible names of the recording of the text `name`: with and without its language."""
     stem = os.path.splitext(name)[0].casefold()
     shorter, _, tag = stem.rpartition(".")
     return [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]
 
 
 def _other_language(name: str, recording: str, language: str) -> int:
-    """0 where the name says the language, 1 where it says none, 2 where it says another."""
+    """0 where the name contains the language, 1 where it contains none, 2 for another one."""
     tag = os.path.splitext(name)[0].casefold().removeprefix(os.path.splitext(recording)[0].casefold()).strip(".")
     if not tag:
         return 1

@@ -1,4 +1,8 @@
-"""Tables with a header (CSV, TSV, with `;` or `|`): columns named as in `columns.COLUMNS`, in any order."""
+"""Tables: delimited text with a header (CSV, TSV, `;`, `|`), LJSpeech lines, pairs without header, JSON lines, JSON.
+
+Columns and keys may have any of the names in `rows.COLUMNS`, in any order. Everything is streamed; only a JSON file
+that is one object is read at once.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,16 @@ from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow, has_cli
 
 DELIMITERS = ("\t", "|", ",", ";")
 _NAMES = {"\t": "tab"}
-_LONGEST_CELL_LINES = 20  # a quote that is still open then was never meant to be closed
+_LONGEST_CELL_LINES = 20  # a quote that is still open then is no quote
+_PAIR_SAMPLE = 50  # lines
+_LONGEST_OBJECT = 1 << 20  # characters of one recording's entry
+_LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is read at once
+_SEPARATOR = re.compile(r"[ \t\r\n,]*")
+_LIST_KEYS = ("data", "utterances", "clips", "items", "segments", "samples", "rows")
 
 
 def header_of(head: str) -> tuple[str, list[str]] | None:
-    """The delimiter and the names of a table's header line; None when there is no header that can be used."""
+    """The delimiter and the column names of a header line; None for a header without audio and text."""
     first = next((line for line in head.splitlines() if line.strip()), "")
     for delimiter in DELIMITERS:
         names = [name.strip().strip('"').strip().lower() for name in first.split(delimiter)]
@@ -30,7 +39,7 @@ def header_of(head: str) -> tuple[str, list[str]] | None:
 
 
 def read_table(path: Path, split: str = "") -> Iterator[ParsedItem]:
-    """Every row of the table at `path`, which has a header; `split` is for rows that name none."""
+    """Every row of the table at `path`, which has a header; `split` is for rows without one."""
     start = text_files.head(path)
     found = header_of(start)
     assert found is not None
@@ -51,7 +60,7 @@ def read_table(path: Path, split: str = "") -> Iterator[ParsedItem]:
 
 
 def table_utterance(where: str, values: dict[str, str], split: str = "") -> ParsedItem:
-    """An utterance from values by meaning."""
+    """An utterance from the values of `rows.standard_values`."""
     try:
         begin_s, end_s = span_of(values)
     except ValueError as why:
@@ -61,13 +70,13 @@ def table_utterance(where: str, values: dict[str, str], split: str = "") -> Pars
 
 
 def wrong_field_count(cells: list[str], wanted: int, delimiter: str) -> str:
-    """Why a line with another number of cells was not taken."""
+    """Message for a line with another number of cells."""
     shown = _NAMES.get(delimiter, delimiter)
     return f"{len(cells)} fields where {wanted} are wanted; is there a {shown} in the text, or one too few?"
 
 
 def has_quotes(head: str, delimiter: str) -> bool:
-    """Whether quotes enclose cells. Where tabs or bars part them, only if every cell that begins with one says so."""
+    """Whether quotes enclose cells; with tabs and bars only if every cell that begins with a quote ends with one."""
     if delimiter in ",;":
         return True
     cells = [cell.strip("\r\n") for line in head.split("\n")[:-1] or [head] for cell in line.split(delimiter)]
@@ -78,7 +87,7 @@ def has_quotes(head: str, delimiter: str) -> bool:
 
 def table_records(lines: Iterable[tuple[int, str]], delimiter: str,
             with_quotes: bool) -> Iterator[tuple[int, list[str] | str]]:
-    """The number of each record's last line, and its cells, or in their place what is wrong with it."""
+    """The number of each record's last line, and its cells or, instead, what is wrong with it."""
     waiting = _Lines(lines)
     while (first := waiting.next()) is not None:
         number, line = first
@@ -133,13 +142,16 @@ class _Lines:
 
 
 def ljspeech_delimiter(head: str) -> str | None:
-    """The bar or tab that parts the fields; None when the first line has neither."""
+    """The bar or tab between the fields; None when the first line has neither."""
     first = next((line for line in head.splitlines() if line.strip()), "")
     return "|" if "|" in first else "\t" if "\t" in first else None
 
 
 def read_ljspeech(path: Path, split: str = "") -> Iterator[ParsedItem]:
-    """Every line of the table at `path`."""
+    """Lines without a header: `id|text`, `id|text|normalised text`, or with a column of speaker numbers.
+
+    The normalised text is preferred, since numbers are spelled out there. A tab may replace the bar.
+    """
     start = text_files.head(path)
     delimiter = ljspeech_delimiter(start)
     assert delimiter is not None
@@ -161,42 +173,33 @@ def read_ljspeech(path: Path, split: str = "") -> Iterator[ParsedItem]:
 
 
 def _speaker_column(sample: list[list[str]]) -> int | None:
-    """Which of three columns holds nothing but numbers, as in the lists of multi-speaker trainings."""
+    """The column of three that holds only numbers, as in file lists of multi-speaker training."""
     if len(sample) < 2 or len(sample[0]) < 3:
         return None
     return next((column for column in (2, 1) if all(cells[column].strip().isdecimal() for cells in sample)), None)
 
 
-_WIDTH, _SAMPLE = 2, 50
-
-
 def pair_delimiter(head: str, is_there: Callable[[str], bool]) -> str | None:
-    """What parts the two columns; None where they are not two, or the first line names no recording."""
-    lines = list(enumerate(islice(head.splitlines(keepends=True), _SAMPLE)))
+    """The delimiter of two columns without a header; None unless the first line names an existing recording."""
+    lines = list(enumerate(islice(head.splitlines(keepends=True), _PAIR_SAMPLE)))
     for delimiter in (",", ";"):
         sample = [cells for _, cells in table_records(lines, delimiter, True) if not isinstance(cells, str)]
         widths = Counter(map(len, sample))
-        if sample and len(sample[0]) == widths.most_common(1)[0][0] == _WIDTH and is_there(sample[0][0].strip()):
+        if sample and len(sample[0]) == widths.most_common(1)[0][0] == 2 and is_there(sample[0][0].strip()):
             return delimiter
     return None
 
 
 def read_pairs(path: Path, delimiter: str) -> Iterator[ParsedItem]:
-    """Every line of the table at `path`."""
+    """Every line of a table of two columns without a header: a recording and its text."""
     for number, cells in table_records(text_files.lines(path), delimiter, True):
         where = f"{path.name} line {number}"
         if isinstance(cells, str):
             yield SkippedRow(where, cells)
-        elif len(cells) != _WIDTH:
-            yield SkippedRow(where, wrong_field_count(cells, _WIDTH, delimiter))
+        elif len(cells) != 2:
+            yield SkippedRow(where, wrong_field_count(cells, 2, delimiter))
         else:
             yield ParsedUtterance(where, cells[0].strip(), cells[1].strip())
-
-
-_LONGEST_OBJECT = 1 << 20  # characters of one recording's entry
-_LONGEST_WHOLE = 1 << 26  # characters of a file that is one object, which is read at once
-_BETWEEN = re.compile(r"[ \t\r\n,]*")
-_LISTS = ("data", "utterances", "clips", "items", "segments", "samples", "rows")
 
 
 def looks_like_json(head: str) -> bool:
@@ -210,7 +213,7 @@ def is_json_lines(head: str) -> bool:
 
 
 def read_json_lines(path: Path, split: str = "") -> Iterator[ParsedItem]:
-    """JSON lines: an object with names of `COLUMNS` a line."""
+    """JSON lines: one object with keys of `COLUMNS` a line."""
     for number, line in text_files.lines(path):
         where = f"{path.name} line {number}"
         if not line.strip():
@@ -224,7 +227,7 @@ def read_json_lines(path: Path, split: str = "") -> Iterator[ParsedItem]:
 
 
 def read_json(path: Path, split: str = "") -> Iterator[ParsedItem]:
-    """A JSON file that is a list, or an object."""
+    """A JSON file: a list of objects, or an object of objects or texts by the name of their recording."""
     if text_files.head(path).lstrip().startswith("["):
         yield from _read_list(path, split)
         return
@@ -235,7 +238,7 @@ def read_json(path: Path, split: str = "") -> Iterator[ParsedItem]:
     if not isinstance(whole, dict):
         raise UserError(f"{path} is neither a list nor an object: {str(whole)[:40]!r}.",
                         "Write a list of objects, or one object a line.")
-    inner = next((whole[name] for name in _LISTS if isinstance(whole.get(name), list)), whole)
+    inner = next((whole[name] for name in _LIST_KEYS if isinstance(whole.get(name), list)), whole)
     if has_clip_columns(whole):  # it is one row itself
         inner = [whole]
     for number, item in enumerate(inner.items() if isinstance(inner, dict) else inner, start=1):
@@ -263,11 +266,11 @@ def _loaded(source: str) -> object:
 
 
 def _read_list(path: Path, split: str) -> Iterator[ParsedItem]:
-    """The elements of a list. What follows one that cannot be read is left, and that is said."""
+    """The elements of a list, read piece by piece; what follows an element that cannot be parsed is skipped."""
     decoder, pieces = json.JSONDecoder(), text_files.pieces(path)
     buffer, at, number = next(pieces, "").lstrip()[1:], 0, 1
     while True:
-        at = _BETWEEN.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        at = _SEPARATOR.match(buffer, at).end()  # type: ignore[union-attr]  # it matches nothing too
         if buffer.startswith("]", at):
             return
         try:

@@ -11,12 +11,12 @@ from pathlib import Path
 from config.errors import UserError
 
 LONGEST_LINE = 1 << 20  # characters
-HEAD = 1 << 16  # bytes that are looked at to tell what a file is
+HEAD = 1 << 16  # bytes for recognising a format
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 def encoding_of(head: bytes) -> str:
-    """UTF-16 by its mark, or by the zero bytes that its spaces and line ends have; UTF-8 otherwise."""
+    """UTF-16 by its byte order mark or by the zero bytes of its spaces and line ends; otherwise UTF-8."""
     for mark, name in _MARKS:
         if head.startswith(mark):
             return name
@@ -27,7 +27,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line, its end included, which is `\\n`, `\\r\\n` or `\\r`."""
+    """Number and text of each line with its end (`\\n`, `\\r\\n` or `\\r`)."""
     encoding = _encoding_at(path)
     with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         number = 0
@@ -43,7 +43,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def head(path: Path) -> str:
-    """The first `HEAD` bytes as text, for recognising; empty for what is no text or cannot be read."""
+    """The first `HEAD` bytes as text; empty for a file that is no text or cannot be read."""
     try:
         with open(path, "rb") as file:
             first = file.read(HEAD)
@@ -53,7 +53,7 @@ def head(path: Path) -> str:
 
 
 def pieces(path: Path) -> Iterator[str]:
-    """The text of a file in pieces of `HEAD` characters, for what has no lines."""
+    """The text of a file in pieces of `HEAD` characters, for files without lines."""
     encoding = _encoding_at(path)
     with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
         try:
@@ -65,13 +65,13 @@ def pieces(path: Path) -> Iterator[str]:
 
 def read(path: Path, longest: int = LONGEST_LINE) -> str:
     """A file as one text; `UserError` when it has more than `longest` characters."""
-    with_all, size = [], 0
+    parts, size = [], 0
     for piece in pieces(path):
-        with_all.append(piece)
+        parts.append(piece)
         size += len(piece)
         if size > longest:
             raise UserError(f"{path} has more than {longest} characters.", "Write one recording a line (JSONL, CSV).")
-    return "".join(with_all)
+    return "".join(parts)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _encoding_at(path: Path) -> str:
 
 
 def _wrong_encoding(path: Path, encoding: str, read_to: int, error: UnicodeDecodeError) -> UserError:
-    """What is wrong, and at which byte; the bytes that were being decoded end at `read_to`."""
+    """The first wrong byte; the bytes that were being decoded end at `read_to`."""
     name = "UTF-16" if "16" in encoding else "UTF-8"
     at = read_to - len(error.object) + error.start
     return UserError(f"{path} is not {name}: byte {at} is 0x{error.object[error.start]:02x}.",

@@ -29,6 +29,23 @@ _LATIN = frozenset({
     "is", "it", "lg", "ln", "lt", "lv", "mg", "ms", "mt", "nl", "no", "om", "pl", "pt", "ro", "rw", "sk", "sl",
     "sn", "so", "sq", "st", "sv", "sw", "tl", "tn", "vi", "wo", "xh", "yo", "zu",
 })
+KEPT_MARKS = ".,?!-"
+_GAP = "\x1f"  # white space where a script writes none; it goes again inside of a number
+_STOPS = "።፨।॥。｡．︒។៕៖\u104b།༎։᠃᠉᙮꓿𑅁۔"
+_QUESTIONS = "፧？؟⁇\u037e"
+_COMMAS = "፣፤፥፦、，；：､\u104a،؛\u055d()[]{}（）［］｛｝【】〔〕"
+_MARKS = str.maketrans({
+    **dict.fromkeys(_STOPS, f".{_GAP}"), **dict.fromkeys(_QUESTIONS, f"?{_GAP}"), "！": f"!{_GAP}",
+    **dict.fromkeys(_COMMAS, f",{_GAP}"), ":": ",", ";": ",", "…": f",{_GAP}", "፡": " ",
+    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these inside of words
+})
+REPLACED_MARKS = frozenset(map(chr, _MARKS))  # they are written otherwise, not left out
+_ETHIOPIC_STOP = re.compile("፡፡|::")
+_ELLIPSIS = re.compile(r"\.{2,}")
+_NUMBER = re.compile(rf"(?<=\d)([.,]){_GAP}(?=\d)")
+_LOOSE_DASH = re.compile(r"(?:^| )-+(?: |$)")
+_EDGE_DASH = re.compile(r"(?<![^ .,?!])-+|-+(?![^ .,?!])")
+_RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 
 
 def script_kind(code: str) -> ScriptKind:
@@ -70,25 +87,6 @@ def _replacement(character: str, kind: ScriptKind) -> str:
     if character == "'" or is_spoken(character, kind):
         return character
     return "" if unicodedata.category(character) == "Cf" else " "
-
-
-KEPT_MARKS = ".,?!-"
-_GAP = "\x1f"  # white space where a script writes none; it goes again inside of a number
-_STOPS = "።፨।॥。｡．︒។៕៖\u104b།༎։᠃᠉᙮꓿𑅁۔"
-_QUESTIONS = "፧？؟⁇\u037e"
-_COMMAS = "፣፤፥፦、，；：､\u104a،؛\u055d()[]{}（）［］｛｝【】〔〕"
-_MARKS = str.maketrans({
-    **dict.fromkeys(_STOPS, f".{_GAP}"), **dict.fromkeys(_QUESTIONS, f"?{_GAP}"), "！": f"!{_GAP}",
-    **dict.fromkeys(_COMMAS, f",{_GAP}"), ":": ",", ";": ",", "…": f",{_GAP}", "፡": " ",
-    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these inside of words
-})
-REPLACED_MARKS = frozenset(map(chr, _MARKS))  # they are written otherwise, not left out
-_ETHIOPIC_STOP = re.compile("፡፡|::")
-_ELLIPSIS = re.compile(r"\.{2,}")
-_NUMBER = re.compile(rf"(?<=\d)([.,]){_GAP}(?=\d)")
-_LOOSE_DASH = re.compile(r"(?:^| )-+(?: |$)")
-_EDGE_DASH = re.compile(r"(?<![^ .,?!])-+|-+(?![^ .,?!])")
-_RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 
 
 def punctuated(text: str, kind: ScriptKind) -> str:

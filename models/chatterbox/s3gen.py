@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from data import audio
+from data.acoustics import audio
 from models import weights
 from models.chatterbox.campplus import CAMPPlus
 from models.chatterbox.flow import Flow, FlowPrompt

@@ -12,9 +12,9 @@ from core.incoming.sources import demo
 from core.job.journal import Event
 from core.prepare import extract_features
 from core.workspace import Workspace
-from data import audio
 from data.importers import import_source
 from data.manifest import TRAIN, ManifestClip, PreparedDataset, make_card
+from data.sound_files import file_duration
 from models import tiny as pack
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.sound import ChatterboxExtractor
@@ -56,7 +56,8 @@ def _built_in(bench: Bench) -> Row:
     extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
     folder = demo("am")
     rows = import_source(folder, "am").rows[:bench.extent.demo_clips]
-    clips = [ManifestClip(row.id, str(row.audio.relative_to(folder)), row.text, "am", TRAIN, audio.duration(row.audio),
+    clips = [ManifestClip(row.id, str(row.audio.relative_to(folder)), row.text, "am", TRAIN,
+                          file_duration(row.audio),
                           "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]
     dataset = PreparedDataset(folder, make_card("demo", "am", "demo", clips), tuple(clips))

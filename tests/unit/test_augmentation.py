@@ -68,7 +68,7 @@ def refuse(*arguments, dir=None, **others):
 tempfile.TemporaryFile = refuse
 import numpy as np
 from data import augmentation
-made = augmentation.apply(np.ones(4000, np.float32), 16000, augmentation.Variant(0.9, 0.0, None), "ab" * 32)
+made = augmentation.apply(np.ones(4000, np.float32), 16000, augmentation.AudioVariant(0.9, 0.0, None), "ab" * 32)
 import numba
 print(len(made), numba.config.CACHE_DIR or "usual")
 """
@@ -237,7 +237,7 @@ def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voic
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
         made: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.audio.read", lambda *given: pytest.fail(str(given)))
+    monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
     data = training_data.load(made, "demo-am", voice, varied=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]

@@ -7,7 +7,7 @@ import pytest
 from small_data import write_clip, write_dataset
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from data.importers import ImportedSource, SourceRow, import_source
 from data.importers.rows import RecordingLookup, RecordingNotFound
 

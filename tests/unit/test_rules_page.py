@@ -14,7 +14,7 @@ from core.text.rules_text import TABLES, with_entry, with_folds, with_latin
 from core.workspace import Workspace
 from ui import rules as page
 
-SHIPPED = text_rules.shipped.text_of("am")
+SHIPPED = text_rules.shipped.rules_text("am")
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -31,7 +31,7 @@ def test_an_entry_that_is_there_is_replaced() -> None:
 
 
 def test_tables_that_are_empty_or_not_there() -> None:
-    text = text_rules.shipped.text_of("sv")
+    text = text_rules.shipped.rules_text("sv")
     made = with_entry(with_entry(text, "abbreviations", "t.ex.", "till exempel"), "characters", "a", "b")
     rules = parse_rules(made, "sv")
     assert (rules.abbreviations, rules.characters) == ({"t.ex.": "till exempel"}, {"a": "b"})

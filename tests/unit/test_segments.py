@@ -21,7 +21,8 @@ from core.segments import cutting, matching
 from core.segments.folder import TABLE, Piece, Segments
 from core.segments.said import Line, lines_of, spelled, words_of
 from core.workspace import Workspace
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from data.loudness import integrated_loudness
 from data.segmentation import SegmentLimits
 
@@ -245,7 +246,7 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     for number in range(3):
         write_long(tmp_path / "in" / f"{number}.wav", 10 * number, 3, number)
     heard: list[str] = []
-    true = segment.long_audio.hear
+    true = segment.detect_voice
 
     def hear(path: Path, tell: object) -> object:
         heard.append(path.name)
@@ -253,7 +254,7 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
             raise StopRequested("Stopped.")
         return true(path, tell)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segment.long_audio, "hear", hear)
+    monkeypatch.setattr(segment, "detect_voice", hear)
     with pytest.raises(StopRequested):
         cut(ready, tmp_path / "in")
     assert not (ready.segments / "talks").exists()
@@ -319,7 +320,7 @@ def test_loudness_rate_and_speakers_are_as_asked(tmp_path: Path, ready: Workspac
     segments = cut(ready, tmp_path / "in", lufs=-30, sample_rate=24000, speakers="folder")
     piece = segments.pieces()[0]
     assert soundfile.info(segments.folder / piece.audio).samplerate == 24000
-    assert cutting.long_audio.length(segments.folder / piece.audio)[1] == 24000
+    assert cutting.sound_files.duration_and_rate(segments.folder / piece.audio)[1] == 24000
     assert integrated_loudness(sound_of(segments, piece), 24000) == pytest.approx(-30, abs=0.2)
     assert piece.speaker == "anna"
 

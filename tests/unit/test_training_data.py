@@ -54,7 +54,7 @@ def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatc
     def opened(*given: object) -> None:
         raise AssertionError(given)
 
-    monkeypatch.setattr("data.audio.load", opened)
+    monkeypatch.setattr("data.acoustics.audio.load", opened)
     assert len(training_data.load(world, "demo-am", voice).train) == 12
 
 

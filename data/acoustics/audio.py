@@ -7,7 +7,6 @@ A file that is not audio raises `UserError` naming it.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ import torchaudio.compliance.kaldi as kaldi
 import torchaudio.functional as AF
 
 from config.errors import UserError
+from data.sound_files import read_samples
 
 PIECE = 6000  # frames of a spectrum that are held at once
-_CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32", "PCM_32": "int32"}
 SILENCE = 1e-4  # a recording whose largest sample is below -80 dB holds no voice
 
 
@@ -48,52 +47,8 @@ def read(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[torch.Tens
 
     An open file is called `name` where something is wrong with it.
     """
-    source, name = (str(path), path) if isinstance(path, str | Path) else (path, name)
-    try:
-        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise _unreadable(name, error) from error
-    if samples.shape[0] == 0:
-        raise UserError(f"{name} holds no samples.", "Remove the clip or record it again.")
-    return torch.from_numpy(samples.mean(axis=1)), rate
-
-
-def duration(path: str | Path) -> float:
-    """How many seconds a sound file lasts, by its head alone."""
-    try:
-        return float(soundfile.info(str(path)).duration)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def cut(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
-    """The part of a sound file from `begin_s` to `end_s` (its end for None), as the bytes of a FLAC file.
-
-    Rate and channels stay, and 16 bits a sample where the file has no more: the same part always has the same bytes.
-    """
-    try:
-        with soundfile.SoundFile(str(path)) as file:
-            begin = round(begin_s * file.samplerate)
-            end = file.frames if end_s is None else min(file.frames, round(end_s * file.samplerate))
-            if begin >= end:
-                lasts = file.frames / file.samplerate
-                raise UserError(f"The part begins at {begin_s:g} s, and {path} lasts {lasts:.1f} s.",
-                                "Check that the times belong to this recording.")
-            file.seek(begin)
-            samples = file.read(end - begin, dtype=_CUT_AS.get(file.subtype, "float32"), always_2d=True)
-            made = io.BytesIO()
-            subtype = "PCM_24" if file.subtype in ("PCM_24", "PCM_32", "FLOAT", "DOUBLE") else "PCM_16"
-            soundfile.write(made, samples, file.samplerate, format="FLAC", subtype=subtype)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise _unreadable(path, error) from error
-    return made.getvalue()
-
-
-def _unreadable(path: str | Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} could not be read as audio: {str(error).rstrip('.')}.",
-        "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
-    )
+    samples, rate = read_samples(path, name)
+    return torch.from_numpy(samples), rate
 
 
 def load(path: str | Path, sample_rate: int) -> torch.Tensor:
@@ -108,13 +63,6 @@ def save(path: str | Path, waveform: torch.Tensor, sample_rate: int) -> None:
         soundfile.write(str(path), to_numpy(waveform), sample_rate, subtype="PCM_16")
     except (soundfile.SoundFileError, OSError) as error:
         raise UserError(f"{path} could not be written: {error}.", "Free space on the disk, then try again.") from error
-
-
-def as_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
-    """Waveform (S,) as the bytes of a 24-bit FLAC file, clipped to [-1, 1]."""
-    target = io.BytesIO()
-    soundfile.write(target, np.clip(waveform, -1, 1), sample_rate, format="FLAC", subtype="PCM_24")
-    return target.getvalue()
 
 
 def to_numpy(waveform: torch.Tensor) -> np.ndarray:

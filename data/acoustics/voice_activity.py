@@ -9,6 +9,8 @@ one by one. State is carried from block to block, so a recording of any length n
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,10 +21,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from config.errors import UserError
+from data.sound_files import VOICE_RATE, read_resampled
 
-RATE = 16000  # Hz
+SecondsCallback = Callable[[float], None]
+"""Gets how many seconds of a recording are done."""
+_NOISE_S = 5.0  # of noise that is kept at most
+_NO_VOICE = 0.1  # probability below which a frame holds no voice
 FRAME = 512  # samples
-FRAME_S = FRAME / RATE
+FRAME_S = FRAME / VOICE_RATE
 _CONTEXT = 64  # samples before a frame that are heard with it
 _WEIGHTS = "silero_vad_16k.safetensors"
 
@@ -97,3 +103,45 @@ class VoiceActivityDetector:
         """The probability (1,) of the last frame, filled with silence; (0,) where none has begun."""
         left = len(self._waiting) - _CONTEXT
         return self.push(np.zeros(FRAME - left, np.float32)) if left else np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class VoiceTrack:
+    """What was heard of a recording: one value a frame of 32 ms, and some of its noise."""
+
+    probabilities: np.ndarray  # (N,) of a voice
+    levels: np.ndarray  # (N,) root mean square
+    total_s: float
+    noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty where a voice is all the time
+
+
+def detect_voice(path: Path, heard: SecondsCallback = lambda seconds: None) -> VoiceTrack:
+    """Listen to a whole recording for voices."""
+    activity = VoiceActivityDetector()
+    probabilities, levels, noise = [], [], list[np.ndarray]()
+    waiting, done, quiet = np.zeros(0, np.float32), 0, 0
+    for block in read_resampled(path, VOICE_RATE):
+        found = activity.push(block)
+        waiting = np.concatenate([waiting, block])
+        frames = waiting[:len(found) * FRAME].reshape(-1, FRAME)
+        waiting = waiting[len(found) * FRAME:]
+        probabilities.append(found)
+        levels.append(np.sqrt(np.square(frames).mean(1)))
+        if quiet < _NOISE_S * VOICE_RATE:
+            still = frames[_far_from(found >= _NO_VOICE)].reshape(-1)[:int(_NOISE_S * VOICE_RATE) - quiet]
+            noise.append(still.copy())
+            quiet += len(still)
+        done += len(block)
+        heard(done / VOICE_RATE)
+    probabilities.append(activity.finish())
+    if len(probabilities[-1]):
+        levels.append(np.sqrt(np.square(waiting).mean(keepdims=True)))
+    if done == 0:
+        raise UserError(f"{path} holds no samples.", "Remove it or record it again.")
+    return VoiceTrack(np.concatenate(probabilities), np.concatenate(levels), done / VOICE_RATE, np.concatenate(noise))
+
+
+def _far_from(voice: np.ndarray) -> np.ndarray:
+    """Frames that have none of `voice` (N,) among the four on either side: a word's end is no noise."""
+    around = np.convolve(voice, np.ones(9), mode="same") if len(voice) >= 9 else np.ones(len(voice))
+    return around < 0.5

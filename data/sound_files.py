@@ -1,14 +1,16 @@
-"""Long recordings in blocks: heard once for voices, read once more for the clips. Memory does not grow with the length.
+"""Sound files as numpy: read, cut, resampled and written by soundfile and soxr. Never loads torch.
 
-A recording is read in order and never sought in, since not every compressed file can be sought in to the sample. Clips
-are resampled once, from the recording's own rate, by soxr; what hears for voices gets its own copy at 16 kHz.
+A long recording is read in order in blocks and never sought in, since not every compressed file can be sought to the
+sample; memory does not grow with its length. A file that is not audio raises `UserError` naming it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -16,17 +18,68 @@ import soxr
 
 from config.errors import UserError
 from data.loudness import gain_to, integrated_loudness
-from data.voice_activity import FRAME, RATE, VoiceActivityDetector
 
+VOICE_RATE = 16000  # Hz: of the copy of a recording in which voices are detected, and of its noise
 _BLOCK_S = 20.0
-_NOISE_S = 5.0  # of what is no voice that is kept, to know the noise by
-_NO_VOICE = 0.1  # probability below which a frame is none
-SecondsCallback = Callable[[float], None]
-"""Told how many seconds of a recording are done."""
+_CUT_AS = {"PCM_S8": "int16", "PCM_U8": "int16", "PCM_16": "int16", "PCM_24": "int32", "PCM_32": "int32"}
 
 
-def duration_and_rate(path: Path) -> tuple[float, int]:
-    """Seconds and sample rate in Hz that the head of a recording tells."""
+def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np.ndarray, int]:
+    """A sound file as mono waveform (S,) float32 in [-1, 1], and its sample rate in Hz; `name` is for an open file."""
+    source, name = (str(path), path) if isinstance(path, str | Path) else (path, name)
+    try:
+        samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise _unreadable(name, error) from error
+    if samples.shape[0] == 0:
+        raise UserError(f"{name} holds no samples.", "Remove the clip or record it again.")
+    return samples.mean(axis=1), rate
+
+
+def file_duration(path: str | Path) -> float:
+    """How many seconds a sound file lasts, by its header."""
+    return duration_and_rate(path)[0]
+
+
+def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
+    """The part of a sound file from `begin_s` to `end_s` (its end for None), as the bytes of a FLAC file.
+
+    Rate and channels stay, and 16 bits a sample where the file has no more: the same part always has the same bytes.
+    """
+    try:
+        with soundfile.SoundFile(str(path)) as file:
+            begin = round(begin_s * file.samplerate)
+            end = file.frames if end_s is None else min(file.frames, round(end_s * file.samplerate))
+            if begin >= end:
+                lasts = file.frames / file.samplerate
+                raise UserError(f"The part begins at {begin_s:g} s, and {path} lasts {lasts:.1f} s.",
+                                "Check that the times belong to this recording.")
+            file.seek(begin)
+            samples = file.read(end - begin, dtype=_CUT_AS.get(file.subtype, "float32"), always_2d=True)
+            made = io.BytesIO()
+            subtype = "PCM_24" if file.subtype in ("PCM_24", "PCM_32", "FLOAT", "DOUBLE") else "PCM_16"
+            soundfile.write(made, samples, file.samplerate, format="FLAC", subtype=subtype)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise _unreadable(path, error) from error
+    return made.getvalue()
+
+
+def _unreadable(path: str | Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} could not be read as audio: {str(error).rstrip('.')}.",
+        "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.",
+    )
+
+
+def encode_flac(waveform: np.ndarray, sample_rate: int) -> bytes:
+    """Waveform (S,) as the bytes of a 24-bit FLAC file, clipped to [-1, 1]."""
+    target = io.BytesIO()
+    soundfile.write(target, np.clip(waveform, -1, 1), sample_rate, format="FLAC", subtype="PCM_24")
+    return target.getvalue()
+
+
+def duration_and_rate(path: str | Path) -> tuple[float, int]:
+    """Duration in seconds and sample rate in Hz, by the header."""
     try:
         info = soundfile.info(str(path))
     except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # the last: a name that is no UTF-8
@@ -57,48 +110,6 @@ def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator
     yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
 
 
-@dataclass(frozen=True)
-class VoiceTrack:
-    """What was heard of a recording: one value a frame of 32 ms, and some of its noise."""
-
-    probabilities: np.ndarray  # (N,) of a voice
-    levels: np.ndarray  # (N,) root mean square
-    total_s: float
-    noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty where a voice is all the time
-
-
-def detect_voice(path: Path, heard: SecondsCallback = lambda seconds: None) -> VoiceTrack:
-    """Listen to a whole recording for voices."""
-    activity = VoiceActivityDetector()
-    probabilities, levels, noise = [], [], list[np.ndarray]()
-    waiting, done, quiet = np.zeros(0, np.float32), 0, 0
-    for block in read_resampled(path, RATE):
-        found = activity.push(block)
-        waiting = np.concatenate([waiting, block])
-        frames = waiting[:len(found) * FRAME].reshape(-1, FRAME)
-        waiting = waiting[len(found) * FRAME:]
-        probabilities.append(found)
-        levels.append(np.sqrt(np.square(frames).mean(1)))
-        if quiet < _NOISE_S * RATE:
-            still = frames[_far_from(found >= _NO_VOICE)].reshape(-1)[:int(_NOISE_S * RATE) - quiet]
-            noise.append(still.copy())
-            quiet += len(still)
-        done += len(block)
-        heard(done / RATE)
-    probabilities.append(activity.finish())
-    if len(probabilities[-1]):
-        levels.append(np.sqrt(np.square(waiting).mean(keepdims=True)))
-    if done == 0:
-        raise UserError(f"{path} holds no samples.", "Remove it or record it again.")
-    return VoiceTrack(np.concatenate(probabilities), np.concatenate(levels), done / RATE, np.concatenate(noise))
-
-
-def _far_from(voice: np.ndarray) -> np.ndarray:
-    """Frames that have none of `voice` (N,) among the four on either side: a word's end is no noise."""
-    around = np.convolve(voice, np.ones(9), mode="same") if len(voice) >= 9 else np.ones(len(voice))
-    return around < 0.5
-
-
 def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
     """The parts (S,) of a recording from and to these seconds, in order and apart, at its own rate."""
     _, rate = duration_and_rate(path)
@@ -120,11 +131,6 @@ def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.
         yield np.concatenate(held)[max(0, wanted[number][0] - start):]
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} could not be read as audio: {str(error).rstrip('.')}.",
-                     "Give a WAV, FLAC, OGG, Opus or MP3 file; convert others with ffmpeg.")
-
-
 @dataclass(frozen=True)
 class ClipFormat:
     """`sample_rate` 0 keeps the recording's own; `lufs` None the loudness it has."""
@@ -136,7 +142,7 @@ class ClipFormat:
 
 def format_clip(samples: np.ndarray, rate: int, finish: ClipFormat, noise: np.ndarray) -> tuple[np.ndarray, int]:
     """A clip (S,) at `rate` Hz, and `noise` at 16 kHz, to the clip as it is kept, and its rate."""
-    if finish.denoise and len(noise) >= RATE // 4 and len(samples):
+    if finish.denoise and len(noise) >= VOICE_RATE // 4 and len(samples):
         samples = _without_noise(samples, rate, noise)
     wanted = finish.sample_rate or rate
     if wanted != rate:
@@ -155,6 +161,6 @@ def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
 def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndarray:
     import noisereduce  # slow to load, and seldom asked for
 
-    sound = soxr.resample(noise, RATE, rate, quality="HQ") if rate != RATE else noise
+    sound = soxr.resample(noise, VOICE_RATE, rate, quality="HQ") if rate != VOICE_RATE else noise
     made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=sound, stationary=True, prop_decrease=0.9)
     return np.asarray(made, dtype=np.float32)
