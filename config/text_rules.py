@@ -1,8 +1,7 @@
-"""How the text of one language is written out as it is spoken: rules as data, checked when they are read.
+"""Text rules: how the text of one language is verbalized, as data that is validated on reading.
 
-A file of rules is YAML (shipped, or a person's own) or JSON (saved beside a tokenizer). The
-functions that apply them are in `data/languages/`. `version` names the order and the meaning of
-the steps: it goes up when the same rules would give another text.
+A rules file is YAML (shipped or the user's) or JSON (beside a tokenizer); `data.languages.verbalizer` applies it.
+`version` names the order and the meaning of the steps: it changes when the same rules would give another text.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _check_template(template: str, name: str, wanted: tuple[str, ...]) -> None:
 
 
 Table = Annotated[dict[str, str], AfterValidator(_table)]
-"""What is written, and what is said for it."""
+"""Written form to spoken form."""
 
 
 class RulesPart(BaseModel):
@@ -232,7 +231,7 @@ class Latin(RulesPart):
 
 
 class SpellingFold(RulesPart):
-    """Spellings that are made one. Each entry is a row of letters and the row that takes its place."""
+    """Spelling variants to merge: each entry maps a row of letters to the row that replaces it."""
 
     about: str = ""
     letters: Table
@@ -289,13 +288,13 @@ class TextRules(RulesPart):
         return self
 
     def to_json(self) -> bytes:
-        """As it is saved beside a tokenizer: what differs from the defaults, so that later options change no file."""
+        """The JSON beside a tokenizer: what differs from the defaults, so later options change no file."""
         values = {"version": self.version, **self.model_dump(mode="json", exclude_defaults=True)}
         return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
 
 
-class _NoDoubles(yaml.BaseLoader):
-    """YAML in which every value is text (`no` is no false, 007 no 7) and a key that is given twice is an error."""
+class _StrictLoader(yaml.BaseLoader):
+    """YAML in which every value is text (`no` is not false, 007 is not 7) and a repeated key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -306,15 +305,15 @@ class _NoDoubles(yaml.BaseLoader):
 
 
 def parse_rules(content: str | bytes, where: str) -> TextRules:
-    """Rules from YAML or JSON; `UserError` names every fault with its place in `where`."""
+    """Rules from YAML or JSON; `UserError` lists every fault with its place in `where`."""
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        values = yaml.load(text, _NoDoubles)
+        values = yaml.load(text, _StrictLoader)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         place = getattr(error, "problem_mark", None)
         line = f", line {place.line + 1}" if place else ""
-        said = getattr(error, "problem", None) or str(error)
-        raise UserError(f"The rules in {where}{line} could not be read: {said}.",
+        problem = getattr(error, "problem", None) or str(error)
+        raise UserError(f"The rules in {where}{line} could not be read: {problem}.",
                         "Mend the line; text with : # or quotes in it stands between double quotes.") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")

@@ -64,8 +64,8 @@ def _by_pauses(options: SegmentOptions, limits: segmentation.SegmentLimits) -> c
 
 def _in_speech(cut: segmentation.ClipSpan, atoms: segmentation.SpeechSpans) -> bool:
     """Whether the clip begins or ends where no pause is."""
-    sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.prices)]
-    return any(bool(atoms.prices[index] >= segmentation.IN_SPEECH_COST) for index in sides)
+    sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.costs)]
+    return any(bool(atoms.costs[index] >= segmentation.IN_SPEECH_COST) for index in sides)
 
 
 def _within(duration_s: float, limits: segmentation.SegmentLimits) -> bool:

@@ -1,4 +1,4 @@
-"""What can be mended in a recording by itself: silent ends are cut, and the level is set. Pure; needs numpy alone."""
+"""Repairs of a recording: silent ends are trimmed and the level is set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FADE_S = 0.005
 
 def repair(waveform: Samples, sample_rate: int, measures: Measures, fixes: Sequence[str],
            target_lufs: float) -> Samples:
-    """(S,) with `fixes` done: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or as near as fits."""
+    """(S,) with `fixes` applied: `trim` to 0.2 s of silence at each end, `level` to `target_lufs` or near it."""
     if TRIM in fixes:
         waveform = _trimmed(waveform, sample_rate, measures)
     if LEVEL in fixes and measures.level_lufs is not None:

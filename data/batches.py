@@ -1,7 +1,7 @@
-"""The order of training: epochs of batches of like length, each clip with a prompt from another clip of its speaker.
+"""Order of training: epochs of batches of similar length, each clip with a prompt from another clip of its speaker.
 
-The order is a function of the seed, the epoch and the clips, so that two numbers say where
-a run stands and a resumed run goes on as if it had never stopped. Never loads torch.
+The order is a function of the seed, the epoch and the clips, so two numbers are the position of a run, and a resumed
+run continues exactly.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from config.errors import UserError
 
-_POOL = 200  # batches that are sorted by length together: padding falls, and what meets in a batch still varies
+_POOL = 200  # batches that are sorted by length together: less padding, and batches still vary
 
 
 @dataclass(frozen=True)
 class BatchClip:
-    """What the order needs to know of a clip."""
+    """What the order needs of a clip."""
 
     length: int  # tokens
     speaker: str
@@ -33,14 +33,14 @@ class BatchPosition:
 
 @dataclass(frozen=True)
 class TrainingPair:
-    """One sample of a batch: indices of the clip that is learnt and of the one that prompts it."""
+    """One sample of a batch: indices of the target clip and of its prompt."""
 
     target: int
     prompt: int
 
 
 class BatchOrder:
-    """Endless batches over `clips`; `position` is where the next one stands."""
+    """Endless batches over `clips`; `position` is that of the next one."""
 
     def __init__(self, clips: Sequence[BatchClip], batch_size: int, seed: int) -> None:
         if not clips:
@@ -54,16 +54,16 @@ class BatchOrder:
         self.move_to(BatchPosition())
 
     def __len__(self) -> int:
-        """Batches of the present epoch."""
+        """Number of batches in the current epoch."""
         return len(self._batches)
 
     @property
     def smallest(self) -> int:
-        """Clips in the smallest batch; epochs are divided alike."""
+        """Clips in the smallest batch, which is the same in every epoch."""
         return min(map(len, self._batches))
 
     def move_to(self, position: BatchPosition) -> None:
-        """Stand at `position`; `UserError` where its epoch ends before: it was counted in other batches."""
+        """Go to `position`; `UserError` if its epoch has fewer batches."""
         batches = self._epoch(position.epoch)
         if not 0 <= position.batch <= len(batches):
             raise UserError(f"There is no batch {position.batch} in epoch {position.epoch}, which has {len(batches)} "
@@ -101,7 +101,7 @@ class BatchOrder:
 
 
 def _even_parts(draws: list[TrainingPair], most: int) -> list[list[TrainingPair]]:
-    """`draws` in as few parts as can be of at most `most`, none more than one larger than another."""
+    """`draws` in as few parts of at most `most` as possible, whose sizes differ by at most one."""
     count = -(-len(draws) // most)
     ends = [len(draws) * part // count for part in range(count + 1)]
     return [draws[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -1,7 +1,7 @@
-"""What must be remembered of many utterances, on the disk: names, rows, and lines in order.
+"""Collections on disk for data of many utterances: a dictionary, a list, and sorting.
 
-Memory stays the same however many there are, but for 8 bytes a row that say where it begins. What is written here has
-no name on the disk and vanishes with whoever wrote it, killed or not.
+Memory does not grow with their number, but for 8 bytes a row for its place. The files have no name and vanish with the
+process, also when it is killed.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from types import TracebackType
 from typing import IO, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
-_ROWS_AT_ONCE = 256
-_LINES_AT_ONCE = 20_000  # some 6 MB
-_BLOCK = 4096  # bytes that are read of each sorted run
+_ROWS_PER_READ = 256
+_LINES_PER_RUN = 20_000  # some 6 MB
+_BLOCK = 4096  # bytes per read of a sorted run
 
 
 class DiskDict:
-    """A dictionary as a temporary database. An empty name makes SQLite put it in a file of its own."""
+    """A dictionary of strings in a temporary SQLite database (its name is empty)."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.execute("PRAGMA cache_size = -2000")  # KiB
-        self._database.execute("CREATE TABLE kept (name BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
-        self._database.execute("BEGIN")  # never committed: nobody reads it later
+        self._database.execute("CREATE TABLE entries (name BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+        self._database.execute("BEGIN")  # never committed: no other process reads it
 
     def put(self, name: str, value: str) -> str | None:
-        """Keep `value` under `name` if that is new; else what is there already."""
+        """Store `value` under a new `name`; else return the value that is there."""
         try:
-            self._database.execute("INSERT INTO kept VALUES (?, ?)", (_bytes(name), _bytes(value)))
+            self._database.execute("INSERT INTO entries VALUES (?, ?)", (_bytes(name), _bytes(value)))
         except sqlite3.IntegrityError:
             return self.get(name)
         return None
 
     def replace(self, name: str, value: str) -> None:
-        """Keep `value` under `name`, whatever is there."""
-        self._database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?)", (_bytes(name), _bytes(value)))
+        """Store `value` under `name`, replacing an older one."""
+        self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (_bytes(name), _bytes(value)))
 
     def get(self, name: str) -> str | None:
-        found = self._database.execute("SELECT value FROM kept WHERE name = ?", (_bytes(name),)).fetchone()
+        found = self._database.execute("SELECT value FROM entries WHERE name = ?", (_bytes(name),)).fetchone()
         return found[0].decode("utf-8", "surrogatepass") if found else None
 
     def __enter__(self) -> Self:
@@ -58,12 +58,12 @@ class DiskDict:
 
 
 def _bytes(text: str) -> bytes:
-    """As bytes, because JSON can hold half a surrogate pair, which SQLite's texts cannot."""
+    """As bytes, because JSON can hold lone surrogates, which SQLite's text cannot."""
     return text.encode("utf-8", "surrogatepass")
 
 
 class DiskSequence(Sequence[T], Generic[T]):
-    """Lines of an open file as a sequence; each is read when it is asked for. `begins` ends with the file's end."""
+    """Lines of an open file as a sequence, read on access; `begins` ends with the end of the file."""
 
     def __init__(self, file: IO[bytes], read: Callable[[bytes], T], begins: array[int]) -> None:
         self._file, self._read, self._begins = file, read, begins
@@ -73,8 +73,8 @@ class DiskSequence(Sequence[T], Generic[T]):
         return len(self._begins) - 1
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            yield from map(self._read, self._lines(start, min(len(self), start + _ROWS_AT_ONCE)))
+        for start in range(0, len(self), _ROWS_PER_READ):
+            yield from map(self._read, self._lines(start, min(len(self), start + _ROWS_PER_READ)))
 
     @overload
     def __getitem__(self, at: int) -> T: ...
@@ -95,7 +95,7 @@ class DiskSequence(Sequence[T], Generic[T]):
     __hash__ = None  # type: ignore[assignment]
 
     def _lines(self, start: int, stop: int) -> list[bytes]:
-        """Read at a place, so that two may go through the rows at once."""
+        """Read by position, so that two iterations may run at once."""
         begins = self._begins[start:stop + 1]
         self._file.flush()
         part = os.pread(self._file.fileno(), begins[-1] - begins[0], begins[0])
@@ -103,7 +103,7 @@ class DiskSequence(Sequence[T], Generic[T]):
 
 
 class DiskList(DiskSequence[T]):
-    """A list on the disk, in a file without a name in `folder` (None: where the system puts such files)."""
+    """A list on disk, in an unnamed file in `folder` (None: the folder for temporary files)."""
 
     def __init__(self, write: Callable[[T], str], read: Callable[[bytes], T], folder: Path | None = None) -> None:
         super().__init__(unnamed_file(folder), read, array("q", [0]))
@@ -116,33 +116,30 @@ class DiskList(DiskSequence[T]):
 
 
 def unnamed_file(folder: Path | None = None) -> IO[bytes]:
-    """A new file without a name in `folder`; else where SQLite puts its own, as `/tmp` is memory on many systems."""
+    """A new unnamed file in `folder`; by default where SQLite puts its own, as `/tmp` is memory on many systems."""
     usual = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
     return tempfile.TemporaryFile(dir=folder or usual)
 
 
 def chunked(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """`items` in lists of `size`, the last of what is left."""
+    """`items` in lists of `size`; the last may be shorter."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
 
 
-def sorted_on_disk(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Iterator[str]:
-    """`lines`, none of which holds a line break, sorted by their characters; at most `at_once` stand in memory.
-
-    Sorted runs stand one behind the other in one file, and are read side by side.
-    """
+def sorted_on_disk(lines: Iterable[str], run_length: int = _LINES_PER_RUN) -> Iterator[str]:
+    """`lines` without line breaks, sorted by code points by an external merge sort; at most `run_length` in memory."""
     ends = array("q", [0])
     rest = iter(lines)
     with unnamed_file() as file:
-        while part := sorted(islice(rest, at_once)):
-            if len(ends) == 1 and len(part) < at_once:
+        while part := sorted(islice(rest, run_length)):
+            if len(ends) == 1 and len(part) < run_length:
                 yield from part
                 return
             file.writelines(line.encode("utf-8", "surrogatepass") + b"\n" for line in part)
             ends.append(file.tell())
-            part.clear()  # before the next ones are gathered
+            part.clear()  # before the next run is read
         file.flush()
         # UTF-8 sorts as its characters do.
         for line in heapq.merge(*(_run(file, begin, end) for begin, end in zip(ends, ends[1:], strict=False))):
@@ -150,7 +147,7 @@ def sorted_on_disk(lines: Iterable[str], at_once: int = _LINES_AT_ONCE) -> Itera
 
 
 def _run(file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
-    """The lines from one place to another, without their ends."""
+    """The lines between two positions, without their ends."""
     rest = b""
     for at in range(begin, end, _BLOCK):
         *whole, rest = (rest + os.pread(file.fileno(), min(_BLOCK, end - at), at)).split(b"\n")

@@ -1,9 +1,8 @@
-"""Cached features: one safetensors file a recording, in a folder named for the extractor, and one file a dataset.
+"""Cached features: one safetensors file a recording, in a folder named for the extractor, and one pack a dataset.
 
-The key of a recording is the hash of its audio's bytes, so a changed file has no stale
-features. Files are written aside and renamed: what is there is whole. The file of a dataset
-(its pack) holds copies of its recordings' features, because tens of thousands of small files
-take long to open; what it lacks is read from the recordings' own files.
+The key of a recording is the hash of its audio's bytes, so a changed file has no stale features. Files are replaced
+atomically. The pack of a dataset holds copies of the features of its recordings, because tens of thousands of small
+files take long to open; recordings that it lacks are read from their own files.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from data.disk_collections import DiskDict, unnamed_file
 Arrays = Mapping[str, np.ndarray]
 _KEYS, _ENDS = "keys", ".ends"
 _LETTERS = {"u": "U", "i": "I", "f": "F"}  # of numpy's kinds, in safetensors
-_ASKED_AT_ONCE = 4096  # recordings
+_KEYS_PER_READ = 4096
 
 
 @dataclass(frozen=True)
 class FeaturePack:
-    """Features of many recordings in memory: each array is one run of values, cut at `ends`."""
+    """Features of many recordings in memory: each array is one concatenation of values, split at `ends`."""
 
-    index: Mapping[str, int]  # where a key stands
+    index: Mapping[str, int]  # position of a key
     values: Arrays  # (total,) by name
     ends: Arrays  # (recordings + 1,) int64 by name
 
@@ -42,7 +41,7 @@ class FeaturePack:
         return sha256 in self.index
 
     def arrays(self, sha256: str) -> dict[str, np.ndarray]:
-        """The arrays of a recording; they are views, so that nothing is held twice."""
+        """The arrays of a recording, as views."""
         at = self.index[sha256]
         return {name: run[self.ends[name][at]:self.ends[name][at + 1]] for name, run in self.values.items()}
 
@@ -58,7 +57,7 @@ class FeatureCache:
         return self.root / self.fingerprint / f"{sha256}.safetensors"
 
     def pack_path(self, dataset: str) -> Path:
-        """Where the pack of the dataset with this fingerprint stands."""
+        """Path of the pack of the dataset with this fingerprint."""
         return self.root / self.fingerprint / "packs" / f"{dataset}.safetensors"
 
     def has(self, sha256: str) -> bool:
@@ -72,11 +71,11 @@ class FeatureCache:
         return _read(path)
 
     def save(self, sha256: str, arrays: Arrays) -> None:
-        """Keep the arrays of a recording."""
+        """Store the arrays of a recording."""
         _write(self.path(sha256), arrays)
 
     def load_pack(self, dataset: str) -> FeaturePack:
-        """The pack of a dataset; an empty one when it was never written."""
+        """The pack of a dataset; an empty one if it was never written."""
         path = self.pack_path(dataset)
         if not path.is_file():
             return FeaturePack({}, {}, {})
@@ -86,20 +85,21 @@ class FeatureCache:
         return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
 
     def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
-        """Write the pack of a dataset from the files of those of its `recordings` that have one.
+        """Write the pack of a dataset from the files of its `recordings`; those without one are left out.
 
-        One recording is in memory at a time: runs grow in temporary files, whose length must stand before them.
+        One recording is in memory at a time: arrays grow in temporary files, since the header needs their lengths.
         """
         with ExitStack() as opened, DiskDict() as seen:
-            runs: dict[str, _Run] = {_KEYS: _Run.empty(_KEYS, np.dtype(np.uint8), opened)}
+            runs: dict[str, _PackedArray] = {_KEYS: _PackedArray.empty(_KEYS, np.dtype(np.uint8), opened)}
             for sha256 in recordings:
                 if not self.has(sha256) or seen.put(sha256, "") is not None:
                     continue
                 arrays = self.load(sha256)
                 if len(runs) == 1:
                     for name, array in arrays.items():
-                        runs[name] = _Run.empty(name, array.dtype, opened)
-                        runs[name + _ENDS] = _Run.empty(name + _ENDS, np.dtype(np.int64), opened, np.zeros(1, np.int64))
+                        runs[name] = _PackedArray.empty(name, array.dtype, opened)
+                        runs[name + _ENDS] = _PackedArray.empty(name + _ENDS, np.dtype(np.int64), opened,
+                                                                np.zeros(1, np.int64))
                 for name in runs.keys() & arrays.keys():
                     runs[name].add(arrays[name])
                     runs[name + _ENDS].add(np.array([runs[name].count], np.int64))
@@ -107,7 +107,7 @@ class FeatureCache:
             _replace(self.pack_path(dataset), lambda path: _write_runs(path, list(runs.values())))
 
     def lengths(self, dataset: str, name: str) -> Iterator[tuple[str, int]]:
-        """Each recording of a pack and how long its array of that name is; none is read."""
+        """The length of each recording's array `name`, from the pack's ends alone."""
         path = self.pack_path(dataset)
         if not path.is_file():
             return
@@ -119,8 +119,8 @@ class FeatureCache:
                 count = ends.get_shape()[0] - 1
                 size = keys.get_shape()[0]
                 wide = (size + 1) // max(1, count)  # keys are hashes, of one length
-                for start in range(0, count, _ASKED_AT_ONCE):
-                    stop = min(count, start + _ASKED_AT_ONCE)
+                for start in range(0, count, _KEYS_PER_READ):
+                    stop = min(count, start + _KEYS_PER_READ)
                     names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()
                     yield from zip(names, np.diff(ends[start:stop + 1]).tolist(), strict=True)
         except (SafetensorError, OSError) as error:
@@ -128,8 +128,8 @@ class FeatureCache:
 
 
 @dataclass
-class _Run:
-    """Values of one array of all recordings, one behind the other in a temporary file."""
+class _PackedArray:
+    """One array of all recordings, concatenated in a temporary file."""
 
     name: str
     dtype: np.dtype
@@ -137,7 +137,7 @@ class _Run:
     count: int = 0
 
     @classmethod
-    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _Run:
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _PackedArray:
         made = cls(name, dtype, opened.enter_context(unnamed_file()))
         if first is not None:
             made.add(first)
@@ -148,8 +148,8 @@ class _Run:
         self.count += len(values)
 
 
-def _write_runs(path: Path, runs: Sequence[_Run]) -> None:
-    """A safetensors file (its length of header, header, values) of runs that lie on the disk, the widest first."""
+def _write_runs(path: Path, runs: Sequence[_PackedArray]) -> None:
+    """Write a safetensors file (header length, header, values) from arrays on disk, the widest type first."""
     header: dict[str, object] = {}
     end = 0
     ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
@@ -180,18 +180,18 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 def _write(path: Path, arrays: Arrays) -> None:
     content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    _replace(path, lambda aside: aside.write_bytes(save(content)))
+    _replace(path, lambda partial: partial.write_bytes(save(content)))
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Put a new file in the place of what is there, once it is whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace a file atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(aside)
-        os.replace(aside, path)
+        write(partial)
+        os.replace(partial, path)
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise UserError(
             f"Features could not be written to {path.parent}: {error}.",
             "Free space on the disk, then prepare again: what is cached is kept.",

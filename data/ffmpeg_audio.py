@@ -1,7 +1,7 @@
-"""The sound of films, and of recordings that libsndfile does not read (M4A, AAC, AMR, WMA), taken out by ffmpeg.
+"""The audio track of videos, and of formats that libsndfile does not read (M4A, AAC, AMR, WMA), extracted by ffmpeg.
 
-ffmpeg is run without a shell, reads only files, and only as the containers in `_CONTAINERS`: a playlist in disguise
-cannot make it open something else.
+ffmpeg runs without a shell, reads only files, and only as the containers in `_CONTAINERS`: a disguised playlist cannot
+make it open something else.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ INSTALL = "Install ffmpeg (apt install ffmpeg, brew install ffmpeg, winget insta
 
 
 def ffmpeg_path() -> str | None:
-    """Where ffmpeg is; None when it is not on this machine."""
+    """Path of ffmpeg; None when it is not installed."""
     return shutil.which("ffmpeg")
 
 
 def extract_audio(path: Path, target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Write the first sound track of `path` into the FLAC file `target`: mono, 16 bits, at its own rate.
+    """Write the first audio track of `path` to the FLAC file `target`: mono, 16 bits, at its own rate.
 
-    `check` is called while ffmpeg works, and ends it by raising. What ffmpeg cannot read raises `UserError`.
+    `check` is called while ffmpeg runs and may raise to end it. `UserError` for a file that ffmpeg cannot read.
     """
     program = ffmpeg_path()
     if program is None:
         raise UserError(f"{path.name} needs ffmpeg to be read, and ffmpeg is not on this machine.", INSTALL)
-    aside = target.with_name(f".{target.name}")
+    partial = target.with_name(f".{target.name}")
     command = [
         program, "-nostdin", "-v", "error", "-y", "-protocol_whitelist", "file", "-format_whitelist", _CONTAINERS,
         "-i", f"file:{path}", "-map", "0:a:0", "-map_metadata", "-1", "-flags", "+bitexact", "-fflags", "+bitexact",
-        "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{aside}",
+        "-ac", "1", "-sample_fmt", "s16", "-c:a", "flac", "-f", "flac", f"file:{partial}",
     ]
     try:
         fault = _run(command, check)
         if fault:
             raise UserError(f"ffmpeg could not take the sound out of {path.name}: {fault}.",
                             "Check that it plays, and that it has a sound track.")
-        aside.rename(target)
+        partial.rename(target)
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _run(command: list[str], check: Callable[[], None]) -> str:
-    """What went wrong, in the program's last line; empty when nothing did."""
+    """The last line of an error; empty on success."""
     began = time.monotonic()
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           text=True, errors="replace") as process:
         try:
             while True:
                 try:
-                    _, said = process.communicate(timeout=_POLL_S)
+                    _, errors = process.communicate(timeout=_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
                     check()
@@ -68,5 +68,5 @@ def _run(command: list[str], check: Callable[[], None]) -> str:
                 process.kill()
     if process.returncode == 0:
         return ""
-    last = (said.strip().splitlines() or [f"status {process.returncode}"])[-1]
+    last = (errors.strip().splitlines() or [f"status {process.returncode}"])[-1]
     return "".join(letter for letter in last if letter.isprintable()).replace("file:", "")[:200].rstrip(".")

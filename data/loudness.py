@@ -1,7 +1,7 @@
-"""How loud a clip is, by one meter, and how loud one may be made. Never loads torch.
+"""Integrated loudness of a clip (ITU-R BS.1770-4, by pyloudnorm), and the gain to a target.
 
-The meter is pyloudnorm's (ITU-R BS.1770-4), with the filters that give the standard's own coefficients at 48 kHz
-(B. De Man 2014; its default ones read 0.1 dB else). It is given whole blocks alone, since the standard counts no other.
+The filters have the standard's coefficients at 48 kHz (B. De Man 2014; pyloudnorm's default ones differ by 0.1 dB). The
+meter gets whole blocks only, since the standard counts no other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pyloudnorm
 
-PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): no clip is made louder than that
-OUTPUT_PEAK = 0.99  # of full scale: what comes out louder than that, of speaking or stretching, is made quieter
+PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): gain never goes beyond it
+OUTPUT_PEAK = 0.99  # of full scale: limit of synthesized and augmented audio
 _BLOCK_S, _HOP_S = 0.4, 0.1
 _SILENT_LUFS = -70.0  # the absolute gate of BS.1770
 
 
 def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None:
-    """Of (S,) in LUFS; None for silence. A clip of less than 0.4 s is one block."""
+    """Loudness of (S,) in LUFS; None for silence. A clip shorter than 0.4 s is one block."""
     blocks = int((len(samples) / rate - _BLOCK_S) / _HOP_S + 1 + 1e-6)
     if blocks > 0:
         meter = _meter(rate, _BLOCK_S)
@@ -39,7 +39,7 @@ def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None
 
 
 def gain_to(lufs: float, measured: float, peak: float) -> float:
-    """What a clip of this loudness and peak is multiplied by to be at `lufs`, or as near as its peak allows."""
+    """The factor that brings a clip of this loudness and peak to `lufs`, or as near as its peak allows."""
     gain = 10 ** ((lufs - measured) / 20)
     return min(gain, max(PEAK_CEILING / peak, 1.0)) if peak else 1.0
 

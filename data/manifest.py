@@ -1,7 +1,6 @@
-"""What a prepared dataset is on disk: `manifest.jsonl` (one clip a line) and `dataset.yaml` (the card).
+"""A prepared dataset on disk: `manifest.jsonl` (one clip a line) and `dataset.yaml` (its card).
 
-Reads files with or without a byte order mark; a line that is wrong raises `UserError` with
-its number. Never loads torch.
+Files may have a byte order mark; a wrong line raises `UserError` with its number.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class ManifestClip:
     duration_s: float
     speaker: str
     sha256: str  # of the audio file's bytes
-    source: str = ""  # the recording it was cut from; empty where it is one by itself
+    source: str = ""  # the recording it was cut from; empty for a whole recording
 
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """What the dataset is, for people and for the check that it has not changed."""
+    """Facts about a dataset, and the fingerprint that shows a change."""
 
     name: str
     language: str
@@ -54,19 +53,19 @@ class DatasetCard:
     held_out_clips: int
     duration_s: float
     fingerprint: str  # over audio, texts, languages, splits and speakers
-    licence: str = ""  # what the recordings may be used for; empty where nobody said
-    reviewed: str = ""  # the dataset that a person made it of, by leaving clips out or writing texts anew
-    split: str = ""  # how clips were drawn to be held out; empty before this was noted
+    licence: str = ""  # of the recordings; empty if unknown
+    reviewed: str = ""  # the dataset that it was made from in a review
+    split: str = ""  # how held-out clips were drawn
 
     @property
     def by_speaker(self) -> bool:
-        """Whether no speaker was to be on both sides."""
+        """Whether the split keeps speakers apart."""
         return " by speaker," in self.split
 
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """A prepared dataset: its folder, card and clips, which may lie on the disk."""
+    """A prepared dataset: its folder, card and clips (perhaps on disk)."""
 
     folder: Path
     card: DatasetCard
@@ -82,7 +81,7 @@ class PreparedDataset:
 
 def make_card(name: str, language: str, source: str, clips: Iterable[ManifestClip], licence: str = "",
               split: str = "") -> DatasetCard:
-    """The card of `clips`, which are gone through once."""
+    """The card of `clips`, which are iterated once."""
     counts: Counter[str] = Counter()
     duration_s = 0.0
 
@@ -99,7 +98,7 @@ def make_card(name: str, language: str, source: str, clips: Iterable[ManifestCli
 
 
 def fingerprint(clips: Iterable[ManifestClip]) -> str:
-    """sha256 over what training sees, whatever the order and the names of files."""
+    """sha256 over what training sees, independent of order and file names."""
     digest = hashlib.sha256()
     for number, line in enumerate(sorted_on_disk(json.dumps([
             clip.sha256, clip.text, clip.language, clip.split, clip.speaker, *([clip.source] if clip.source else [])])
@@ -116,16 +115,16 @@ def save(folder: Path, card: DatasetCard, clips: Iterable[ManifestClip]) -> None
 
 
 def save_card(folder: Path, card: DatasetCard) -> None:
-    """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
-    aside = folder / f".{CARD_FILE}"
-    aside.write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
-    aside.replace(folder / CARD_FILE)
+    """Write the card of the dataset in `folder` atomically."""
+    partial = folder / f".{CARD_FILE}"
+    partial.write_text(yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False), encoding="utf-8")
+    partial.replace(folder / CARD_FILE)
 
 
 def load(folder: Path) -> PreparedDataset:
-    """The dataset in `folder`; raises `UserError` when it is missing, damaged or not what its card says.
+    """The dataset in `folder`; `UserError` if it is missing, damaged or does not match its card.
 
-    Its clips stay in the file, which is held open: what was checked is what is read, whatever becomes of the folder.
+    The clips stay in the file, which is kept open: what was checked is what is read, even if the folder changes.
     """
     card = load_card(folder)
     path = folder / MANIFEST_FILE
@@ -153,10 +152,9 @@ def load_card(folder: Path) -> DatasetCard:
 
 
 def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:
-    """Clips of a manifest, line by line; `begins` gets where each line begins."""
+    """Clips of a manifest, line by line; appends the start of each line to `begins`."""
     wanted = {field.name for field in fields(ManifestClip)}
     for number, begin, row in _json_lines(file, path):
-        row.setdefault("source", "")  # datasets that were prepared before clips had one
         if set(row) != wanted:
             raise UserError(
                 f"{path}, line {number}: missing {sorted(wanted - set(row))}, unknown {sorted(set(row) - wanted)}.",
@@ -169,7 +167,7 @@ def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[Manife
 
 
 def clips_on_disk(folder: Path) -> DiskList[ManifestClip]:
-    """An empty list of clips, in a file without a name in `folder`."""
+    """An empty list of clips on disk, in an unnamed file in `folder`."""
     return DiskList(lambda clip: json.dumps(asdict(clip)), _stored_clip, folder)
 
 
@@ -185,7 +183,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _json_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, dict]]:
-    """Number, place in the file and object of each line that is not blank."""
+    """Number, offset in the file and object of each line that is not blank."""
     end = 0
     for number, line in enumerate(file, start=1):
         begin, end = end, end + len(line)

@@ -1,11 +1,9 @@
-"""Named text normalisers: what stands between written text and the tokenizer.
+"""Named text normalisers, which run before the tokenizer.
 
-A front-end names one for each language, and the name is part of its fingerprint. Which one a
-new language gets depends on how the base model was taught to read, its style: `words` (the
-built-in model: letters and spaces) or `chatterbox` (with punctuation, in NFKD). The base
-languages of Chatterbox have normalisers of their own, which give exactly the published ids.
-Nothing that is spoken is dropped, so that the tokenizer can report what it does not know;
-`dropped` names what was left out.
+A front-end names one for each language, and the name is part of its fingerprint. The style of the base model decides
+which one a new language gets: `words` (the built-in model: letters and spaces) or `chatterbox` (with punctuation, in
+NFKD). The base languages of Chatterbox have their own, which give the published ids. Nothing that is spoken is dropped,
+so the tokenizer can report unknown characters; `dropped` lists what was left out.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ _NO_FILES: Mapping[str, bytes] = {}
 
 
 def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
-    """`text` through the normaliser `name`; `files` holds the model's `DATA_FILES`. Empty when nothing is spoken.
+    """`text` through the normaliser `name`; `files` holds the model's `DATA_FILES`. Empty if nothing is spoken.
 
-    Raises `UserError` when there is no such normaliser, or a package or file that it needs is missing.
+    `UserError` for an unknown name, or if a package or file is missing.
     """
     if name in _NEW:
         return punctuated(text, _NEW[name])
@@ -58,7 +56,7 @@ def normalise(text: str, name: str, files: Mapping[str, bytes] = _NO_FILES) -> s
 
 @dataclass(frozen=True)
 class TextNormaliser:
-    """How a text of a new language becomes what is spoken: written out by rules, if any, then normalised."""
+    """Text of a new language as it is spoken: verbalized by rules, if any, then normalised."""
 
     normaliser: str
     verbalize: Callable[[str], str] = str
@@ -68,7 +66,7 @@ class TextNormaliser:
 
 
 def missing(name: str, files: Mapping[str, bytes] = _NO_FILES) -> str:
-    """What the normaliser `name` lacks on this machine, as a sentence; empty when it can work."""
+    """What the normaliser `name` lacks on this machine, as a sentence; empty for nothing."""
     try:
         normalise("a", name, files)
     except MissingTool as error:
@@ -83,7 +81,7 @@ def for_language(code: str, style: Style = "words") -> str:
 
 
 def for_base_language(code: str, multilingual: bool) -> str:
-    """Name of the normaliser for a language that a Chatterbox model was published with."""
+    """Name of the normaliser for a base language of Chatterbox."""
     if not multilingual:
         return _ENGLISH
     return f"chatterbox-{code}" if code in chatterbox_normaliser.LANGUAGE_STEPS else "chatterbox"
@@ -104,7 +102,7 @@ def dropped(text: str, name: str) -> dict[str, int]:
 
 
 def style(name: str) -> Style:
-    """`name` as a style; `ValueError` when there is none."""
+    """`name` as a style; `ValueError` for an unknown one."""
     for known in STYLES:
         if known == name:
             return known
@@ -112,12 +110,12 @@ def style(name: str) -> Style:
 
 
 def is_mark(character: str) -> bool:
-    """Whether a character of normalised text is a pause or a tone, no letter or symbol."""
+    """Whether a character of normalised text is punctuation that is not read aloud."""
     return unicodedata.category(character)[0] == "P" and character != "'" and character not in SPOKEN_PUNCTUATION
 
 
 def without_marks(text: str) -> str:
-    """Normalised text with a space for each mark: pieces of several characters are learned from words."""
+    """Normalised text with a space for each mark, for learning tokenizer pieces from words."""
     return "".join(" " if is_mark(character) else character for character in text)
 
 

@@ -37,14 +37,14 @@ def read_samples(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[np
 
 
 def file_duration(path: str | Path) -> float:
-    """How many seconds a sound file lasts, by its header."""
+    """Duration of a sound file in seconds, by its header."""
     return duration_and_rate(path)[0]
 
 
 def cut_to_flac(path: str | Path, begin_s: float, end_s: float | None) -> bytes:
-    """The part of a sound file from `begin_s` to `end_s` (its end for None), as the bytes of a FLAC file.
+    """The part of a sound file from `begin_s` to `end_s` (None: its end), as the bytes of a FLAC file.
 
-    Rate and channels stay, and 16 bits a sample where the file has no more: the same part always has the same bytes.
+    Rate and channels stay, and 16 bits a sample if the file has no more: the same part always has the same bytes.
     """
     try:
         with soundfile.SoundFile(str(path)) as file:
@@ -82,13 +82,13 @@ def duration_and_rate(path: str | Path) -> tuple[float, int]:
     """Duration in seconds and sample rate in Hz, by the header."""
     try:
         info = soundfile.info(str(path))
-    except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # the last: a name that is no UTF-8
+    except (soundfile.SoundFileError, OSError, UnicodeError) as error:  # UnicodeError: a name that is not UTF-8
         raise _unreadable(path, error) from error
     return float(info.duration), int(info.samplerate)
 
 
 def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
-    """A recording in order, as mono blocks (S,) float32 at its own rate."""
+    """A recording in order as mono blocks (S,) float32 at its own rate."""
     try:
         with soundfile.SoundFile(str(path)) as file:
             frames = max(1, round(block_s * file.samplerate))
@@ -99,7 +99,7 @@ def read_blocks(path: Path, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
 
 
 def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator[np.ndarray]:
-    """A recording in order, as mono blocks (S,) float32 at `rate` Hz."""
+    """A recording in order as mono blocks (S,) float32 at `rate` Hz."""
     _, own = duration_and_rate(path)
     if own == rate:
         yield from read_blocks(path, block_s)
@@ -111,7 +111,7 @@ def read_resampled(path: Path, rate: int, block_s: float = _BLOCK_S) -> Iterator
 
 
 def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
-    """The parts (S,) of a recording from and to these seconds, in order and apart, at its own rate."""
+    """The waveforms (S,) of spans of a recording in seconds, in order and not overlapping, at its own rate."""
     _, rate = duration_and_rate(path)
     wanted = [(round(begin * rate), round(end * rate)) for begin, end in spans]
     held, start, number = list[np.ndarray](), 0, 0
@@ -127,13 +127,13 @@ def read_spans(path: Path, spans: Sequence[tuple[float, float]]) -> Iterator[np.
             start += len(held.pop(0))
         if number == len(wanted):
             return
-    if number < len(wanted) and held:  # the head told more than there is, or the last ends with the recording
+    if number < len(wanted) and held:  # the header promised more, or the last span ends with the recording
         yield np.concatenate(held)[max(0, wanted[number][0] - start):]
 
 
 @dataclass(frozen=True)
 class ClipFormat:
-    """`sample_rate` 0 keeps the recording's own; `lufs` None the loudness it has."""
+    """Format of a clip cut from a recording: `sample_rate` 0 and `lufs` None keep those of the recording."""
 
     sample_rate: int = 0
     lufs: float | None = -23.0
@@ -141,7 +141,7 @@ class ClipFormat:
 
 
 def format_clip(samples: np.ndarray, rate: int, finish: ClipFormat, noise: np.ndarray) -> tuple[np.ndarray, int]:
-    """A clip (S,) at `rate` Hz, and `noise` at 16 kHz, to the clip as it is kept, and its rate."""
+    """A clip (S,) at `rate` Hz in its final format, and its rate; `noise` at `VOICE_RATE` is the noise profile."""
     if finish.denoise and len(noise) >= VOICE_RATE // 4 and len(samples):
         samples = _without_noise(samples, rate, noise)
     wanted = finish.sample_rate or rate
@@ -151,7 +151,7 @@ def format_clip(samples: np.ndarray, rate: int, finish: ClipFormat, noise: np.nd
 
 
 def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
-    """The clip at this loudness, or as near as its peak allows: it is never clipped. Silence stays."""
+    """The clip at this loudness, or as near as its peak allows; silence stays."""
     measured = integrated_loudness(samples, rate)
     if measured is None:
         return samples
@@ -159,8 +159,8 @@ def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
 
 
 def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndarray:
-    import noisereduce  # slow to load, and seldom asked for
+    import noisereduce  # slow import
 
-    sound = soxr.resample(noise, VOICE_RATE, rate, quality="HQ") if rate != VOICE_RATE else noise
-    made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=sound, stationary=True, prop_decrease=0.9)
+    profile = soxr.resample(noise, VOICE_RATE, rate, quality="HQ") if rate != VOICE_RATE else noise
+    made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=profile, stationary=True, prop_decrease=0.9)
     return np.asarray(made, dtype=np.float32)

@@ -1,8 +1,7 @@
-"""Text in pieces that a model can speak at once: sentences, then phrases, then words; in any script.
+"""Text in chunks that a model can speak at once: sentences, then phrases, then words; in any script.
 
-A piece ends where a reader would breathe. Nothing is lost and no word or number is cut:
-the pieces, put together, are the text but for white space. How long a piece may be, and in
-what unit, is the caller's business.
+A chunk ends where a reader would breathe. No word or number is cut: the chunks, joined, are the text but for white
+space. The caller chooses the limit and its unit.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Ending = Literal["sentence", "phrase", "word"]
 _STOPS = "።፧፨।॥。！？｡．︒។៕៖။։༎᠃᠉᙮꓿𑅁"
 _SPACED_STOPS = ".!?…؟۔"  # they also stand inside words and numbers, so a space or the end must follow
 _ETHIOPIC_STOP = "፡፡|(?<=[\u1200-\u135a])::"  # how the Ethiopic full stop is often typed
-_MARKS = "፣፤፥፦、，；：､၊"  # commas and their like that need no space
+_MARKS = "፣፤፥፦、，；：､၊"  # commas and similar marks that need no space
 _SPACED_MARKS = ",;:،؛–—"
 _CLOSING = "\"'»”’›)]}」』】）》〉］"
 
@@ -37,7 +36,7 @@ _ENUMERATOR = re.compile(r"\d{1,2}|[a-zA-Z]")
 _SHORT = """mr mrs ms dr prof st sr jr vs etc e.g i.e cf no nr vol fig p pp al ca approx inc ltd co gen col capt lt sgt
 rev hon m mm mme mlle bd av ch éd env ex tél z.b d.h u.a bzw usw ggf evtl str sra srta dra ud uds av.j.-c"""
 _ABBREVIATIONS = frozenset(_SHORT.split())
-# Scripts that put no space between words: a piece may end after any syllable when nothing better is near.
+# Scripts that put no space between words: a chunk may end after any syllable when nothing better is near.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _BEFORE_VOWELS = "เแโใไເແໂໃໄ"  # Thai and Lao vowels written before their consonant
 _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or of a space, for it to be cut there
@@ -45,7 +44,7 @@ _MARGIN = 0.2  # share of a sentence that must stand on each side of a comma, or
 
 @dataclass(frozen=True)
 class TextChunk:
-    """A part of a text, and what it ends."""
+    """A part of a text, and what ends with it."""
 
     text: str
     ending: Ending
@@ -53,15 +52,15 @@ class TextChunk:
 
 def split_text(text: str, limit: int, count: Callable[[str], int], word_limit: int | None = None,
           more_ends: str = "") -> list[TextChunk]:
-    """Pieces of `text` in order, each with `count(piece) <= limit`.
+    """Chunks of `text` in order, each with `count(chunk) <= limit`.
 
-    A single word is never cut: it may take up to `word_limit` (default: `limit`), above which it raises `UserError`.
-    `more_ends` are signs that end a sentence in the text's language.
+    A single word is never cut: it may take up to `word_limit` (default: `limit`), else `UserError`. `more_ends` are
+    further signs that end a sentence.
     """
-    pieces: list[TextChunk] = []
+    chunks: list[TextChunk] = []
     for sentence in split_sentences(text, more_ends):
-        pieces += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
-    return pieces
+        chunks += _fitted(sentence, "sentence", limit, max(limit, word_limit or 0), count)
+    return chunks
 
 
 def split_sentences(text: str, more_ends: str = "") -> list[str]:
@@ -117,7 +116,7 @@ def _is_abbreviation(before: str, following: str) -> bool:
 
 
 def _fitted(text: str, ending: Ending, limit: int, word_limit: int, count: Callable[[str], int]) -> list[TextChunk]:
-    """`text` whole when it fits, else its halves, cut at the best place near the middle."""
+    """`text` if it fits, else its halves, cut at the best place near the middle."""
     size = count(text)
     if size <= limit:
         return [TextChunk(text, ending)]
@@ -170,20 +169,19 @@ def _syllable_ends(text: str) -> list[int]:
 
 
 def split_for_model(text: str, language: str, front_end: FrontEnd, limit: int, longest: int) -> list[TextChunk]:
-    """Pieces of at most `limit` ids, start, tag and stop counted; a single word may take up to `longest`.
+    """Chunks of at most `limit` ids, start, tag and stop included; a single word may take up to `longest`.
 
-    Raises `UserError` before anything is spoken: for a text without words, for a word that is too long, and for
-    characters that the model does not know.
+    `UserError` for a text without words, a word that is too long, and characters that the model does not know.
     """
     overhead = front_end.overhead(language)
-    text = front_end.verbalize(text, language)  # first, because a dot of an abbreviation ends no sentence
+    text = front_end.verbalize(text, language)  # first: the dot of an abbreviation ends no sentence
 
     @cache
     def count(part: str) -> int:
         return overhead + len(front_end.body(part, language))
 
-    pieces = split_text(text, limit, count, longest, front_end.sentence_ends(language))
-    found = [piece for piece in pieces if count(piece.text) > overhead]
-    for part in [piece.text for piece in found] or [text]:
+    chunks = split_text(text, limit, count, longest, front_end.sentence_ends(language))
+    found = [chunk for chunk in chunks if count(chunk.text) > overhead]
+    for part in [chunk.text for chunk in found] or [text]:
         front_end.encode(part, language)
     return found

@@ -1,7 +1,6 @@
-"""Blocks of Unicode that hold the letters of living scripts: first and last code point, and name.
+"""Unicode blocks of the letters of living scripts: first and last code point, and name (Blocks.txt).
 
-The ranges are those of the Unicode Character Database (Blocks.txt). Blocks too large to be learnt whole from one
-voice (Hangul, Han) are here for their names alone; see `letters`.
+Blocks too large to be learned whole from one voice (Hangul, Han) are listed for their names only; see `letters`.
 """
 
 from __future__ import annotations

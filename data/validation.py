@@ -1,7 +1,6 @@
-"""What is wrong with a dataset, before anything is computed from it.
+"""Validation of a dataset before anything is computed from it.
 
-A fault that makes a clip useless is an error and leaves the clip out; anything else is a
-warning and the clip stays. Every finding names its place. Limits are in `SegmentLimits`.
+An error leaves the clip out; with a warning it stays. Every finding names its place. Limits are in `SegmentLimits`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from data.importers import SkippedRow, SourceEntry, SourceRow
 from data.normalisers import TextNormaliser, dropped, is_mark
 from data.sound_files import cut_to_flac, file_duration, read_samples
 
-_MOST_NAMED = 12  # characters
-_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
+_MAX_NAMED = 12  # characters
+_DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class ClipCheckLimits:
 
 @dataclass(frozen=True)
 class ValidationFinding:
-    """One thing that was found; `kind` is a short word for grouping."""
+    """One error or warning; `kind` is a short word for grouping."""
 
     kind: str
     where: str
@@ -64,17 +63,17 @@ class CheckedRow:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """The findings, and what they leave."""
+    """The findings, and what remains."""
 
     found: int
     kept: int
     duration_s: float
     characters: dict[str, int]  # of the normalised texts
-    dropped: dict[str, int]  # punctuation that the normaliser left out
+    dropped: dict[str, int]  # characters that the normaliser dropped
     errors: Sequence[ValidationFinding]
     warnings: Sequence[ValidationFinding]
-    form: str = ""  # what the source was read as
-    notes: tuple[str, ...] = ()  # why so
+    form: str = ""  # the recognised format
+    notes: tuple[str, ...] = ()  # about the format
 
     def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
@@ -105,12 +104,12 @@ class ValidationReport:
 
 
 def findings_on_disk() -> DiskList[ValidationFinding]:
-    """An empty list of findings: where every recording has one, they are as many as the rows."""
+    """An empty list of findings on disk: there may be one for every row."""
     return DiskList(lambda one: json.dumps(asdict(one)), lambda line: ValidationFinding(**json.loads(line)))
 
 
 def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFinding]) -> Sequence[ValidationFinding]:
-    """Both, one behind the other."""
+    """Both, concatenated on disk."""
     made = findings_on_disk()
     for one in chain(findings, more):
         made.add(one)
@@ -120,10 +119,9 @@ def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFi
 def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
              progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
              folder: Path | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
-    """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done.
+    """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
-    `verbalize` is what text rules make of a text before it is normalised. The rows lie in a file without a name in
-    `folder`; what is held of each is where it begins.
+    `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
     """
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
@@ -144,11 +142,11 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     return kept, _report(found, kept, reading, errors, warnings, limits)
 
 
-def _note_duplicate(row: CheckedRow, kept: str, errors: DiskList[ValidationFinding],
+def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
                     warnings: DiskList[ValidationFinding]) -> None:
-    """The first of two equal recordings stays; where their texts differ it is told of too, as it may be the wrong."""
+    """The first of two equal recordings stays; if their texts differ, it gets a warning too."""
     where = row.row.where
-    first, text = json.loads(kept)
+    first, text = json.loads(first_use)
     if row.normal == text:
         errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}"))
     else:
@@ -159,7 +157,7 @@ def _note_duplicate(row: CheckedRow, kept: str, errors: DiskList[ValidationFindi
 
 
 def checked_rows_on_disk(folder: Path | None = None) -> DiskList[CheckedRow]:
-    """An empty list of rows, in a file without a name in `folder`."""
+    """An empty list of rows on disk, in an unnamed file in `folder`."""
     return DiskList(_as_line, _from_line, folder)
 
 
@@ -214,15 +212,15 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
 
 
 def row_bytes(row: SourceRow) -> bytes:
-    """The sound file that a row is: its recording as it is, or its part of one."""
+    """The bytes of a row's sound file: its recording, or its part of one as FLAC."""
     return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
 
 
 def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
-    """`row` with a space for each control character, such as NUL or those that turn lines around, which nobody says."""
+    """`row` with a space for each control character, such as NUL or a change of text direction."""
     found = sorted(set(row.text) - set("\t\n\r"))
     found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")
-             or unicodedata.bidirectional(character) in _TURNING]
+             or unicodedata.bidirectional(character) in _DIRECTION_MARKS]
     if not found:
         return row
     named = ", ".join(f"U+{ord(character):04X}" for character in found)
@@ -270,8 +268,8 @@ def _text_warnings(kept: Sequence[CheckedRow], counts: Mapping[str, int],
 
 
 def _named(characters: Sequence[str]) -> str:
-    shown = " ".join(f"“{character}”" for character in characters[:_MOST_NAMED])
-    more = len(characters) - _MOST_NAMED
+    shown = " ".join(f"“{character}”" for character in characters[:_MAX_NAMED])
+    more = len(characters) - _MAX_NAMED
     return f"{shown} and {more} others" if more > 0 else shown
 
 

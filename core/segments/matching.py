@@ -100,9 +100,9 @@ def _atoms(match: Match) -> SpeechSpans:
     pauses = begins[1:] - ends[:-1]
     sides = list(zip(words, words[1:], strict=False))
     within = np.array([one.sentence == two.sentence for one, two in sides], bool)
-    prices = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(within, _IN_SENTENCE, 0.0)
+    costs = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(within, _IN_SENTENCE, 0.0)
     walls = np.array([_apart(match, one, two) for one, two in sides], bool) | (pauses > _WALL_S)
-    return SpeechSpans(begins, ends, prices, walls)
+    return SpeechSpans(begins, ends, costs, walls)
 
 
 def _apart(match: Match, one: Found, two: Found) -> bool:

@@ -1,8 +1,7 @@
-"""Waveforms in and out, mel spectrograms and Griffin-Lim; the only module that imports torchaudio.
+"""Waveforms, mel spectrograms and Griffin-Lim in torch; the only module that imports torchaudio.
 
-`MelSettings` and `log_mel` are the built-in family's. `mel_power`, `prompt_mel` and `kaldi_filterbank` are what
-published models were trained on; they work in pieces, so that an hour of sound needs little more memory than its mel.
-A file that is not audio raises `UserError` naming it.
+`MelSettings` and `log_mel` belong to the built-in family. `mel_power`, `prompt_mel` and `kaldi_filterbank` are the
+features of published models; they work in pieces, so an hour of audio needs little more memory than its mel.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ import torchaudio.functional as AF
 from config.errors import UserError
 from data.sound_files import read_samples
 
-PIECE = 6000  # frames of a spectrum that are held at once
-SILENCE = 1e-4  # a recording whose largest sample is below -80 dB holds no voice
+PIECE = 6000  # frames of a spectrum in memory
+SILENCE = 1e-4  # a recording with a peak below -80 dB has no voice
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class MelSettings:
 def read(path: str | Path | BinaryIO, name: str | Path = "") -> tuple[torch.Tensor, int]:
     """Read a sound file as mono waveform (S,) float32 in [-1, 1], and its sample rate in Hz.
 
-    An open file is called `name` where something is wrong with it.
+    `name` stands for an open file in error messages.
     """
     samples, rate = read_samples(path, name)
     return torch.from_numpy(samples), rate
@@ -90,7 +89,7 @@ def log_mel(waveform: torch.Tensor, settings: MelSettings) -> torch.Tensor:
     """Natural logarithm of the mel amplitude of (B, S): (B, n_mels, F), F = S // hop_length + 1."""
     window = torch.hann_window(settings.win_length, device=waveform.device)
     frames = waveform.shape[-1] // settings.hop_length + 1
-    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])  # reflecting at the ends needs so many samples
+    short = max(0, settings.n_fft // 2 + 1 - waveform.shape[-1])  # the reflection at the ends needs these samples
     spectrum = torch.stft(
         torch.nn.functional.pad(waveform, (0, short)), settings.n_fft, settings.hop_length, settings.win_length,
         window, center=True, return_complex=True,
@@ -132,7 +131,7 @@ def _magnitude(mel: torch.Tensor, settings: MelSettings, n_iter: int = 20) -> to
 
 
 def require_samples(waveform: torch.Tensor, least: int, sample_rate: int) -> None:
-    """Refuse a waveform (S,) of fewer than `least` samples, or with a sample that is not a finite number."""
+    """Refuse a waveform (S,) of fewer than `least` samples, or with a sample that is not finite."""
     assert waveform.ndim == 1, f"one mono clip is wanted, not {tuple(waveform.shape)}"
     if len(waveform) < least:
         raise UserError(

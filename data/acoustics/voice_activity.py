@@ -1,9 +1,9 @@
-"""Where a voice is heard: the network of silero-vad (MIT), with the weights that lie in its package, frame by frame.
+"""Voice activity detection: the network of silero-vad (MIT) with the weights of its package.
 
-The network is written here from its description in the package (`tinygrad_model.py`): the package itself sets torch's
-threads when it is imported, and its TorchScript file is code; the weights are read as safetensors. Frames are of 32 ms
-at 16 kHz. The convolutions see a frame and 4 ms before it, so many frames go through them at once; only the LSTM goes
-one by one. State is carried from block to block, so a recording of any length needs the memory of one block.
+The network follows the package's `tinygrad_model.py`: importing the package would set torch's threads, and its
+TorchScript file is code; the weights are read as safetensors. Frames have 32 ms at 16 kHz. The convolutions see a
+frame and 4 ms before it, so many frames run at once; only the LSTM runs frame by frame. State is carried from block to
+block, so a recording of any length needs the memory of one block.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NOISE_S = 5.0  # of noise that is kept at most
 _NO_VOICE = 0.1  # probability below which a frame holds no voice
 FRAME = 512  # samples
 FRAME_S = FRAME / VOICE_RATE
-_CONTEXT = 64  # samples before a frame that are heard with it
+_CONTEXT = 64  # samples before a frame that the network sees too
 _WEIGHTS = "silero_vad_16k.safetensors"
 
 
 class VoiceNet(nn.Module):
-    """Frames with their context (N, 576) to the probability of a voice in each (N,)."""
+    """Frames with their context (N, 576) to voice probabilities (N,)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class VoiceNet(nn.Module):
 
     def forward(self, frames: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None
                 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """One probability a frame, and the state to go on with; None is that of a beginning."""
+        """One probability a frame, and the next state; None is the initial state."""
         spectrum = self.stft_conv(F.pad(frames[:, None], (0, 64), mode="reflect"))  # (N, 258, 4)
         hidden = (spectrum[:, :129].square() + spectrum[:, 129:].square()).sqrt()
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
@@ -58,12 +58,12 @@ class VoiceNet(nn.Module):
 
 
 def weights_file() -> Path:
-    """The weights within the installed package, which is not imported."""
+    """Path of the weights in the installed package, which is not imported."""
     spec = importlib.util.find_spec("silero_vad")
     places = list(spec.submodule_search_locations or ()) if spec else []
     path = Path(places[0]) / "data" / _WEIGHTS if places else None
     if path is None or not path.is_file():
-        raise UserError("The package silero-vad, which hears where a voice is, is not installed or not whole.",
+        raise UserError("The package silero-vad, which detects voice, is not installed or not complete.",
                         "Install it again: pip install -r requirements.txt.")
     return path
 
@@ -79,44 +79,44 @@ def voice_net() -> VoiceNet:
 
 
 class VoiceActivityDetector:
-    """Hears one recording, block after block."""
+    """Voice probabilities of one recording, block by block."""
 
     def __init__(self) -> None:
         self._net = voice_net()
         self._state: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._waiting = np.zeros(_CONTEXT, np.float32)  # the context, and samples that are no whole frame yet
+        self._waiting = np.zeros(_CONTEXT, np.float32)  # the context, and samples of an incomplete frame
 
     @torch.inference_mode()
     def push(self, samples: np.ndarray) -> np.ndarray:
-        """The next samples (S,) at 16 kHz to the probabilities (N,) of the frames that are whole by now."""
-        heard = np.concatenate([self._waiting, samples.astype(np.float32, copy=False)])
-        count = (len(heard) - _CONTEXT) // FRAME
+        """The next samples (S,) at 16 kHz to the probabilities (N,) of the frames that are complete."""
+        samples = np.concatenate([self._waiting, samples.astype(np.float32, copy=False)])
+        count = (len(samples) - _CONTEXT) // FRAME
         if count == 0:
-            self._waiting = heard
+            self._waiting = samples
             return np.zeros(0, np.float32)
-        frames = torch.from_numpy(heard[:_CONTEXT + count * FRAME]).unfold(0, _CONTEXT + FRAME, FRAME)
+        frames = torch.from_numpy(samples[:_CONTEXT + count * FRAME]).unfold(0, _CONTEXT + FRAME, FRAME)
         probabilities, self._state = self._net(frames, self._state)
-        self._waiting = heard[count * FRAME:]
+        self._waiting = samples[count * FRAME:]
         return probabilities.numpy()
 
     def finish(self) -> np.ndarray:
-        """The probability (1,) of the last frame, filled with silence; (0,) where none has begun."""
+        """The probability (1,) of the last frame, padded with silence; (0,) if no samples are left."""
         left = len(self._waiting) - _CONTEXT
         return self.push(np.zeros(FRAME - left, np.float32)) if left else np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
 class VoiceTrack:
-    """What was heard of a recording: one value a frame of 32 ms, and some of its noise."""
+    """Voice of a recording: one value for each frame of 32 ms, and some of its noise."""
 
-    probabilities: np.ndarray  # (N,) of a voice
+    probabilities: np.ndarray  # (N,) of voice
     levels: np.ndarray  # (N,) root mean square
     total_s: float
-    noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty where a voice is all the time
+    noise: np.ndarray  # (S,) float32 at 16 kHz, at most 5 s; empty without pauses
 
 
-def detect_voice(path: Path, heard: SecondsCallback = lambda seconds: None) -> VoiceTrack:
-    """Listen to a whole recording for voices."""
+def detect_voice(path: Path, progress: SecondsCallback = lambda seconds: None) -> VoiceTrack:
+    """Run voice activity detection over a whole recording."""
     activity = VoiceActivityDetector()
     probabilities, levels, noise = [], [], list[np.ndarray]()
     waiting, done, quiet = np.zeros(0, np.float32), 0, 0
@@ -132,7 +132,7 @@ def detect_voice(path: Path, heard: SecondsCallback = lambda seconds: None) -> V
             noise.append(still.copy())
             quiet += len(still)
         done += len(block)
-        heard(done / VOICE_RATE)
+        progress(done / VOICE_RATE)
     probabilities.append(activity.finish())
     if len(probabilities[-1]):
         levels.append(np.sqrt(np.square(waiting).mean(keepdims=True)))
@@ -142,6 +142,6 @@ def detect_voice(path: Path, heard: SecondsCallback = lambda seconds: None) -> V
 
 
 def _far_from(voice: np.ndarray) -> np.ndarray:
-    """Frames that have none of `voice` (N,) among the four on either side: a word's end is no noise."""
+    """Frames without `voice` (N,) in the four frames on either side: the end of a word is no noise."""
     around = np.convolve(voice, np.ones(9), mode="same") if len(voice) >= 9 else np.ones(len(voice))
     return around < 0.5

@@ -1,4 +1,4 @@
-"""How the text of each language becomes what a tokenizer reads; `data.normalisers` puts these together by name."""
+"""Normalisation and verbalization of text by language; `data.normalisers` selects a normaliser by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ REQUIREMENTS = "requirements-languages.txt"
 
 
 class MissingTool(UserError):
-    """A language cannot be read on this machine until something is installed or fetched."""
+    """A language needs a package or model that is not installed."""
 
 
 def missing_package(language: str, package: str, install: str) -> MissingTool:
@@ -20,5 +20,5 @@ def missing_package(language: str, package: str, install: str) -> MissingTool:
 
 
 def missing_model(language: str, package: str, reason: object, hint: str) -> MissingTool:
-    """`package` is there, the model it works with is not."""
+    """`package` is installed, its model is not."""
     return MissingTool(f"{language} text needs the model of {package}, which could not be loaded: {reason}.", hint)

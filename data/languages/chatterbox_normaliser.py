@@ -1,9 +1,13 @@
-"""Chatterbox's own writing of its base languages, so that they get the ids it was trained with.
+"""Chatterbox's published normalisation of its base languages, so that they get the ids it was trained with.
 
-The order is the published package's (resemble-ai/chatterbox, MIT: `punc_norm` in `mtl_tts.py`
-and `tts.py`, `MTLTokenizer.encode`): first letter up, white space, marks, a full stop; then,
-in the multilingual models only, lower case and NFKD, and what the language needs. Unlike there,
-nothing is skipped: a missing package or file is an error, and a text without words is empty.
+The order of the package (resemble-ai/chatterbox, MIT: `punc_norm` in `mtl_tts.py` and `tts.py`, `MTLTokenizer.encode`):
+first letter to upper case, white space, marks, a full stop; then, in the multilingual models only, lower case and NFKD,
+and the step of the language. Unlike there, a missing package or file is an error, and a text without words is empty.
+
+Chinese: words are separated by `spacy-pkuseg`, then each character becomes its Cangjie code from a file of the model (a
+JSON list of "character, tab, code"). The first character of a code has the code alone, the next one a 1 after it.
+Hebrew: vowel points by `dicta-onnx`. Japanese: kanji to hiragana by `pykakasi`. Korean: jamo, by NFKD. Russian: stress
+marks (U+0301 after the vowel) by `russian-text-stresser`.
 """
 
 from __future__ import annotations
@@ -33,19 +37,19 @@ MODEL_VARIABLE = "DICTA_MODEL"
 _HEBREW_MODEL = "~/.cache/dicta/dicta-1.0.onnx"
 _HEBREW_SOURCE = "https://github.com/thewh1teagle/dicta-onnx/releases/tag/model-files-v1.0"
 _KANJI = range(0x4E00, 0xA000)
-_PARTICLES = ("は", "へ")  # a reading that begins so is set off by a space, or it would sound like the particle
+_PARTICLES = ("は", "へ")  # such a reading gets a space before it, or it would sound like the particle
 _RUSSIAN_COMMIT = "9e064c815373ef6f0360dd97b0d0fc37b52d256f"
 _RUSSIAN_INSTALL = f'"russian-text-stresser @ git+https://github.com/Vuizur/add-stress-to-epub@{_RUSSIAN_COMMIT}"'
 
 
 
 def normalise_english(text: str) -> str:
-    """As the English model reads it: case stays."""
+    """For the English model: case stays."""
     return _punctuated(text, _ENDS)
 
 
 def normalise_multilingual(text: str, language: str, files: Mapping[str, bytes]) -> str:
-    """As the multilingual models read `language`; `UserError` where it needs a package or a file that is missing."""
+    """For the multilingual models; `UserError` if `language` needs a package or a file that is missing."""
     text = _punctuated(text, _MULTILINGUAL_ENDS)
     if not text:
         return text
@@ -54,7 +58,7 @@ def normalise_multilingual(text: str, language: str, files: Mapping[str, bytes])
 
 
 def _punctuated(text: str, ends: tuple[str, ...]) -> str:
-    """Text with the marks the model knows, ended by one; empty when there is nothing to read aloud."""
+    """Text with the marks that the model knows, and one at its end; empty if there is nothing to read aloud."""
     if not any(is_spoken(character, "latin") for character in text):
         return ""
     if text[0].islower():
@@ -116,7 +120,7 @@ def _segmenter() -> Any:
 
 
 def diacritics(text: str, files: Mapping[str, bytes]) -> str:
-    """`text` (NFKD) with the points that the model hears; points that were there are set anew."""
+    """`text` (NFKD) with vowel points; existing points are replaced."""
     return str(_dicta().add_diacritics(text))
 
 
@@ -187,4 +191,4 @@ def _stresser() -> Any:
 LANGUAGE_STEPS: dict[str, Callable[[str, Mapping[str, bytes]], str]] = {
     "zh": cangjie, "ja": kana, "ko": jamo, "he": diacritics, "ru": stress,
 }
-"""What some languages need after lower case and NFKD: text, and the model's files by name."""
+"""The steps of languages after lower case and NFKD: (text, the model's files by name) to text."""

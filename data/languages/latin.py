@@ -1,7 +1,6 @@
-"""Words in Latin letters inside a text of a syllabic script: by the names of their letters, or by sound.
+"""Romanisation, and Latin words in a text of a syllabic script: by the names of their letters, or by sound.
 
-The sound is that of the letters, by the rows of the rules, not of any one language's spelling.
-A letter without a row takes the place of its nearest: what comes out holds no Latin letter.
+The sound follows the table of the rules, not the spelling of one language. The output has no Latin letter.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LONGEST_NAME = 5  # letters; a longer word in capitals is shouted, not spelled
 
 
 def say_latin(text: SpanMap, latin: Latin, attached: tuple[Set[str], Set[str]]) -> SpanMap:
-    """Latin words as `latin.words` says; `attached`: what may be written together with the word after it, before it."""
+    """Latin words as `latin.words` says; `attached`: what may be attached before and after a word."""
     if latin.words == "keep":
         return text
     if latin.dot:
@@ -59,9 +58,9 @@ def sound_of(text: str, latin: Latin) -> str:
 
 
 def _readable(plain: str) -> str:
-    """As most Latin spellings are read: c before e, i and y is s, x is ks, y without a vowel after it is i.
+    """Common rules of Latin spelling: c before e, i and y is s, x is ks, y without a vowel after it is i.
 
-    Consonants are not doubled, and an e at the end is silent after a vowel and a consonant (`phone`), and in `-gle`.
+    Double consonants are one, and a final e is silent after a vowel and a consonant (`phone`), and in `-gle`.
     """
     plain = re.sub(r"c(?=[eiy])", "s", plain).replace("x", "ks")
     plain = re.sub(r"y(?![aeiou])", "i", plain)
@@ -70,7 +69,7 @@ def _readable(plain: str) -> str:
 
 
 def _between(match: re.Match[str], said: str, attached_before: Set[str], attached_after: Set[str]) -> str:
-    """`said` with a space where a letter of another script stands right before or after, and does not belong to it."""
+    """`said` with a space beside a letter of another script that does not belong to it."""
     before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
     left = before.isalnum() and letters_before(match.string, match.start()) not in attached_before
     right = after.isalnum() and letters_after(match.string, match.end()) not in attached_after
@@ -84,5 +83,8 @@ def _syllable(consonants: tuple[str, ...], vowels: tuple[str, ...]) -> re.Patter
 
 
 def romanise(text: str) -> str:
-    """`text` in lower-case ASCII; a character the table does not know gives nothing."""
+    """`text` in lower-case ASCII by anyascii; unknown characters are dropped.
+
+    The table merges Amharic homophones (ሀ, ሐ and ኀ are "ha") and writes ejectives with an apostrophe (ቀ is "k'e").
+    """
     return anyascii(text).lower().replace("`", "'")

@@ -1,6 +1,6 @@
-"""Rules that ship: written by hand for some languages, and numbers alone for every language that num2words knows.
+"""Rules in the package: hand-written for some languages, numbers only for every language of num2words.
 
-The texts are YAML in `rules/`. Which sign divides the decimals of the other languages is CLDR's.
+The texts are YAML in `rules/`. The decimal signs of the other languages are from CLDR.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def written_by_hand() -> tuple[str, ...]:
 
 
 def rule_names() -> tuple[str, ...]:
-    """All names of shipped rules: those written by hand first."""
+    """All names of shipped rules, the hand-written ones first."""
     return (*written_by_hand(), *sorted(_by_library()))
 
 
@@ -37,7 +37,7 @@ def has_rules(name: str) -> bool:
 
 
 def rules_text(name: str) -> str:
-    """The shipped rules `name` as YAML; `UserError` when there are none."""
+    """The shipped rules `name` as YAML; `UserError` for an unknown name."""
     if name in written_by_hand():
         return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     if name in _by_library():
@@ -47,7 +47,7 @@ def rules_text(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def checked_rules(text: str | bytes, where: str) -> TextRules:
-    """Rules that can be used: whole, settled, and with what they need installed. `UserError` otherwise."""
+    """Rules that are valid and stable, with their packages installed; `UserError` otherwise."""
     rules = parse_rules(text, where)
     if rules.numbers.engine == "num2words" and not rules.numbers.library:
         numbers = rules.numbers.model_copy(update={"library": library_version()})
@@ -57,7 +57,7 @@ def checked_rules(text: str | bytes, where: str) -> TextRules:
 
 
 def verbalizer_of(rules: TextRules) -> Verbalizer:
-    """What applies `rules`; the same that a saved front-end has."""
+    """The verbalizer of `rules`, as a saved front-end has it."""
     return load_verbalizer(rules.to_json(), rules.name or "the rules")
 
 

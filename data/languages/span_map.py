@@ -1,7 +1,7 @@
-"""A text on its way through rules, which knows for each character where in the source it comes from.
+"""A text that rules rewrite step by step, with the span of the source for each character.
 
-So a person can be shown what became of what. Without `track`, the same steps run and nothing is
-kept but the text.
+The preview of the rules shows these spans. difflib would have to guess them from both texts, and could not name the
+steps. Without `track`, the same steps run on the text alone.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Replace = Callable[[re.Match[str]], str | None]
-"""What takes the place of a match; None leaves it."""
+"""The replacement of a match; None leaves it."""
 
 
 @dataclass(frozen=True)
 class TextChange:
-    """A span of the source and what is said for it; `rules` name the steps that did it."""
+    """A span of the source and its replacement; `rules` name the steps that made it."""
 
     start: int
     end: int
     before: str
     after: str
     rules: tuple[str, ...]
-    after_start: int  # in the text that came out
+    after_start: int  # in the output
 
 
 @dataclass(frozen=True)
 class SpanMap:
-    """`text`, and for each of its characters the span of the source it stands for, with the step that wrote it."""
+    """`text`, and for each of its characters the span of the source it comes from, with the step that wrote it."""
 
     source: str
     text: str
-    origins: tuple[tuple[int, int, str], ...] | None  # start, end, step ("": as it was); None when nothing is tracked
+    origins: tuple[tuple[int, int, str], ...] | None  # start, end, step ("": unchanged); None without tracking
 
     @classmethod
     def of(cls, text: str, track: bool = False) -> SpanMap:
@@ -61,7 +61,7 @@ class SpanMap:
         return SpanMap(self.source, "".join(parts), (*origins, *self.origins[done:]))
 
     def changes(self) -> tuple[TextChange, ...]:
-        """What became of which span, in order; changes of white space alone are left out."""
+        """The changed spans in order, without changes of white space alone."""
         assert self.origins is not None, "made without `track`"
         found: list[TextChange] = []
         open_span: tuple[int, int, int] | None = None  # of the source, and where it began to be written

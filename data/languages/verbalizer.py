@@ -1,8 +1,8 @@
-"""Text as it is spoken, by the rules of its language: small steps in a fixed order, each a pure function.
+"""Verbalization: text as it is spoken, by the rules of its language, in steps of a fixed order.
 
-The order: Unicode form, characters, whole words; numerals, dates, times and years; abbreviations;
-amounts and numbers; signs, Latin words, initials; foldings and marks; last, what the alphabet does not have.
-Text that is written out already passes unchanged, and nothing raises on any text.
+The order: Unicode form, characters, whole words; numerals, dates, times and years; abbreviations; amounts and numbers;
+signs, Latin words, initials; spelling variants and marks; last, characters outside the alphabet. Verbalized text passes
+unchanged, and no text raises an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from data.languages.span_map import SpanMap
 from data.languages.words import JOINERS, SPOKEN_PUNCTUATION
 
 _MOST_PASSES = 5
-_LONGEST_SAID = 2000  # characters
+_MAX_OUTPUT = 2000  # characters
 _CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
 _UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
                         r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
@@ -36,7 +36,7 @@ _INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
 
 @dataclass(frozen=True)
 class VerbalizedText:
-    """A text that was written out. `left_out` counts what the alphabet has no place for."""
+    """A verbalized text with its source spans; `left_out` counts characters outside the alphabet that were dropped."""
 
     traced: SpanMap
     left_out: dict[str, int]
@@ -44,25 +44,25 @@ class VerbalizedText:
 
 @dataclass(frozen=True)
 class Verbalizer:
-    """The rules of one language with the patterns made from them. Make one with `writer`."""
+    """The rules of one language with the patterns made from them. Make one with `load_verbalizer`."""
 
     rules: TextRules
 
     def verbalize(self, text: str) -> str:
-        """`text` written out."""
-        return self._settled(SpanMap.of(text)).text
+        """`text` as it is spoken."""
+        return self._until_stable(SpanMap.of(text)).text
 
     def verbalize_traced(self, text: str) -> VerbalizedText:
-        """`text` written out, with what became of what."""
+        """`text` as it is spoken, with the source of each part."""
         before = self._before_alphabet(SpanMap.of(text, track=True))
         left_out = Counter(character for character in before.text if character != " " == self._sound(character))
-        return VerbalizedText(self._settled(self._within_alphabet(before)), dict(sorted(left_out.items())))
+        return VerbalizedText(self._until_stable(self._within_alphabet(before)), dict(sorted(left_out.items())))
 
     def _applied(self, text: SpanMap) -> SpanMap:
         return self._within_alphabet(self._before_alphabet(text))
 
-    def _settled(self, text: SpanMap) -> SpanMap:
-        """Until nothing changes: what one step writes may complete what an earlier one reads."""
+    def _until_stable(self, text: SpanMap) -> SpanMap:
+        """Apply the steps until nothing changes: one step may write what an earlier one reads."""
         for _ in range(_MOST_PASSES):
             again = self._applied(text)
             if again.text == text.text:
@@ -96,7 +96,7 @@ class Verbalizer:
         return text.sub(_SPACES, lambda match: " ", "space")
 
     def _sounded(self, run: str) -> str:
-        """What stands for characters that the alphabet lacks; letters that follow one another are one word."""
+        """The replacement of characters outside the alphabet; consecutive letters are one word."""
         parts = []
         for letters, characters in groupby(run, key=lambda character: unicodedata.category(character)[0] in "LM"):
             part = "".join(characters)
@@ -105,7 +105,7 @@ class Verbalizer:
         return "".join(parts)
 
     def _sound(self, character: str) -> str:
-        """What stands for one character: itself, its sound, or a space when it is left out."""
+        """The replacement of one character: itself, its sound, or a space if it is left out."""
         if not self.rules.alphabet or not self._outside.fullmatch(character):
             return character
         kind = unicodedata.category(character)[0]
@@ -116,7 +116,7 @@ class Verbalizer:
         return "" if kind == "M" else " "
 
     def _foreign(self, letter: str) -> str:
-        """By its sound; a letter without one is called by the last word of its Unicode name."""
+        """The sound of a letter; without one, the last word of its Unicode name."""
         name = unicodedata.name(letter, "letter").split()
         spelled = (letter, unicodedata.normalize("NFKD", letter), name[-1], "letter")
         return next(filter(None, (sound_of(text, self.rules.latin) for text in spelled)), " ")
@@ -132,7 +132,7 @@ class Verbalizer:
 
     @cached_property
     def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What may be written together with the Latin word or the digits after it, and before it."""
+        """What may be attached before and after a Latin word or digits."""
         numbers = self.rules.numbers
         return frozenset(numbers.attached_before), frozenset(numbers.attached_after)
 
@@ -161,7 +161,7 @@ class Verbalizer:
 
     @cached_property
     def _words(self) -> re.Pattern[str]:
-        """A whole word; one of Latin letters also with what another script's language writes together with it."""
+        """A whole word; a Latin word also with what another script attaches to it."""
         before, after = map(one_of, self._attached)
         latin = one_of(word for word in self.rules.words if word[0].isascii() and word[0].isalpha())
         edge = rf"[\w{patterns.MARKS}]"
@@ -186,7 +186,7 @@ class Verbalizer:
 
     @cached_property
     def _outside(self) -> re.Pattern[str]:
-        """A character that is no letter of the alphabet, no space and no silent mark."""
+        """A character outside the alphabet that is no space and no silent mark."""
         inside = "".join(re.escape(entry) if len(entry) == 1 else f"{re.escape(entry[0])}-{re.escape(entry[2])}"
                          for entry in self.rules.alphabet)
         kept = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
@@ -200,20 +200,20 @@ class Verbalizer:
 
 @lru_cache(maxsize=32)
 def load_verbalizer(content: bytes, where: str = "the rules") -> Verbalizer:
-    """A writer of rules as they stand on disk; `UserError` for rules that cannot be used."""
+    """The verbalizer of a rules file; `UserError` for rules that cannot be used."""
     made = Verbalizer(parse_rules(content, where))
-    number_speller(made.rules.numbers)  # a missing package or another version of it is said now
+    number_speller(made.rules.numbers)  # reports a missing package or another version of it now
     return made
 
 
 def check_tables(rules: TextRules, where: str) -> None:
-    """Refuse rules that never settle on their own words, such as a for b and b for a."""
+    """Refuse rules that rewrite their own output without end, such as a to b and b to a."""
     made = Verbalizer(rules)
     for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
         table: Table = getattr(rules, name)
         for written, said in table.items():
             once = made.verbalize(f"{said} ")
-            if made.verbalize(once) != once or len(once) > _LONGEST_SAID:
+            if made.verbalize(once) != once or len(once) > _MAX_OUTPUT:
                 raise UserError(
                     f"The rules in {where} cannot be used: {name}: {written!r} becomes {said!r}, and the rules "
                     "change that again without end.", "Take out one of the entries that form a circle.",
@@ -221,7 +221,7 @@ def check_tables(rules: TextRules, where: str) -> None:
 
 
 def _in_form(text: SpanMap, form: str) -> SpanMap:
-    """In a Unicode form; sequence by sequence where that gives the same, so that places are known."""
+    """In a Unicode form; sequence by sequence if that gives the same, so that spans stay small."""
     if form == "keep" or unicodedata.is_normalized(form, text.text):  # type: ignore[arg-type]
         return text
     whole = unicodedata.normalize(form, text.text)  # type: ignore[arg-type]
@@ -239,6 +239,6 @@ def _table(text: SpanMap, pattern: re.Pattern[str], table: Table, step: str) -> 
 
 @lru_cache(maxsize=1)
 def _silent_marks() -> str:
-    """Punctuation that is not read aloud, as part of a character class; normalisers see to it."""
+    """Punctuation that is not read aloud, as part of a character class; the normalisers handle it."""
     marks = [chr(code) for code in range(0x3100) if unicodedata.category(chr(code))[0] == "P"]
     return re.escape("".join(mark for mark in marks if mark not in SPOKEN_PUNCTUATION)) + JOINERS

@@ -1,7 +1,8 @@
-"""Words alone, in lower case, with one space between them: what a model without punctuation reads.
+"""The normalisers of new languages: `words` without punctuation, `punctuated` with the marks of Chatterbox.
 
-Anything spoken stays: letters, marks, digits and symbols. Homophones (Amharic ሀ and ሐ) are
-not folded: spelling is the tokenizer's business, sound the model's.
+Anything spoken stays: letters, marks, digits and symbols. Homophones (Amharic ሀ and ሐ) are not merged. `punctuated`
+maps the marks of all scripts to `. , ? ! -` and the apostrophe, for which Chatterbox has rows; a mark between letters
+or digits (3.5, example.com) stays, and quotes are removed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal
 ScriptKind = Literal["latin", "turkic", "ethiopic", "generic"]
 
 APOSTROPHES = "\u2018\u2019\u02bc\u2032\u00b4`\uff07"
-SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: kept, so that encoding reports them
+SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: encoding reports them
 SILENT_SYMBOLS = frozenset("|~^")  # category S, but never read aloud
 JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, noise elsewhere
 QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
@@ -30,16 +31,16 @@ _LATIN = frozenset({
     "sn", "so", "sq", "st", "sv", "sw", "tl", "tn", "vi", "wo", "xh", "yo", "zu",
 })
 KEPT_MARKS = ".,?!-"
-_GAP = "\x1f"  # white space where a script writes none; it goes again inside of a number
+_GAP = "\x1f"  # white space where a script writes none; removed again within a number
 _STOPS = "።፨।॥。｡．︒។៕៖\u104b།༎։᠃᠉᙮꓿𑅁۔"
 _QUESTIONS = "፧？؟⁇\u037e"
 _COMMAS = "፣፤፥፦、，；：､\u104a،؛\u055d()[]{}（）［］｛｝【】〔〕"
 _MARKS = str.maketrans({
     **dict.fromkeys(_STOPS, f".{_GAP}"), **dict.fromkeys(_QUESTIONS, f"?{_GAP}"), "！": f"!{_GAP}",
     **dict.fromkeys(_COMMAS, f",{_GAP}"), ":": ",", ";": ",", "…": f",{_GAP}", "፡": " ",
-    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these inside of words
+    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these within words
 })
-REPLACED_MARKS = frozenset(map(chr, _MARKS))  # they are written otherwise, not left out
+REPLACED_MARKS = frozenset(map(chr, _MARKS))  # replaced, not left out
 _ETHIOPIC_STOP = re.compile("፡፡|::")
 _ELLIPSIS = re.compile(r"\.{2,}")
 _NUMBER = re.compile(rf"(?<=\d)([.,]){_GAP}(?=\d)")
@@ -49,7 +50,7 @@ _RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 
 
 def script_kind(code: str) -> ScriptKind:
-    """What a language needs: by script, `generic` where nothing special is known."""
+    """The kind of script of a language; `generic` if none is known."""
     if code in _ETHIOPIC:
         return "ethiopic"
     if code in _TURKIC:
@@ -58,9 +59,9 @@ def script_kind(code: str) -> ScriptKind:
 
 
 def words(text: str, kind: ScriptKind) -> str:
-    """Apostrophes that belong to a word stay; other punctuation and all white space is one space.
+    """Lower-case words with one space between them; apostrophes within a word stay.
 
-    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation to Unicode.
+    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
     """
     text = QUOTED.sub(r"\1", lower_composed(text, kind))
     text = "".join(_replacement(character, kind) for character in text)
@@ -74,7 +75,7 @@ def lower_composed(text: str, kind: ScriptKind) -> str:
 
 
 def is_spoken(character: str, kind: ScriptKind) -> bool:
-    """Whether a character is part of what is read aloud, and stays."""
+    """Whether a character is read aloud, and so stays."""
     category = unicodedata.category(character)
     if category == "Cf":
         return kind == "generic" and character in JOINERS
@@ -111,10 +112,10 @@ def _mark_replacement(character: str, kind: ScriptKind) -> str:
 
 
 def _one_mark(run: re.Match[str]) -> str:
-    """The strongest mark of a run that ends a phrase; none at the start of a text."""
+    """The strongest mark of a run at the end of a phrase; none at the start of a text."""
     marks = run.group().strip(" ")
     if not run.start():
         return ""
     if run.end() < len(run.string) and " " not in marks and not run.group().endswith(" "):
-        return run.group()[:-len(marks)] + marks[0]  # inside of a word or a number
+        return run.group()[:-len(marks)] + marks[0]  # within a word or a number
     return next(mark for mark in "?!.," if mark in marks) + " "

@@ -29,8 +29,8 @@ def heard(labels: list[int], seed: int = 0, sure: float = 0.9, pause: int = 3) -
 
 
 def aligned(sentences: list[list[int]], table: np.ndarray, step: int = 37,
-            prices: AlignmentCosts = AlignmentCosts()) -> AlignedLabels:  # noqa: B008
-    alignment = CTCAligner(sentences, 0, prices)
+            costs: AlignmentCosts = AlignmentCosts()) -> AlignedLabels:  # noqa: B008
+    alignment = CTCAligner(sentences, 0, costs)
     for at in range(0, len(table), step):
         alignment.push(table[at:at + step])
     return alignment.finish()
@@ -45,7 +45,7 @@ def text(seed: int, sentences: int, length: int = 12) -> list[list[int]]:
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 2**16))
 def test_the_way_is_the_likeliest_of_all(labels: list[int], seed: int) -> None:
     table = np.log(np.random.default_rng(seed).dirichlet(np.ones(4), size=6))
-    found = aligned([labels], table, prices=AlignmentCosts(star=50.0, left_out=50.0))
+    found = aligned([labels], table, costs=AlignmentCosts(star=50.0, left_out=50.0))
     best, wanted = -np.inf, None
     for way in itertools.product(range(4), repeat=6):
         if [label for label, _ in itertools.groupby(way) if label] == labels:
@@ -71,7 +71,7 @@ def test_each_label_is_found_where_it_was_said() -> None:
 def test_a_long_text_is_aligned_in_a_small_window_as_in_a_large_one() -> None:
     sentences = text(1, 200)
     table, places = heard(list(itertools.chain(*sentences)), sure=0.6)
-    small = aligned(sentences, table, prices=AlignmentCosts(states=256, held_frames=200))
+    small = aligned(sentences, table, costs=AlignmentCosts(states=256, held_frames=200))
     assert (np.abs(small.begins - np.array(places)) <= 1).mean() > 0.98
     assert np.array_equal(small.begins, aligned(sentences, table).begins)
 

@@ -28,7 +28,7 @@ def frames(parts: list[tuple[int, int]], tail: int) -> tuple[list[tuple[int, int
 
 def cut_points(atoms: SpeechSpans, firsts: Sequence[int]) -> int:
     """Cuts within speech of clips that begin at these atoms."""
-    return sum(bool(atoms.prices[first - 1] >= IN_SPEECH_COST) for first in firsts if first)
+    return sum(bool(atoms.costs[first - 1] >= IN_SPEECH_COST) for first in firsts if first)
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,7 +60,7 @@ def test_no_choice_of_cuts_within_the_bounds_has_fewer_cuts_in_speech(parts: lis
     middles = [0.0, *((atoms.ends[:-1] + atoms.begins[1:]) / 2), total_s]
     fewest = {0: 0}  # cuts in speech before an atom
     for end in range(1, count + 1):
-        price = 0 if end == count else int(atoms.prices[end - 1] >= IN_SPEECH_COST)
+        price = 0 if end == count else int(atoms.costs[end - 1] >= IN_SPEECH_COST)
         ways = [fewest[first] + price for first in fewest
                 if atoms.ends[end - 1] - atoms.begins[first] <= LIMITS.max_clip_s
                 and middles[end] - middles[first] >= LIMITS.min_clip_s]
