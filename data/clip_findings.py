@@ -99,13 +99,6 @@ def scale(values: ArrayLike) -> tuple[float, float]:
     return middle, spread
 
 
-def robust_z(values: ArrayLike) -> np.ndarray:
-    """Distance from the median in robust standard deviations; 0 if none differ."""
-    array = np.asarray(values, dtype=np.float64)
-    middle, spread = scale(array)
-    return (array - middle) / spread if spread else np.zeros_like(array)
-
-
 def speaking_rate(clip: AnalysedClip) -> float | None:
     """Characters a second between the silent ends; None if that time or text is empty."""
     if clip.measures is None:
@@ -220,14 +213,6 @@ def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
         low, high = low - 0.5, high + 0.5
     counts, _ = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
     return Histogram(title, unit, low, high, float(np.median(values)), tuple(int(count) for count in counts), among)
-
-
-def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
-    """The findings of each clip, in the order of `clips`."""
-    with DatasetSurvey(limits) as survey:
-        for clip in clips:
-            survey.add(clip)
-        return [survey.judge(clip) for clip in clips]
 
 
 class DatasetSurvey:

@@ -51,13 +51,6 @@ class SpeechSpans:
     costs: np.ndarray
     forced: np.ndarray  # (n - 1,) bool
 
-    @classmethod
-    def of_pauses(cls, begins: Sequence[float], ends: Sequence[float]) -> SpeechSpans:
-        """Spans with pauses between them; the longer a pause, the cheaper the cut."""
-        begin, end = np.asarray(begins, float), np.asarray(ends, float)
-        pauses = begin[1:] - end[:-1]
-        return cls(begin, end, pause_cost(pauses), np.zeros(len(pauses), bool))
-
 
 def pause_cost(pauses_s: np.ndarray) -> np.ndarray:
     """The cost of a cut in a pause of this length; without a pause it is within speech."""

@@ -198,7 +198,10 @@ def _followed(groups: SplitGroups, seed: int, there: Sides) -> tuple[bytearray, 
 
 def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
     """The free groups as lines: draw, number of texts and name."""
-    rows = (f"{groups.group(at):012d} {key_digest('text', row.normal)} {_anchored(groups.anchor(at, row), seed)}"
+    def anchored(anchor: GroupKey) -> str:  # recordings and speakers sort before texts
+        return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
+
+    rows = (f"{groups.group(at):012d} {key_digest('text', row.normal)} {anchored(groups.anchor(at, row))}"
             for at, row in enumerate(groups.rows) if not side_of[groups.group(at)])
     for group, lines in groupby(sorted_on_disk(rows), lambda line: line.partition(" ")[0]):
         texts, text, least = 0, "", "~"
@@ -206,11 +209,6 @@ def _drawn(groups: SplitGroups, seed: int, side_of: bytearray) -> Iterator[str]:
             texts += this != text
             text, least = this, min(least, anchor)
         yield f"{_draw(least):018d} {texts:012d} {group}"
-
-
-def _anchored(anchor: GroupKey, seed: int) -> str:
-    """An anchor as a hash; recordings and speakers sort before texts."""
-    return f"{int(anchor[0] == 'text')}{key_digest(*anchor, salt=f'{seed}/')}"
 
 
 def _draw(least: str) -> int:

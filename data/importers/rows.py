@@ -141,8 +141,9 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
     name = item.id.strip() or _of_audio(item, path, folder)
     if (before := raw_ids.put(name, item.where)) is not None:
         return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
-    return SourceRow(unused_id(safe_id(name), item.where, ids), path, _one_line(item.text), item.where,
-               _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+    text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
+    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where,
+                     _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
 
 
 def printable(name: str) -> str:
@@ -183,10 +184,6 @@ def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
 def _speaker(name: str) -> str:
     """Without control characters and lone surrogates, which no file can hold."""
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", name).strip()
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"[\t\r\n]+", " ", text).strip()
 
 
 class RecordingNotFound(Exception):

@@ -44,15 +44,15 @@ _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
 
 @dataclass(frozen=True)
 class NumberReader:
-    """How one language says numbers; `rules.numbers.engine` is not `keep`."""
+    """Reads the numbers of one language; `rules.numbers.engine` is not `keep`."""
 
     rules: TextRules
     speller: NumberSpeller
 
     def say(self, written: str) -> str:
-        """A number as it is written, with groups and decimals; digit by digit where it has no name.
+        """A written number with groups and decimals in words; digit by digit if it has no name.
 
-        Without a word for the decimal sign it stays, so that the tokenizer reports it.
+        Without a word for the decimal sign the number stays, and the tokenizer reports it.
         """
         numbers, point = self.rules.numbers, self.rules.numbers.point or self.speller.point
         plain = written.replace(numbers.thousands, "") if numbers.thousands else written
@@ -70,11 +70,11 @@ class NumberReader:
         return " ".join(self.speller.cardinal(int(digit)) or digit for digit in digits)
 
     def ordinal(self, digits: str) -> str | None:
-        """`1st`; None where it has no name."""
+        """`1st` in words; None if it has no name."""
         return self.speller.ordinal(int(re.sub(r"\D", "", digits)[:_LONGEST]))
 
     def beside(self, match: re.Match[str], said: str) -> str:
-        """`said` with a space where letters stand beside the match that do not belong to it."""
+        """`said` with a space beside letters that may not be attached."""
         before = letters_before(match.string, match.start())
         after = letters_after(match.string, match.end())
         numbers = self.rules.numbers
@@ -85,7 +85,7 @@ class NumberReader:
         return f"{left}{said}{right}"
 
     def value(self, written: str) -> float:
-        """Of what `amount` matches."""
+        """The value of a match of `amount`."""
         numbers = self.rules.numbers
         return float(written.replace(numbers.thousands or " ", "").replace(numbers.decimal, "."))
 
@@ -106,16 +106,20 @@ class NumberReader:
         text = text.sub(_SPACED, lambda match: re.sub(r"\D", "", match.group()), "number")
         text = text.sub(self._dash, self._span, "range")
         if self.rules.dates.order != "keep":
-            text = text.sub(_ISO, self._iso_date, "date")
+            text = text.sub(_ISO, lambda match: self._date_words(
+                match, match[3], match[2], match[1], foreign=True), "date")
             text = text.sub(_DATE, self._date, "date")
         text = text.sub(self._clock_pattern, self._time, "time")
-        return text.sub(self._year_pattern, self._year, "year")
+        return text.sub(self._year_pattern, lambda match: (match[1] or "") + self.beside(
+            match, self._year_words(match[2])), "year")
 
     def read_numbers(self, text: SpanMap) -> SpanMap:
         """Money, percent and units, then every number that is left: the steps after abbreviations."""
         text = text.sub(self._money_pattern, self._money, "currency")
-        text = text.sub(self._percent_pattern, self._percent, "percent")
-        text = text.sub(self._unit_pattern, self._unit, "unit")
+        text = text.sub(self._percent_pattern, lambda match: self.beside(
+            match, self.rules.percent.format(number=self.say(match[1]))), "percent")
+        text = text.sub(self._unit_pattern, lambda match: self.beside(
+            match, f"{self.say(match[1])} {self.rules.units[match[2]]}"), "unit")
         text = text.sub(self._ordinal_pattern, self._ordinal, "ordinal")
         text = text.sub(self._range_pattern, self._range, "range")
         text = text.sub(self._fraction_pattern, self._fraction, "fraction")
@@ -131,36 +135,27 @@ class NumberReader:
 
     @property
     def _link(self) -> str:
-        """What stands between both ends of a range; empty where a template puts it elsewhere."""
+        """The words between both ends of a range; empty if the template puts them elsewhere."""
         first, last, template = "{first}", "{last}", self.rules.numbers.range
         between = template.startswith(first) and template.endswith(last)
         return template.removeprefix(first).removesuffix(last) if between else ""
 
     def _span(self, match: re.Match[str]) -> str | None:
-        """The link between two times, two dates, or two numbers of which the first is less."""
+        """The dash between two times, two dates, or two increasing numbers."""
         before = match.string[max(0, match.start() - _FAR):match.start()]
-        for kind in (self._time_pattern, self._date_pattern):
+        date = r"\d{1,2}[./]\d{1,2}[./]\d{4}" if self.rules.dates.order != "keep" else "(?!)"
+        separators = self.rules.clock.separators
+        time = rf"\d{{1,2}}[{re.escape(separators)}][0-5]\d" if separators else "(?!)"
+        for kind in (time, date):
             if re.search(rf"(?<![\d.,:/-]){kind}$", before) and re.compile(
                     rf"{kind}(?![\d:/-])").match(match.string, match.end()):
                 return self._link
         first = re.search(rf"(?<![\d.,:/-])({self.amount})[%٪]?$", before)
-        last = re.compile(rf"{self._sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(match.string, match.end())
+        sign = one_of(name for name in self.rules.money.currencies if not name.isalpha())
+        last = re.compile(rf"{sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(match.string, match.end())
         if not first or not last or any(_LEADING_ZERO.match(number[1]) for number in (first, last)):
             return None
         return self._link if self.value(first[1]) < self.value(last[1]) else None
-
-    @cached_property
-    def _sign(self) -> str:
-        return one_of(name for name in self.rules.money.currencies if not name.isalpha())
-
-    @cached_property
-    def _time_pattern(self) -> str:
-        separators = self.rules.clock.separators
-        return rf"\d{{1,2}}[{re.escape(separators)}][0-5]\d" if separators else "(?!)"
-
-    @property
-    def _date_pattern(self) -> str:
-        return r"\d{1,2}[./]\d{1,2}[./]\d{4}" if self.rules.dates.order != "keep" else "(?!)"
 
     def _date(self, match: re.Match[str]) -> str | None:
         first, _, second, third = match.groups()
@@ -170,23 +165,14 @@ class NumberReader:
         cue = self._foreign_cue.match(match.string, match.end())
         return self._date_words(match, parts["d"], parts["m"], parts["y"], foreign=cue is not None)
 
-    def _iso_date(self, match: re.Match[str]) -> str | None:
-        year, month, day = match.groups()
-        return self._date_words(match, day, month, year, foreign=True)
-
     def _date_words(self, match: re.Match[str], day: str, month: str, year: str, *, foreign: bool) -> str | None:
         dates = self.rules.dates
         months = dates.foreign_months if foreign and dates.foreign_months else dates.months
-        if not (1 <= int(month) <= len(months) and 1 <= int(day) <= self._days(months, int(month))):
+        days = 31 if len(months) != 13 else 6 if int(month) == 13 else 30  # a calendar of 13 months
+        if not (1 <= int(month) <= len(months) and 1 <= int(day) <= days):
             return None
         return self.beside(match, dates.format.format(
             day=self.whole(str(int(day))), month=months[int(month) - 1], year=self._year_words(year)))
-
-    def _days(self, months: tuple[str, ...], month: int) -> int:
-        """The most that `month` has. A calendar of 13 months has 30 days in each, and at most 6 in the last."""
-        if len(months) != 13:
-            return 31
-        return 6 if month == 13 else 30
 
     @cached_property
     def _foreign_cue(self) -> re.Pattern[str]:
@@ -222,9 +208,6 @@ class NumberReader:
         after = "|".join(abbreviation(cue) for cue in years.after) or "(?!)"
         before = one_of(years.before)
         return re.compile(rf"((?<!\w){before}\s+)?{_YEAR}(?(1)|(?=\s*(?:{after})))")
-
-    def _year(self, match: re.Match[str]) -> str:
-        return (match[1] or "") + self.beside(match, self._year_words(match[2]))
 
     def _year_words(self, year: str) -> str:
         style, (first, last) = self.rules.numbers.years.style, divmod(int(year), 100)
@@ -272,16 +255,10 @@ class NumberReader:
     def _percent_pattern(self) -> re.Pattern[str]:
         return re.compile(rf"(?<![\d.,])({self.amount})\s?[%٪]") if self.rules.percent else NEVER
 
-    def _percent(self, match: re.Match[str]) -> str:
-        return self.beside(match, self.rules.percent.format(number=self.say(match[1])))
-
     @cached_property
     def _unit_pattern(self) -> re.Pattern[str]:
         names = "|".join(_edged(name) for name in sorted(self.rules.units, key=len, reverse=True))
         return re.compile(rf"(?<![\d.,])({self.amount})[ \u00a0]?({names})") if names else NEVER
-
-    def _unit(self, match: re.Match[str]) -> str:
-        return self.beside(match, f"{self.say(match[1])} {self.rules.units[match[2]]}")
 
     @cached_property
     def _ordinal_pattern(self) -> re.Pattern[str]:
@@ -372,13 +349,12 @@ def to_ascii_digits(text: SpanMap) -> SpanMap:
     Ge'ez digits that form no numeral stand one by one.
     """
     def geez(match: re.Match[str]) -> str:
-        if is_geez_numeral(match.group()):
-            return str(geez_value(match.group()))
-        return " ".join(str(geez_value(digit)) for digit in match.group())
+        numerals = [match.group()] if is_geez_numeral(match.group()) else match.group()
+        return " ".join(str(geez_value(numeral)) for numeral in numerals)
 
     text = text.sub(_GEEZ_RUN, geez, "numeral")
     text = text.sub(_VULGAR, _plain_fraction, "numeral")
-    return text.sub(_OTHER, _decimal_digit, "numeral")
+    return text.sub(_OTHER, lambda match: str(unicodedata.decimal(match.group())), "numeral")
 
 
 def _plain_fraction(match: re.Match[str]) -> str:
@@ -386,5 +362,3 @@ def _plain_fraction(match: re.Match[str]) -> str:
     return (" " if before.isdigit() else "") + unicodedata.normalize("NFKD", match.group()).replace("\u2044", "/")
 
 
-def _decimal_digit(match: re.Match[str]) -> str:
-    return str(unicodedata.decimal(match.group()))

@@ -58,13 +58,10 @@ class Verbalizer:
         left_out = Counter(character for character in before.text if character != " " == self._sound(character))
         return VerbalizedText(self._until_stable(self._within_alphabet(before)), dict(sorted(left_out.items())))
 
-    def _applied(self, text: SpanMap) -> SpanMap:
-        return self._within_alphabet(self._before_alphabet(text))
-
     def _until_stable(self, text: SpanMap) -> SpanMap:
         """Apply the steps until nothing changes: one step may write what an earlier one reads."""
         for _ in range(_MOST_PASSES):
-            again = self._applied(text)
+            again = self._within_alphabet(self._before_alphabet(text))
             if again.text == text.text:
                 break
             text = again
@@ -75,7 +72,8 @@ class Verbalizer:
         text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
         text = _in_form(text, rules.unicode)
         text = _table(text, self._characters, rules.characters, "character")
-        text = text.sub(self._words, self._word, "word")
+        text = text.sub(
+            self._words, lambda match: f"{match[1] or ''}{rules.words[match[2]]}{match[3] or ''}", "word")
         if rules.native_digits:
             text = to_ascii_digits(text)
         if self._numbers:
@@ -126,9 +124,6 @@ class Verbalizer:
         place = match.start(2)
         said = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
         return (before or "") + said
-
-    def _word(self, match: re.Match[str]) -> str:
-        return f"{match[1] or ''}{self.rules.words[match[2]]}{match[3] or ''}"
 
     @cached_property
     def _attached(self) -> tuple[frozenset[str], frozenset[str]]:

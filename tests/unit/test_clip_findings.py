@@ -9,7 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.clip_findings import ERROR, LIMITS, WARNING, AnalysedClip, ClipFinding, badness, robust_z, survey_clips
+from data.clip_findings import (
+    ERROR,
+    LIMITS,
+    WARNING,
+    AnalysedClip,
+    ClipFinding,
+    ClipLimits,
+    DatasetSurvey,
+    badness,
+    scale,
+)
 from data.measures import Measures, differing_bits
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
@@ -21,6 +31,20 @@ def clips(*odd: AnalysedClip, count: int = 30) -> list[AnalysedClip]:
     letters = "bcdfghjklmnprstvwz"
     return [*(AnalysedClip(f"good{index}", TEXT + letters[index % 18] + letters[index // 18], "ann", GOOD)
               for index in range(count)), *odd]
+
+
+def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
+    """The findings of each clip, in the order of `clips`."""
+    with DatasetSurvey(limits) as survey:
+        for clip in clips:
+            survey.add(clip)
+        return [survey.judge(clip) for clip in clips]
+
+
+def robust_z(values: Sequence[float]) -> np.ndarray:
+    """Distance from the median in robust standard deviations; 0 if none differ."""
+    middle, spread = scale(values)
+    return (np.asarray(values) - middle) / spread if spread else np.zeros(len(values))
 
 
 def kinds(found: Sequence[ClipFinding]) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[Healt
 LETTERS = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 WORDS = st.text(LETTERS, min_size=1, max_size=30).map(lambda text: " ".join(text.split())).filter(bool)
 PLAIN = WORDS.map(lambda text: "".join(letter for letter in text if letter not in "<>{}&|\"[]()（）【】♪♫*#")).map(
-    str.strip).filter(lambda text: bool(text) and not text.isdecimal())
+    lambda text: " ".join(text.split())).filter(lambda text: bool(text) and not text.isdecimal())
 ENCODINGS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])
 ENDS = st.sampled_from(["\n", "\r\n"])
 MADE = Path(__file__).resolve().parents[1] / "reference" / "imports"  # by other programs

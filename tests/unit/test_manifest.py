@@ -101,7 +101,7 @@ def test_a_pack_holds_what_the_recordings_files_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
 def test_lengths_are_told_from_a_pack_without_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                          at_once: int) -> None:
-    monkeypatch.setattr(feature_cache, "_ASKED_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_cache, "_KEYS_PER_READ", at_once)
     cache = FeatureCache(tmp_path, "one")
     made = {character * 64: length for character, length in (("a", 5), ("b", 0), ("c", 7))}
     for key, length in made.items():
