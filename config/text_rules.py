@@ -314,7 +314,7 @@ def parse_rules(content: str | bytes, where: str) -> TextRules:
         line = f", line {place.line + 1}" if place else ""
         problem = getattr(error, "problem", None) or str(error)
         raise UserError(f"The rules in {where}{line} could not be read: {problem}.",
-                        "Mend the line; text with : # or quotes in it stands between double quotes.") from error
+                        "Fix the line; text with : # or quotes in it stands between double quotes.") from error
     if not isinstance(values, dict):
         raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
     try:
@@ -326,10 +326,10 @@ def parse_rules(content: str | bytes, where: str) -> TextRules:
         raise UserError(f"The rules in {where} hold half a character: {error}.", hint) from error
     except ValidationError as error:
         faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
-        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Mend these values.") from error
+        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Fix these values.") from error
 
 
 def _fault(place: Iterable[int | str], message: str, given: object) -> str:
     name = ".".join(str(part) for part in place)
-    said = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
-    return f"{name}: {said}".removesuffix(" (given: '...')").removeprefix(": ")
+    problem = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
+    return f"{name}: {problem}".removesuffix(" (given: '...')").removeprefix(": ")

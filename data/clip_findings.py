@@ -280,7 +280,7 @@ class DatasetSurvey:
         if usual is not None and abs(level - usual) > self._limits.level_apart:
             message = f"{level:.0f} LUFS, {abs(level - usual):.0f} {'over' if level > usual else 'under'} the others"
         elif level < self._limits.least_lufs:
-            message = f"{level:.0f} LUFS: hardly to be heard"
+            message = f"{level:.0f} LUFS: too quiet"
         else:
             return []
         return [ClipFinding("level", WARNING, message, 2.0)]
@@ -309,7 +309,7 @@ class DatasetSurvey:
             name, text = json.loads(rival)
         if text == clip.text:
             return [ClipFinding(SAME_SOUND, WARNING, f"sounds like {name}", 3.0)]
-        return [ClipFinding(TWO_TEXTS, ERROR, f"sounds like {name}, which has another text: listen which one is right",
+        return [ClipFinding(TWO_TEXTS, ERROR, f"sounds like {name}, which has another text: check which is correct",
                             3.0)]
 
     def _same_text(self, clip: AnalysedClip) -> list[ClipFinding]:

@@ -1,7 +1,7 @@
 """The text front-end: rules, normaliser, tokenizer and language tag as one object, saved beside the weights.
 
 The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
-[SPACE] and tags such as [en]); its bytes are kept as they came and serve every base
+[SPACE] and tags such as [en]); its bytes stay unchanged and serve every base
 language. A new language brings a BPE file of its own: the same ids, new ones appended
 after `prefix_size`, and merges of its own, so that no new merge can fire in a base
 language, and rules where a person chose some: they write its text out before the normaliser.

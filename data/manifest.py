@@ -161,7 +161,7 @@ def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[Manife
                 "Prepare the dataset again.",
             )
         if row["split"] not in SPLITS:
-            raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Mend the line.")
+            raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Fix the line.")
         begins.append(begin)
         yield ManifestClip(**row)
 

@@ -150,8 +150,8 @@ def bandwidth(waveform: Samples, sample_rate: int) -> float:
     if spectrum.max() <= 1e-14:
         return 0.0
     width = sample_rate / 2 / (len(spectrum) - 1)
-    heard = np.flatnonzero(spectrum > spectrum.max() * 1e-5)
-    return float(heard[-1] * width)
+    audible = np.flatnonzero(spectrum > spectrum.max() * 1e-5)
+    return float(audible[-1] * width)
 
 
 def _mean_spectrum(waveform: Samples, sample_rate: int) -> Powers:

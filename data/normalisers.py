@@ -95,9 +95,9 @@ def dropped(text: str, name: str) -> dict[str, int]:
             character for character in unicodedata.normalize("NFKD", composed)
             if character not in KEPT_MARKS and character not in REPLACED_MARKS
         )
-    kept = Counter(normalise(text, name))
+    remaining = Counter(normalise(text, name))
     lost = Counter(character for character in composed if not character.isspace())
-    lost.subtract({character: count for character, count in kept.items() if character != " "})
+    lost.subtract({character: count for character, count in remaining.items() if character != " "})
     return {character: count for character, count in sorted(lost.items()) if count > 0}
 
 

@@ -86,7 +86,7 @@ def assign(rows: Sequence[CheckedRow], held_out: float, seed: int, *, by_speaker
         for group in _chosen(free, held_out, groups.texts, there):
             side_of[group] = _SIDES.index(HELD_OUT)
         if by_speaker and held_out > 0 and not there and len({row.row.speaker for row in rows}) < 2:
-            raise UserError("All clips have one speaker, so none can be held out whom the model did not hear.",
+            raise UserError("All clips have one speaker, so no speaker can be held out.",
                             "Hold out by source, or name the speakers in the source.")
     for at in range(len(rows)):
         splits[at] = _SIDES[side_of[groups.group(at)]] or splits[at]

@@ -154,8 +154,8 @@ def _within_number(text: str, match: re.Match[str]) -> bool:
 def _nearest(places: list[int], text: str, margin: float) -> int | None:
     """The place nearest to the middle that leaves `margin` of the text, and something, on each side."""
     low, high = margin * len(text), (1 - margin) * len(text)
-    kept = [place for place in places if low <= place <= high and text[:place].strip() and text[place:].strip()]
-    return min(kept, key=lambda place: abs(2 * place - len(text)), default=None)
+    inner = [place for place in places if low <= place <= high and text[:place].strip() and text[place:].strip()]
+    return min(inner, key=lambda place: abs(2 * place - len(text)), default=None)
 
 
 def _syllable_ends(text: str) -> list[int]:

@@ -126,7 +126,7 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
     reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
-    kept = checked_rows_on_disk(folder)
+    valid = checked_rows_on_disk(folder)
     with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
         for found, entry in enumerate(entries, start=1):
             if isinstance(entry, SkippedRow):
@@ -135,11 +135,11 @@ def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckL
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
-                    kept.add(checked)
+                    valid.add(checked)
             progress(found)
-    if not kept:
-        raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
-    return kept, _report(found, kept, reading, errors, warnings, limits)
+    if not valid:
+        raise UserError(_nothing_left(found, errors), "Fix the dataset; each reason names the file or line.")
+    return valid, _report(found, valid, reading, errors, warnings, limits)
 
 
 def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
@@ -201,9 +201,9 @@ def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, err
                                        f"{row.id}: {clipped:.1%} of the samples are at full scale"))
     rate = len(normal) / duration_s
     if rate > limits.possible_characters_per_s:
-        errors.add(ValidationFinding("pace", row.where,
-                                     f"{row.id} would be {rate:,.0f} characters a second, which nobody "
-                              f"says ({limits.possible_characters_per_s:g} at most): the text is of another recording"))
+        message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
+                   f"({limits.possible_characters_per_s:g}): the text is of another recording")
+        errors.add(ValidationFinding("pace", row.where, message))
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
         warnings.add(ValidationFinding("pace", row.where,
@@ -245,19 +245,19 @@ def _too_long(duration_s: float, limits: ClipCheckLimits) -> str:
     return f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
 
 
-def _text_warnings(kept: Sequence[CheckedRow], counts: Mapping[str, int],
+def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
                    limits: ClipCheckLimits) -> list[ValidationFinding]:
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
                               and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
     found = []
     if spoken_otherwise:
         places, first = 0, ""
-        for row in kept:
+        for row in valid:
             if any(character in row.normal for character in spoken_otherwise):
                 places, first = places + 1, first or row.row.where
         found.append(ValidationFinding(
             "characters", first,
-            f"{places} of {len(kept)} texts hold digits or signs, which would be learned as they stand: "
+            f"{places} of {len(valid)} texts hold digits or signs, which would be learned unchanged: "
             f"{_named(spoken_otherwise)}. Choose text rules that write them out, or spell them as they are spoken",
         ))
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
@@ -277,24 +277,24 @@ def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 
-def _report(found: int, kept: Sequence[CheckedRow], reading: TextNormaliser, errors: Sequence[ValidationFinding],
+def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, errors: Sequence[ValidationFinding],
             warnings: Sequence[ValidationFinding], limits: ClipCheckLimits) -> ValidationReport:
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
-    for row in kept:
+    for row in valid:
         characters.update(row.normal)
         lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
     spoken = {character: count for character, count in characters.items() if character != " "}
-    return ValidationReport(found, len(kept), round(duration_s, 3), dict(sorted(characters.items())),
+    return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
                             dict(sorted(lost.items())),
-                  errors, with_more(warnings, _text_warnings(kept, spoken, limits)))
+                  errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
 
 
 def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:
     reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    heard = any(finding.kind not in ("skipped", "empty text") for finding in errors)
-    what = "The dataset is without audio that can be used" if heard else "Nothing of the dataset can be used"
+    has_audio = any(finding.kind not in ("skipped", "empty text") for finding in errors)
+    what = "The dataset has no usable audio" if has_audio else "No row of the dataset can be used"
     return f"{what}: none of its {found} rows is left ({reasons}{more})."

@@ -65,7 +65,7 @@ def _utterance(where: str, name: str, words: str, span: list[str], recordings: D
             begin_s, end_s = float(span[1]), float(span[2])
         except ValueError:
             return SkippedRow(where,
-                              f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are no seconds")
+                              f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not seconds")
         end_s = None if end_s < 0 else end_s  # -1 is the end of the recording
     path = recordings.get(span[0])
     if path is None:

@@ -137,7 +137,8 @@ def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids
     if split and split not in SPLIT_NAMES:
         return SkippedRow(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
-        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is no time")
+        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
+                                      f"span")
     name = item.id.strip() or _of_audio(item, path, folder)
     if (before := raw_ids.put(name, item.where)) is not None:
         return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
@@ -212,7 +213,7 @@ class RecordingLookup:
         if not name:
             raise RecordingNotFound("no audio is named (missing index)")
         if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in name.split("/")):
-            raise RecordingNotFound(f"{name[:60]!r} is no name of a file")
+            raise RecordingNotFound(f"{name[:60]!r} is not a file name")
         for path in self._candidates(name.encode("utf-8", "replace").decode()):
             if os.path.isfile(path):  # false too for a name that the system does not take
                 return self._checked(Path(path), name)
@@ -298,5 +299,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]!r} is no time in seconds")
+        raise ValueError(f"{text[:40]!r} is not a time in seconds")
     return value

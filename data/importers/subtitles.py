@@ -163,7 +163,7 @@ def read_labels(path: Path, audio: str) -> Iterator[ParsedItem]:
             continue
         match = _LABEL.match(line)
         if match is None:
-            yield SkippedRow(where, f"is no label (begin, end and text, parted by tabs): {line[:60]!r}")
+            yield SkippedRow(where, f"is not a label (begin, end and text, separated by tabs): {line[:60]!r}")
             continue
         begin_s, end_s = (float(value.replace(",", ".")) for value in match.groups()[:2])
         words = (match[3] or "").strip()

@@ -72,7 +72,7 @@ def table_utterance(where: str, values: dict[str, str], split: str = "") -> Pars
 def wrong_field_count(cells: list[str], wanted: int, delimiter: str) -> str:
     """Message for a line with another number of cells."""
     shown = _NAMES.get(delimiter, delimiter)
-    return f"{len(cells)} fields where {wanted} are wanted; is there a {shown} in the text, or one too few?"
+    return f"{len(cells)} fields instead of {wanted}; is a {shown} in the text, or one missing?"
 
 
 def has_quotes(head: str, delimiter: str) -> bool:
@@ -158,7 +158,7 @@ def read_ljspeech(path: Path, split: str = "") -> Iterator[ParsedItem]:
     sample = [line.split(delimiter) for line in start.splitlines() if line.strip()]
     width = Counter(len(cells) for cells in sample).most_common(1)[0][0]
     if width not in (2, 3):
-        raise UserError(f"{path} has {width} fields a line, id|text or id|text|text are wanted.", "Mend the table.")
+        raise UserError(f"{path} has {width} fields a line, id|text or id|text|text are wanted.", "Fix the table.")
     speaker = _speaker_column([cells for cells in sample if len(cells) == width])
     for number, line in text_files.lines(path):
         if not line.strip():

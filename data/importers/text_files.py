@@ -36,7 +36,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path}, line {number} has more than {LONGEST_LINE} characters.",
-                                    "This is no table or text with one recording a line; check what file it is.")
+                                    "This is not a table or text with one recording a line; check the file.")
                 yield number, line
         except UnicodeDecodeError as error:
             raise _wrong_encoding(path, encoding, raw.tell(), error) from error

@@ -43,12 +43,12 @@ def said_word(word: str, latin: Latin) -> str:
 
 def by_sound(plain: str, latin: Latin) -> str:
     """Lower-case letters a to z as syllables: a consonant takes the vowel after it, or none."""
-    said = []
+    words = []
     for match in _syllable(tuple(latin.consonants), tuple(latin.vowels)).finditer(_readable(plain)):
         consonant, vowel = match[1], match[2] or match[3]
         order = latin.vowels[vowel] if vowel else "-"
-        said.append(latin.consonants[consonant][latin.orders.index(order)] if consonant else latin.alone[order])
-    return "".join(said)
+        words.append(latin.consonants[consonant][latin.orders.index(order)] if consonant else latin.alone[order])
+    return "".join(words)
 
 
 def sound_of(text: str, latin: Latin) -> str:
@@ -68,12 +68,12 @@ def _readable(plain: str) -> str:
     return re.sub(r"(?:(?<=[aeiouy][b-df-hj-np-tv-z])|(?<=[bdfgkpt]l))e$", "", plain)
 
 
-def _between(match: re.Match[str], said: str, attached_before: Set[str], attached_after: Set[str]) -> str:
-    """`said` with a space beside a letter of another script that does not belong to it."""
+def _between(match: re.Match[str], words: str, attached_before: Set[str], attached_after: Set[str]) -> str:
+    """`words` with a space beside a letter of another script that does not belong to it."""
     before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
     left = before.isalnum() and letters_before(match.string, match.start()) not in attached_before
     right = after.isalnum() and letters_after(match.string, match.end()) not in attached_after
-    return f"{' ' if left else ''}{said}{' ' if right else ''}"
+    return f"{' ' if left else ''}{words}{' ' if right else ''}"
 
 
 @lru_cache(maxsize=16)

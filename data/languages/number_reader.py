@@ -73,16 +73,16 @@ class NumberReader:
         """`1st` in words; None if it has no name."""
         return self.speller.ordinal(int(re.sub(r"\D", "", digits)[:_LONGEST]))
 
-    def beside(self, match: re.Match[str], said: str) -> str:
-        """`said` with a space beside letters that may not be attached."""
+    def beside(self, match: re.Match[str], words: str) -> str:
+        """`words` with a space beside letters that may not be attached."""
         before = letters_before(match.string, match.start())
         after = letters_after(match.string, match.end())
         numbers = self.rules.numbers
         left = " " if before and before not in numbers.attached_before else ""
         if after in numbers.elided:
-            return f"{left}{said.removesuffix(numbers.elided[after])}"
+            return f"{left}{words.removesuffix(numbers.elided[after])}"
         right = " " if after and after not in numbers.attached_after else ""
-        return f"{left}{said}{right}"
+        return f"{left}{words}{right}"
 
     def value(self, written: str) -> float:
         """The value of a match of `amount`."""
@@ -195,10 +195,10 @@ class NumberReader:
         if hours > 24:
             return None
         template = clock.whole if minutes == 0 else clock.named.get(minutes, clock.minutes)
-        said = template.format(hours=self.whole(str(hours)), minutes=self.whole(str(minutes)))
+        words = template.format(hours=self.whole(str(hours)), minutes=self.whole(str(minutes)))
         if int(match[3] or 0):
-            said = clock.seconds.format(time=said, seconds=self.whole(str(int(match[3]))))
-        return self.beside(match, said)
+            words = clock.seconds.format(time=words, seconds=self.whole(str(int(match[3]))))
+        return self.beside(match, words)
 
     @cached_property
     def _year_pattern(self) -> re.Pattern[str]:
@@ -266,10 +266,10 @@ class NumberReader:
         return re.compile(rf"(?<![\d.,])({self.integer})-?{markers}")
 
     def _ordinal(self, match: re.Match[str]) -> str | None:
-        said = self.ordinal(match[1])
+        words = self.ordinal(match[1])
         before = letters_before(match.string, match.start())
         space = " " if before and before not in self.rules.numbers.attached_before else ""
-        return None if said is None else space + said
+        return None if words is None else space + words
 
     @cached_property
     def _range_pattern(self) -> re.Pattern[str]:

@@ -85,8 +85,8 @@ class GrammarSpeller:
         if words is None:
             return None
         first, space, last = words.rpartition(" ")
-        said = ordinals.words.get(last, last + ordinals.suffix)
-        return f"{ordinals.prefix}{first}{space}{said}"
+        words = ordinals.words.get(last, last + ordinals.suffix)
+        return f"{ordinals.prefix}{first}{space}{words}"
 
     def _terms(self, number: int) -> Iterator[str]:
         """Thousands and above, hundreds, then the rest below 100."""
@@ -145,10 +145,10 @@ class LibrarySpeller:
     @cached_property
     def point(self) -> str:
         """The words between 3 and 5 in 3.5; empty for languages in which num2words says 3.50, or three and a half."""
-        said, first, last = self._words(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
-        if not (said and first and last and said.startswith(f"{first} ") and said.endswith(f" {last}")):
+        words, first, last = self._words(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
+        if not (words and first and last and words.startswith(f"{first} ") and words.endswith(f" {last}")):
             return ""
-        return said[len(first):-len(last)].strip()
+        return words[len(first):-len(last)].strip()
 
     def _words(self, number: int | Decimal, form: str) -> str | None:
         from num2words import num2words

@@ -122,8 +122,8 @@ class Verbalizer:
     def _abbreviated(self, match: re.Match[str]) -> str:
         before = match[1]
         place = match.start(2)
-        said = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
-        return (before or "") + said
+        words = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
+        return (before or "") + words
 
     @cached_property
     def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -184,9 +184,9 @@ class Verbalizer:
         """A character outside the alphabet that is no space and no silent mark."""
         inside = "".join(re.escape(entry) if len(entry) == 1 else f"{re.escape(entry[0])}-{re.escape(entry[2])}"
                          for entry in self.rules.alphabet)
-        kept = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
+        inside = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
             "A-Za-z" if self.rules.latin.words == "keep" else "") + ("" if self._numbers else "0-9")
-        return re.compile(rf"[^\s{kept}{_silent_marks()}]")
+        return re.compile(rf"[^\s{inside}{_silent_marks()}]")
 
     @cached_property
     def _outside_run(self) -> re.Pattern[str]:
@@ -206,11 +206,11 @@ def check_tables(rules: TextRules, where: str) -> None:
     made = Verbalizer(rules)
     for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
         table: Table = getattr(rules, name)
-        for written, said in table.items():
-            once = made.verbalize(f"{said} ")
+        for written, spoken in table.items():
+            once = made.verbalize(f"{spoken} ")
             if made.verbalize(once) != once or len(once) > _MAX_OUTPUT:
                 raise UserError(
-                    f"The rules in {where} cannot be used: {name}: {written!r} becomes {said!r}, and the rules "
+                    f"The rules in {where} cannot be used: {name}: {written!r} becomes {spoken!r}, and the rules "
                     "change that again without end.", "Take out one of the entries that form a circle.",
                 )
 

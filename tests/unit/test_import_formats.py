@@ -230,7 +230,7 @@ def test_times_in_a_table_are_parts_of_a_recording(tmp_path: Path) -> None:
         (item,) = taken(tables.read_table(written(tmp_path, "t.csv", content)))
         assert (item.begin_s, item.end_s) == (1.5, 3.5)
     said = skipped(tables.read_table(written(tmp_path, "t.csv", "path,text,start,end\na.wav,one,now,nan\n")))
-    assert said == ["t.csv line 2: 'now' is no time in seconds"]
+    assert said == ["t.csv line 2: 'now' is not a time in seconds"]
 
 
 def test_a_column_of_numbers_is_the_speaker(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_bar_in_a_text_is_named_with_its_line(tmp_path: Path) -> None:
     imported = table(tmp_path, "metadata.csv", "a|one\nb|two | or more\nc|three\n")
     assert [row.id for row in imported.rows] == ["a", "c"]
     assert reasons(imported) == [
-        "metadata.csv line 2: 3 fields where 2 are wanted; is there a | in the text, or one too few?"]
+        "metadata.csv line 2: 3 fields instead of 2; is a | in the text, or one missing?"]
 
 
 def test_bar_in_a_quoted_comma_table_is_text(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_table_that_cannot_be_used_is_what_a_folder_is_told_of(tmp_path: Path,
 def test_two_columns_need_no_header_where_the_first_names_recordings(tmp_path: Path, name: str, content: str) -> None:
     imported = table(tmp_path, name, content)
     assert [(row.id, row.text) for row in imported.rows] == [("a", "one"), ("b", "two, or more")]
-    assert reasons(imported)[0].startswith(f"{name} line 3: 3 fields where 2 are wanted")
+    assert reasons(imported)[0].startswith(f"{name} line 3: 3 fields instead of 2")
     assert imported.form == "CSV without a header"
     assert [row.text for row in import_source(tmp_path / name).rows] == ["one", "two, or more"]
 

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.segmentation import IN_SPEECH_COST, SegmentLimits, SpeechSpans, group_spans, pause_cost, speech_spans, voiced_runs
+from data.segmentation import (
+    IN_SPEECH_COST,
+    SegmentLimits,
+    SpeechSpans,
+    group_spans,
+    pause_cost,
+    speech_spans,
+    voiced_runs,
+)
 
 FRAME_S = 0.032
 LIMITS = SegmentLimits()

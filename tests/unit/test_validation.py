@@ -58,7 +58,7 @@ def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_
 def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_text("no sound")
     rows = (SourceRow("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
-    message = r"without audio that can be used: none of its 1 rows is left \(a\.wav: "
+    message = r"has no usable audio: none of its 1 rows is left \(a\.wav: "
     with pytest.raises(UserError, match=message) as caught:
         validate(ImportedSource(rows), "ethiopic")
     assert caught.value.hint
@@ -75,7 +75,7 @@ def test_a_text_that_nobody_could_say_is_left_out(tmp_path: Path) -> None:
     kept, report = validate(ImportedSource(rows), "ethiopic")
     assert [one.row.id for one in kept] == ["good"]
     assert kinds(report) == {"wrong": "pace"}
-    assert "8,333 characters a second, which nobody says" in report.errors[0].message
+    assert "8,333 characters a second, more than is possible" in report.errors[0].message
 
 
 def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
