@@ -1,7 +1,7 @@
-"""Names of languages, by their codes, and whether a code is one at all.
+"""Names of languages by code, and doubts about a code.
 
-What is known comes from the registry of BCP 47 (https://www.iana.org/assignments/language-subtag-registry), which has
-all codes of ISO 639; the package langcodes brings it.
+The data is the BCP 47 registry (https://www.iana.org/assignments/language-subtag-registry), which has all codes of ISO
+639, from the package langcodes.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ NAMES: Mapping[str, str] = {
     "pt": "Portuguese", "ru": "Russian", "so": "Somali", "sv": "Swedish", "sw": "Swahili", "ti": "Tigrinya",
     "tr": "Turkish", "yo": "Yoruba", "zh": "Chinese", "zu": "Zulu",
 }
-"""What the app calls its own languages; all others have the registry's name."""
+"""The app's names of common languages; others have the registry's name."""
 
-_NEAR = 5  # codes that are named for one that is none
+_NEAR = 5  # suggestions for an unknown code
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A language of the registry. `usual`: the code that is to be used for it instead; empty for none."""
+    """An entry of the registry; `usual`: the preferred code instead of it, or empty."""
 
     name: str
     usual: str
 
 
 def language_name(code: str) -> str:
-    """Such as "Amharic"; the code itself when nothing is known of it."""
+    """Such as "Amharic"; the code itself if it is unknown."""
     if code in NAMES or len(code) > 3:  # a code with a region or a script says more than a name
         return NAMES.get(code, code)
     entry = _registry().get(code)
@@ -39,14 +39,14 @@ def language_name(code: str) -> str:
 
 
 def code_of(name: str) -> str:
-    """The code of the language called `name` in English; empty when there is none."""
+    """The code of the language with the English `name`; empty if there is none."""
     wanted = name.strip().lower()
     own = next((code for code, known in NAMES.items() if known.lower() == wanted), "")
     return own or next((code for code, entry in _registry().items() if entry.name.lower() == wanted), "")
 
 
 def doubt(code: str) -> str:
-    """Why a code may not be the one that was meant, as a sentence; empty for one that is known, or for private use.
+    """Why a code may be wrong, as a sentence; empty for a known one and for private use.
 
     Private are `qaa` to `qtz` and what begins with `x-` (RFC 5646, 2.2.1 and 2.2.7).
     """
@@ -69,9 +69,9 @@ def doubt(code: str) -> str:
 
 
 def _near(language: str) -> list[str]:
-    """Known codes that may have been meant, with their names: of the country that the code stands for, then as spelled.
+    """Known codes near an unknown one, with names: the language of a country of that code, then similar spellings.
 
-    A country is what is taken for a language most often: `jp` for Japanese, `dk` for Danish.
+    A country code is the most common mistake: `jp` for Japanese, `dk` for Danish.
     """
     import langcodes
     from rapidfuzz.distance import OSA
@@ -91,7 +91,7 @@ def _registry() -> Mapping[str, _Entry]:
 
 @cache
 def _entries(kind: str) -> Mapping[str, _Entry]:
-    """What the registry has of a kind, by its codes; not its ranges for private use."""
+    """The registry's entries of a kind by code, without ranges for private use."""
     from langcodes.registry_parser import parse_registry
 
     return {one["Subtag"]: _Entry(one["Description"][0], one.get("Preferred-Value", ""))

@@ -1,19 +1,23 @@
-"""How the text of one language is written out as it is spoken: rules as data, checked when they are read.
+"""Text rules: how the text of one language is verbalized, as data that is validated on reading.
 
-A file of rules is YAML (shipped, or a person's own) or JSON (saved beside a tokenizer). The
-functions that apply them are in `data/languages/`. `version` names the order and the meaning of
-the steps: it goes up when the same rules would give another text.
+A rules file is YAML (shipped or the user's) or JSON (beside a tokenizer); `data.languages.verbalizer` applies it.
+`version` names the order and the meaning of the steps: it changes when the same rules would give another text.
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-VERSION = 2  # 1 reads no runs of digits, no days of a calendar, and joins no prefix with a Latin word
+from config.errors import UserError
+from config.loading import plain_fault
+
+VERSION = 1
 _MOST_ENTRIES, _LONGEST = 2000, 200  # of one table; characters of one entry
 
 
@@ -44,16 +48,16 @@ def _check_template(template: str, name: str, wanted: tuple[str, ...]) -> None:
 
 
 Table = Annotated[dict[str, str], AfterValidator(_table)]
-"""What is written, and what is said for it."""
+"""Written form to spoken form."""
 
 
-class Part(BaseModel):
+class RulesPart(BaseModel):
     """Base of all rules: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Grammar(Part):
+class Grammar(RulesPart):
     """Cardinal numbers from words. A number is terms (thousands, hundreds, tens and units) with a link between them."""
 
     units: tuple[str, ...] = Field(min_length=10, max_length=10, description="0 to 9")
@@ -83,7 +87,7 @@ class Grammar(Part):
         return 1000 ** (len(self.scales) + 1)
 
 
-class Ordinals(Part):
+class Ordinals(RulesPart):
     """`1st`: what marks it in writing, and how it is said."""
 
     markers: tuple[str, ...] = Field((), description="what follows the digits, such as `st`")
@@ -93,7 +97,7 @@ class Ordinals(Part):
     suffix: str = Field("", description="for a last word that is not in `words`")
 
 
-class Years(Part):
+class Years(RulesPart):
     """Numbers of four digits beside a cue."""
 
     style: Literal["cardinal", "hundreds", "pairs"] = Field(
@@ -102,7 +106,7 @@ class Years(Part):
     before: tuple[str, ...] = Field((), description="words before a year")
 
 
-class Numbers(Part):
+class Numbers(RulesPart):
     """How digits become words."""
 
     engine: Literal["keep", "grammar", "num2words"] = "keep"
@@ -136,7 +140,7 @@ class Numbers(Part):
         return self
 
 
-class Clock(Part):
+class Clock(RulesPart):
     """Times such as 10:30."""
 
     separators: str = Field("", description="signs between hours and minutes")
@@ -157,7 +161,7 @@ class Clock(Part):
         return self
 
 
-class Dates(Part):
+class Dates(RulesPart):
     """Dates in digits, and ISO dates (2021-05-12)."""
 
     order: Literal["dmy", "mdy", "ymd", "keep"] = "keep"
@@ -175,14 +179,14 @@ class Dates(Part):
         return self
 
 
-class Currency(Part):
+class Currency(RulesPart):
     """One currency; `cent` may be empty."""
 
     name: str
     cent: str = ""
 
 
-class Money(Part):
+class Money(RulesPart):
     """Amounts with a sign or code before or after."""
 
     currencies: dict[str, Currency] = {}
@@ -196,7 +200,7 @@ class Money(Part):
         return self
 
 
-class Latin(Part):
+class Latin(RulesPart):
     """Words in Latin letters, in a language of another script.
 
     `keep` leaves them, `letters` names each letter, `sound` writes what is heard, `auto` names the
@@ -226,14 +230,14 @@ class Latin(Part):
         return self
 
 
-class Fold(Part):
-    """Spellings that are made one. Each entry is a row of letters and the row that takes its place."""
+class SpellingFold(RulesPart):
+    """Spelling variants to merge: each entry maps a row of letters to the row that replaces it."""
 
     about: str = ""
     letters: Table
 
     @model_validator(mode="after")
-    def _whole(self) -> Fold:
+    def _whole(self) -> SpellingFold:
         for row, instead in self.letters.items():
             if len(row) != len(instead):
                 raise ValueError(f"letters: {row!r} has {len(row)} letters, {instead!r} {len(instead)}")
@@ -244,10 +248,10 @@ class Fold(Part):
         return {ord(old): new for row, instead in self.letters.items() for old, new in zip(row, instead, strict=True)}
 
 
-class TextRules(Part):
+class TextRules(RulesPart):
     """All rules of one language, in the order in which they are applied."""
 
-    version: int = Field(VERSION, ge=1, le=VERSION)
+    version: int = Field(VERSION, ge=VERSION, le=VERSION)
     name: str = Field("", max_length=64)
     language: str = ""
     about: str = ""
@@ -266,7 +270,7 @@ class TextRules(Part):
     symbols: Table = Field({}, description="signs that are read aloud, such as `&`")
     latin: Latin = Latin()
     foreign: Literal["keep", "sound"] = Field("keep", description="letters of other scripts: left, or by sound")
-    folds: dict[str, Fold] = Field({}, description="foldings that can be chosen")
+    folds: dict[str, SpellingFold] = Field({}, description="foldings that can be chosen")
     fold: tuple[str, ...] = Field((), description="the foldings that are chosen")
     marks: Table = Field({}, description="punctuation marks: what stands for them")
     sentence_ends: str = Field("", max_length=40, description="signs that end a sentence, beside the usual ones")
@@ -284,6 +288,48 @@ class TextRules(Part):
         return self
 
     def to_json(self) -> bytes:
-        """As it is saved beside a tokenizer: what differs from the defaults, so that later options change no file."""
+        """The JSON beside a tokenizer: what differs from the defaults, so later options change no file."""
         values = {"version": self.version, **self.model_dump(mode="json", exclude_defaults=True)}
         return (json.dumps(values, ensure_ascii=False, indent=1) + "\n").encode("utf-8")
+
+
+class _StrictLoader(yaml.BaseLoader):
+    """YAML in which every value is text (`no` is not false, 007 is not 7) and a repeated key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        doubled = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if doubled is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{doubled!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def parse_rules(content: str | bytes, where: str) -> TextRules:
+    """Rules from YAML or JSON; `UserError` lists every fault with its place in `where`."""
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        values = yaml.load(text, _StrictLoader)
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f", line {place.line + 1}" if place else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise UserError(f"The rules in {where}{line} could not be read: {problem}.",
+                        "Fix the line; text with : # or quotes in it stands between double quotes.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where} holds no rules.", "Write one `name: value` a line; start from the shipped rules.")
+    try:
+        rules = TextRules.model_validate(values)
+        rules.to_json()  # half of a surrogate pair cannot be saved
+        return rules
+    except UnicodeEncodeError as error:
+        hint = "Write the character itself."
+        raise UserError(f"The rules in {where} hold half a character: {error}.", hint) from error
+    except ValidationError as error:
+        faults = "; ".join(_fault(fault["loc"], fault["msg"], fault["input"]) for fault in error.errors())
+        raise UserError(f"The rules in {where} cannot be used: {faults}.", "Fix these values.") from error
+
+
+def _fault(place: Iterable[int | str], message: str, given: object) -> str:
+    name = ".".join(str(part) for part in place)
+    problem = plain_fault(message, given if not isinstance(given, dict | list | BaseModel) else "...")
+    return f"{name}: {problem}".removesuffix(" (given: '...')").removeprefix(": ")

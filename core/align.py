@@ -25,10 +25,10 @@ from core.segments.recogniser import Listener
 from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace
-from data import long_audio
-from data.ctc_alignment import Alignment
+from data.acoustics.voice_activity import detect_voice
+from data.ctc_alignment import CTCAligner
 from data.durable_files import hash_file
-from data.importers import companions, is_audio
+from data.importers import is_audio, sidecars
 
 _COUNTS = "work/sentences"  # of each recording, how many sentences its text has and how many were not found
 _SAMPLE = 20_000  # characters from which the script is detected
@@ -49,7 +49,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
     languages.warn_doubtful_code(options.language, reporter)
     if (existing := cutter.existing()) is not None:
         return {**_report(existing), "state": "already there"}
-    written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
+    verbalize = text_rules.reading(workspace, options.rules, options.language, "words").verbalize
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:
         found = cutting.find_recordings(gathered, options, reporter)
@@ -62,7 +62,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
         def find_clips(recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
             sentences = reference_text.spell_sentences(texts[recording.name],
-                                                       lambda word: listener.spelled(written_out(word)))
+                                                       lambda word: listener.spelled(verbalize(word)))
             match = aligned(sentences, listener, recording.path, progress)
             counts = folder / _COUNTS / f"{recording.key}.json"
             counts.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
             (folder / "aligned" / f"{recording.key}.srt").write_text(reference_text.to_srt(match), encoding="utf-8")
             clips, dropped = reference_text.choose_clips(match, recording.seconds, limits, options.flag_below,
                                                          options.drop_below)
-            noise = long_audio.hear(recording.path).noise if options.denoise else np.zeros(0, np.float32)
+            noise = detect_voice(recording.path).noise if options.denoise else np.zeros(0, np.float32)
             return RecordingClips(clips, noise, dropped)
 
         hours = sum(one.seconds for one in found) / 3600
@@ -104,9 +104,10 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
     for recording in found:
         place = root / recording.name
         names = sorted(path.name for path in place.parent.iterdir() if path.is_file())
-        candidates = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+        candidates = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
         sounds = [name for name in names if is_audio(name)]
-        mine = companions.matching(place.name, companions.by_stems(candidates), sounds, candidates, options.language)
+        mine = sidecars.matching_sidecars(place.name, sidecars.by_stems(candidates), sounds, candidates,
+                                          options.language)
         if mine:
             texts[recording.name] = reference_text.read_reference(place.parent / mine[0], recording.name)
         else:
@@ -137,7 +138,7 @@ def aligned(sentences: list[ReferenceSentence], listener: Listener, path: Path,
     if not any(labels):
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
-    alignment = Alignment(labels, listener.blank, edges=edges)
+    alignment = CTCAligner(labels, listener.blank, edges=edges)
     for block in recognisers.frames_of(listener, path, progress):
         alignment.push(block)
     return reference_text.match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)

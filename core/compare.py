@@ -26,7 +26,7 @@ from core.speech.shelf import Shelf
 from core.speech.speak import LARGEST_GROUP, Segment, unused_controls
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data.romanise import romanise
+from data.languages.latin import romanise
 from models.base import Verdict
 
 BASE, FINETUNED = "base", "finetuned"
@@ -158,7 +158,7 @@ class Comparison:
         (language, text), stem = self.texts[index], f"{index:03d}-{side}"
         clip = clips.write(segments, self._speakers[side].sample_rate, self._reporter, side=side, index=index,
                            piece_stem=f"{stem}-part", stem=stem)
-        said = self.finetuned.front_end.written_out(text, language)
+        said = self.finetuned.front_end.verbalize(text, language)
         return Spoken(self._readings[index][side], clip,
                       originals.verdict(self._judge, clip.waveform, clip.sample_rate, said, language))
 
@@ -166,7 +166,7 @@ class Comparison:
         """How each side reads a text; raises `UserError` for what the finetuned model cannot speak."""
         self._speakers[FINETUNED].pieces(text, language)
         found = {FINETUNED: Reading(text, language)}
-        base = reading(self.base, self.finetuned.front_end.written_out(text, language), language)
+        base = reading(self.base, self.finetuned.front_end.verbalize(text, language), language)
         return {BASE: base, **found} if base else found
 
     def _announce(self) -> None:

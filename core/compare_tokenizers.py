@@ -28,7 +28,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN
-from data.sentences import split
+from data.text_chunking import split_text
 from models.registry import family
 
 _LONGEST_SENTENCE, _LONGEST_WORD = 150, 10**6  # characters
@@ -127,5 +127,5 @@ def _sentences(path: str, reader: FrontEnd, language: str) -> list[tuple[str, st
     """Distinct sentences of the given text, each as it is written and as the model reads it."""
     ends = reader.sentence_ends(language)
     pieces = [piece.text.strip(_SPACES) for line in pasted_text.read_lines(path)
-              for piece in split(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends)]
+              for piece in split_text(line, _LONGEST_SENTENCE, len, _LONGEST_WORD, ends)]
     return [(text, normal) for text in dict.fromkeys(pieces) if text and (normal := reader.normalise(text, language))]

@@ -26,7 +26,7 @@ from core.proof.tensor_names import Matching, match
 from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data.bpe import vocabulary
-from data.entries import BASE_FILE
+from data.front_end import BASE_FILE
 from models.base import Family, WeightsFile
 from models.registry import FAMILIES
 from models.registry import family as family_named

@@ -43,7 +43,8 @@ from core.training import replay
 from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from data.durable_files import atomic_directory, hash_file
 from models.base import ExportFile
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import torch
 
-import data.audio  # noqa: F401  (fails here if torchaudio does not match torch)
+import data.acoustics.audio  # noqa: F401  (fails here if torchaudio does not match torch)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from core.training.milestones import Milestones
 from core.training.plan import expected
 from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.workspace import Workspace
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from models.base import Extractor
 
 CLIPS, STEPS = 8, 2

@@ -37,19 +37,20 @@ from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
-from data import audio, augmentation, manifest
-from data.augmentation import Recipe, Variant
-from data.clip_findings import Spoken
+from data import augmentation, manifest
+from data.acoustics import audio
+from data.augmentation import AudioVariant, AugmentationRecipe
+from data.clip_findings import AnalysedClip
+from data.disk_collections import DiskDict, chunked
 from data.durable_files import atomic_directory
-from data.features import FeatureCache
+from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
-from data.importers import Entry, Row, unused
-from data.kept import Kept, in_parts
-from data.manifest import TRAIN, Clip, Dataset
+from data.importers import SourceEntry, SourceRow, unused_id
+from data.manifest import TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
-from data.normalise import Reading, Style, for_language
+from data.normalisers import Style, TextNormaliser, for_language
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
-from data.validation import CheckedRow, Finding, Report, row_bytes, rows_on_disk, validate
+from data.validation import CheckedRow, ValidationFinding, ValidationReport, checked_rows_on_disk, row_bytes, validate
 from models.base import Extractor, Features
 from models.registry import family
 
@@ -122,11 +123,11 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
 class MergeTarget:
     """A dataset that a source is added to, and what must be known of it, which lies on the disk."""
 
-    def __init__(self, dataset: Dataset, reading: Reading, *, by_speaker: bool = False) -> None:
+    def __init__(self, dataset: PreparedDataset, reading: TextNormaliser, *, by_speaker: bool = False) -> None:
         self.dataset = dataset
         clips = ((clip, reading.normal(clip.text)) for clip in dataset.clips)
         self.sides = Sides.gather(clips, by_speaker=by_speaker)
-        self._by_hash = Kept()
+        self._by_hash = DiskDict()
         for clip in dataset.clips:
             self._by_hash.put(clip.sha256, json.dumps([clip.id, clip.text]))
 
@@ -137,7 +138,7 @@ class MergeTarget:
 
 
 def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
-                   reporter: Reporter) -> tuple[Dataset, str, Report]:
+                   reporter: Reporter) -> tuple[PreparedDataset, str, ValidationReport]:
     """Write `datasets/NAME`; it, whether it was written now or was there already, and what was found."""
     reading = text_rules.reading(workspace, options.rules, options.language, for_language(options.language, style))
     old = _merge_target(options, reading, workspace)
@@ -155,13 +156,14 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         # the source of a reviewed dataset gives other clips than it has
         if options.source == AS_IS or (there.card.reviewed and there.card.source == options.source):
             _check_audio(there)
-            return there, "already there", Report.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+            return there, "already there", ValidationReport.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter,
                                     options.max_clips) as gathered:
         rows, splits, report = _check(gathered, options, reading, old, reporter)
         _show(report, reporter)
-        made = (Clip(row.row.id, f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
+        made = (ManifestClip(row.row.id,
+                             f"audio/{row.row.id}{'.flac' if row.row.is_part else row.row.audio.suffix.lower()}",
                      row.row.text, options.language, split, row.duration_s, row.row.speaker, row.sha256)
                 for row, split in zip(rows, splits, strict=True))
         clips = manifest.clips_on_disk(gathered.made)
@@ -171,7 +173,7 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
     return dataset, state, report
 
 
-def _merge_target(options: PrepareOptions, reading: Reading, workspace: Workspace) -> MergeTarget | None:
+def _merge_target(options: PrepareOptions, reading: TextNormaliser, workspace: Workspace) -> MergeTarget | None:
     """The dataset to add to."""
     if not options.add_to:
         return None
@@ -189,8 +191,9 @@ def _merge_target(options: PrepareOptions, reading: Reading, workspace: Workspac
     return MergeTarget(dataset, reading, by_speaker=options.split_disjoint_by == "speaker")
 
 
-def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: Reading, old: MergeTarget | None,
-           reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], Report]:
+def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading: TextNormaliser,
+           old: MergeTarget | None,
+           reporter: Reporter) -> tuple[Sequence[CheckedRow], Sequence[str], ValidationReport]:
     """The rows that can be used, the split of each, and what was found."""
     imported = dataset_source.read_rows(gathered, options.language, reporter)
     reporter.emit(Plan(imported.notes))
@@ -200,17 +203,17 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
         check_stop(reporter, "Stopped before the dataset was written.")
         reporter.emit(Progress(done, total, "clips", "checked"))
 
-    def first(most: int) -> Iterator[Entry]:
+    def first(most: int) -> Iterator[SourceEntry]:
         """The entries up to the row number `most`; all for 0."""
         count = 0
         for entry in imported:
-            count += isinstance(entry, Row)
+            count += isinstance(entry, SourceRow)
             if most and count > most:
                 return
             yield entry
 
     rows, report = validate(first(options.max_clips), reading.normaliser, progress=progress,
-                            written_out=reading.written_out, folder=gathered.made)
+                            verbalize=reading.verbalize, folder=gathered.made)
     notes = imported.notes
     if old is not None:
         rows, found, note = merge_rows(old, rows, options.source, gathered.made)
@@ -226,7 +229,7 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
                         f"the source holds out, such as {next(iter(out.values())).message}.",
                         "Leave the source's split column out, so that the clips are held out by recording.")
     if out:
-        remaining = rows_on_disk(gathered.made)
+        remaining = checked_rows_on_disk(gathered.made)
         for at, row in enumerate(rows):
             if at not in out:
                 remaining.add(row)
@@ -237,30 +240,30 @@ def _check(gathered: dataset_source.OpenSource, options: PrepareOptions, reading
 
 
 def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
-               folder: Path | None = None) -> tuple[Sequence[CheckedRow], tuple[Finding, ...], str]:
+               folder: Path | None = None) -> tuple[Sequence[CheckedRow], tuple[ValidationFinding, ...], str]:
     """The rows that are new, with free ids; rows whose text differs from the old one; and a line that counts them.
 
     The old dataset keeps its clips, ids and texts; no id gains a prefix, so merging again changes none.
     """
-    new = rows_on_disk(folder)
-    found: list[Finding] = []
+    new = checked_rows_on_disk(folder)
+    found: list[ValidationFinding] = []
     name = old.dataset.card.name
-    with Kept() as ids:
+    with DiskDict() as ids:
         for clip in old.dataset.clips:
             ids.put(clip.id.casefold(), clip.id)
         for row in rows:
             there = old.same_sound(row.sha256)
             if there is None:
-                new.add(replace(row, row=replace(row.row, id=unused(row.row.id, row.row.where, ids))))
+                new.add(replace(row, row=replace(row.row, id=unused_id(row.row.id, row.row.where, ids))))
             elif there[1] != row.row.text:
                 message = f"the recording is in {name} as {there[0]}, with a text that stays: {there[1][:80]!r}"
-                found.append(Finding("another text", row.row.where, message))
+                found.append(ValidationFinding("another text", row.row.where, message))
     known = len(rows) - len(new)
     note = f"{len(new)} clips of {source} are added to the {len(old.dataset.clips)} of {name}"
     return new, tuple(found), f"{note}; {known} were there already." if known else f"{note}."
 
 
-def _show(report: Report, reporter: Reporter) -> None:
+def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
         reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
@@ -271,8 +274,8 @@ def _show(report: Report, reporter: Reporter) -> None:
             reporter.emit(Warned(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
 
 
-def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[Clip],
-           rows: Sequence[CheckedRow], report: Report) -> tuple[Dataset, str]:
+def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],
+           rows: Sequence[CheckedRow], report: ValidationReport) -> tuple[PreparedDataset, str]:
     """The dataset on disk, and whether it was written now or was there already."""
     old_card = old.dataset.card if old else None
     source = f"{old_card.source} + {options.source}" if old_card else options.source
@@ -280,7 +283,7 @@ def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips
     licence = "; ".join(dict.fromkeys(part for part in licences if part))
     rule = f"{options.held_out:g} by {options.split_disjoint_by}, seed {options.seed}"
 
-    def all_clips() -> Iterator[Clip]:
+    def all_clips() -> Iterator[ManifestClip]:
         return chain(old.dataset.clips if old else (), clips)
 
     card = manifest.make_card(options.dataset, options.language, source, all_clips(), licence, rule)
@@ -322,7 +325,7 @@ def link_audio(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path) -> None:
+def _copy_audio(clips: Iterable[ManifestClip], rows: Sequence[CheckedRow], folder: Path) -> None:
     for clip, row in zip(clips, rows, strict=True):
         target = folder / clip.audio
         if row.row.is_part:
@@ -335,7 +338,7 @@ def _copy_audio(clips: Iterable[Clip], rows: Sequence[CheckedRow], folder: Path)
                                 "Import it again when nothing writes to it.")
 
 
-def _check_audio(dataset: Dataset) -> None:
+def _check_audio(dataset: PreparedDataset) -> None:
     missing = [clip.audio for clip in dataset.clips if not dataset.audio_path(clip).is_file()]
     if missing:
         raise UserError(
@@ -344,20 +347,21 @@ def _check_audio(dataset: Dataset) -> None:
         )
 
 
-def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Recipe | None:
+def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporter) -> AugmentationRecipe | None:
     """The variants that were asked for, else those that the dataset was prepared with before."""
     before = augmentation.load(dataset.folder)
     if options.variants == 0:
         return before
-    recipe = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
+    recipe = AugmentationRecipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise,
+                                options.seed)
     if before not in (None, recipe):
         reporter.emit(Warned(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the cache, "
                              "and a run that used them can be resumed when they are asked for again."))
     return recipe
 
 
-def extract_features(dataset: Dataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
-                     recipe: Recipe | None = None) -> int:
+def extract_features(dataset: PreparedDataset, extractor: Extractor, workspace: Workspace, reporter: Reporter,
+                     recipe: AugmentationRecipe | None = None) -> int:
     """Cache the features of every clip that has none yet; the number of clips that failed, each named in a warning.
 
     With a `recipe` the variants of the training clips are cached as well.
@@ -381,11 +385,11 @@ class _Take:
     """A recording as it is, or a variant of it, and its key in the cache."""
 
     name: str
-    clip: Clip
+    clip: ManifestClip
     key: str
-    variant: Variant | None = None
+    variant: AudioVariant | None = None
 
-    def load(self, dataset: Dataset, sample_rate: int) -> torch.Tensor:
+    def load(self, dataset: PreparedDataset, sample_rate: int) -> torch.Tensor:
         """Waveform (S,) at `sample_rate` Hz."""
         waveform = audio.load(dataset.audio_path(self.clip), sample_rate)
         if self.variant is None:
@@ -397,11 +401,11 @@ class _Take:
 class _Takes:
     """The recordings of a dataset, or with a recipe the variants of those that are trained on and have features."""
 
-    dataset: Dataset
+    dataset: PreparedDataset
     cache: FeatureCache
-    recipe: Recipe | None = None
+    recipe: AugmentationRecipe | None = None
 
-    def of(self, clip: Clip) -> list[_Take]:
+    def of(self, clip: ManifestClip) -> list[_Take]:
         """The takes of one clip."""
         if self.recipe is None:
             return [_Take(clip.id, clip, clip.sha256)]
@@ -474,11 +478,11 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
     return failed
 
 
-def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) -> None:
+def measure_dataset(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter) -> None:
     """Measure the recordings that were not measured yet; a stop keeps what was measured."""
     store = MeasureStore(workspace)
     done, total = 0, len(dataset.clips)
-    for part in in_parts(dataset.clips, _MEASURED_AT_ONCE):
+    for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
         there = store.load(clip.sha256 for clip in part)
         waiting = [clip for clip in part if clip.sha256 not in there]
         if waiting:
@@ -490,7 +494,7 @@ def measure_dataset(dataset: Dataset, workspace: Workspace, reporter: Reporter) 
             reporter.emit(Progress(done, total, "clips", "measured"))
 
 
-def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | None:
+def _measured(clip: ManifestClip, dataset: PreparedDataset, reporter: Reporter) -> Measures | None:
     try:
         waveform, rate = audio.read(dataset.audio_path(clip))
         return measure(waveform.numpy(), rate)
@@ -499,7 +503,8 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
         return None
 
 
-def index_clips(dataset: Dataset, workspace: Workspace, reporter: Reporter, reading: Reading, rules: str = "",
+def index_clips(dataset: PreparedDataset, workspace: Workspace, reporter: Reporter, reading: TextNormaliser,
+                rules: str = "",
                 max_text_length: int = 0, long_speech: Mapping[str, str] = _NONE,
                 coverage: TokenizerCoverage = UNKNOWN_COVERAGE) -> int:
     """Measure and index the clips of `dataset`; how many of them have findings.
@@ -514,12 +519,12 @@ def index_clips(dataset: Dataset, workspace: Workspace, reporter: Reporter, read
              "tokenizer": coverage.tokenizer, "longest_tokens": str(max_text_length)}
     store = MeasureStore(workspace)
 
-    def clips() -> Iterator[Spoken]:
-        for part in in_parts(dataset.clips, _MEASURED_AT_ONCE):
+    def clips() -> Iterator[AnalysedClip]:
+        for part in chunked(dataset.clips, _MEASURED_AT_ONCE):
             found = store.load(clip.sha256 for clip in part)
             for clip in part:
                 too_long = filter(None, (long_speech.get(clip.id), coverage.too_long.get(clip.id)))
-                yield Spoken(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
+                yield AnalysedClip(clip.id, reading.normal(clip.text), clip.speaker, found.get(clip.sha256),
                              coverage.unknown.get(clip.id, ""), "; ".join(too_long))
 
     with_findings = build_index(workspace, dataset, clips(), about)

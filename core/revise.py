@@ -29,15 +29,17 @@ from core.library.catalog import family_of
 from core.prepare import REPORT_FILE, extract_features, link_audio
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside
-from data import audio, augmentation, manifest
-from data.clip_findings import Spoken
+from data import augmentation, manifest
+from data.acoustics import audio
+from data.audio_repair import repair
+from data.clip_findings import AnalysedClip
+from data.disk_collections import chunked
 from data.durable_files import atomic_directory
 from data.front_end import FrontEnd
-from data.kept import in_parts
-from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures, measure
-from data.mending import mend
-from data.normalise import Reading
+from data.normalisers import TextNormaliser
+from data.sound_files import encode_flac
 from data.splits import Sides
 from models.registry import family
 
@@ -127,18 +129,19 @@ def save_version(workspace: Workspace, name: str, new: str, reporter: Reporter) 
     return version
 
 
-def _reading(workspace: Workspace, dataset: Dataset) -> Reading:
+def _reading(workspace: Workspace, dataset: PreparedDataset) -> TextNormaliser:
     """How the texts of a dataset were read when its clips were indexed."""
     about = ClipIndex(workspace, dataset.card.fingerprint).about()
     return text_rules.reading(workspace, about["rules"], dataset.card.language, about["normaliser"])
 
 
-def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], decisions: Mapping[str, ReviewDecision],
-           reading: Reading, target: Path) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]], DatasetVersion]:
+def _apply(dataset: PreparedDataset, out: Sequence[tuple[ManifestClip, str]], decisions: Mapping[str, ReviewDecision],
+           reading: TextNormaliser, target: Path) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]],
+                                                           DatasetVersion]:
     """The clips that are included, those that are excluded with the reason, and what differs."""
     reasons = {clip.id: reason for clip, reason in out}
-    included: list[Clip] = []
-    excluded: list[tuple[Clip, str]] = []
+    included: list[ManifestClip] = []
+    excluded: list[tuple[ManifestClip, str]] = []
     changed, newly_excluded, newly_included, repaired = [], [], [], []
     for clip in (*dataset.clips, *(clip for clip, _ in out)):
         decision = decisions.get(clip.id, ReviewDecision(clip.id, included=clip.id not in reasons))
@@ -159,8 +162,8 @@ def _apply(dataset: Dataset, out: Sequence[tuple[Clip, str]], decisions: Mapping
     return clips, [*excluded, *overlapping], version
 
 
-def _assign_splits(included: Sequence[Clip], moved: set[str], reading: Reading,
-                   by_speaker: bool) -> tuple[tuple[Clip, ...], list[tuple[Clip, str]]]:
+def _assign_splits(included: Sequence[ManifestClip], moved: set[str], reading: TextNormaliser,
+                   by_speaker: bool) -> tuple[tuple[ManifestClip, ...], list[tuple[ManifestClip, str]]]:
     """The clips, those of `moved` in the split of what they share; and those that share something with both splits."""
     if not moved:
         return tuple(included), []
@@ -169,7 +172,7 @@ def _assign_splits(included: Sequence[Clip], moved: set[str], reading: Reading,
     speaker_sides = {(clip.speaker, clip.split) for clip in unmoved}
     by_speaker = by_speaker and len({name for name, _ in speaker_sides}) == len(speaker_sides)
 
-    def marks(clip: Clip) -> list[tuple[str, str]]:
+    def marks(clip: ManifestClip) -> list[tuple[str, str]]:
         return [("text", reading.normal(clip.text)), *([("recording", clip.source)] if clip.source else []),
                 *([("speaker", clip.speaker)] if by_speaker else [])]
 
@@ -177,8 +180,8 @@ def _assign_splits(included: Sequence[Clip], moved: set[str], reading: Reading,
     for clip in unmoved:
         for mark in marks(clip):
             sides.put(mark, clip.split)
-    clips: list[Clip] = []
-    overlapping: list[tuple[Clip, str]] = []
+    clips: list[ManifestClip] = []
+    overlapping: list[tuple[ManifestClip, str]] = []
     for clip in included:
         if clip.id in moved:
             own_marks = marks(clip)
@@ -194,7 +197,7 @@ def _assign_splits(included: Sequence[Clip], moved: set[str], reading: Reading,
     return tuple(clips), overlapping
 
 
-def _check(version: DatasetVersion, clips: tuple[Clip, ...], name: str) -> None:
+def _check(version: DatasetVersion, clips: tuple[ManifestClip, ...], name: str) -> None:
     if not (version.excluded or version.included or version.changed or version.repaired):
         raise UserError(f"Nothing was decided about {name!r} that differs from it.",
                         "Exclude or repair a clip, or edit a text first.")
@@ -203,9 +206,9 @@ def _check(version: DatasetVersion, clips: tuple[Clip, ...], name: str) -> None:
                         "Include some again.")
 
 
-def write_audio(dataset: Dataset, clips: Sequence[Clip], excluded: Sequence[tuple[Clip, str]],
+def write_audio(dataset: PreparedDataset, clips: Sequence[ManifestClip], excluded: Sequence[tuple[ManifestClip, str]],
                 decisions: Mapping[str, ReviewDecision], folder: Path, workspace: Workspace,
-                reporter: Reporter) -> tuple[tuple[Clip, ...], tuple[str, ...]]:
+                reporter: Reporter) -> tuple[tuple[ManifestClip, ...], tuple[str, ...]]:
     """Link the recordings of the version, or write them where they are repaired.
 
     Returns the clips, and the ids of those whose recording changed.
@@ -232,8 +235,9 @@ def write_audio(dataset: Dataset, clips: Sequence[Clip], excluded: Sequence[tupl
     return tuple(written), tuple(repaired)
 
 
-def _repair(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequence[str], level: float | None,
-            folder: Path, reporter: Reporter) -> tuple[Clip, Measures] | None:
+def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | None, fixes: Sequence[str],
+            level: float | None,
+            folder: Path, reporter: Reporter) -> tuple[ManifestClip, Measures] | None:
     """The clip with its recording repaired, as 24-bit FLAC; the old recording is kept under `originals`.
 
     None, with a warning, where there is nothing to repair or the recording cannot be read.
@@ -245,11 +249,11 @@ def _repair(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequ
         return None
     measures = measures or measure(waveform.numpy(), rate)
     target = measures.level_lufs if level is None else level
-    done = mend(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
+    done = repair(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
     if np.array_equal(done, waveform.numpy()):
         reporter.emit(Warned(f"{clip.id} has nothing to repair, and stays as it is."))
         return None
-    content = audio.as_flac(done, rate)
+    content = encode_flac(done, rate)
     path = f"audio/{clip.id}.flac"
     (folder / path).write_bytes(content)
     (folder / ORIGINALS).mkdir(exist_ok=True)
@@ -258,8 +262,9 @@ def _repair(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequ
     return new, measure(done, rate)
 
 
-def _report(dataset: Dataset, version: DatasetVersion, clips: tuple[Clip, ...], excluded: list[tuple[Clip, str]],
-            reading: Reading) -> dict[str, object]:
+def _report(dataset: PreparedDataset, version: DatasetVersion, clips: tuple[ManifestClip, ...],
+            excluded: list[tuple[ManifestClip, str]],
+            reading: TextNormaliser) -> dict[str, object]:
     """The report of the dataset with what was excluded in review among its errors."""
     path = dataset.folder / REPORT_FILE
     values: dict[str, Any] = {"found": len(dataset.clips), "errors": [], "warnings": [], "dropped": {}}
@@ -292,8 +297,8 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
         front_end = FrontEnd.load(workspace.tokenizers / tokenizer)
         coverage = model_limits.check_texts(dataset.clips, front_end, int(about["longest_tokens"]), tokenizer)
 
-    def clips() -> Iterator[Spoken]:
-        for part in in_parts(dataset.clips, _INDEXED_AT_ONCE):
+    def clips() -> Iterator[AnalysedClip]:
+        for part in chunked(dataset.clips, _INDEXED_AT_ONCE):
             measures = MeasureStore(workspace).load(clip.sha256 for clip in part)
             before = old.named(clip.id for clip in part)
             for clip in part:
@@ -303,7 +308,7 @@ def index_version(workspace: Workspace, name: str, new: str) -> None:
                 if one is not None and one.clip.sha256 == clip.sha256:  # its speech is as long as it was
                     message = next((each.message for each in one.findings if each.kind == "too long"), "")
                     too_long = [*(each for each in message.split("; ") if "codes of speech" in each), *too_long]
-                yield Spoken(clip.id, text, clip.speaker, measures.get(clip.sha256),
+                yield AnalysedClip(clip.id, text, clip.speaker, measures.get(clip.sha256),
                              coverage.unknown.get(clip.id, ""), "; ".join(filter(None, too_long)))
 
     build_index(workspace, dataset, clips(), about)

@@ -12,8 +12,8 @@ from core.job.journal import Plan, Result
 from core.job.reporter import Reporter, counted, stage
 from core.sources import dataset_source
 from core.workspace import Workspace
-from data import cuts, long_audio
-from data.voice_activity import FRAME_S
+from data import segmentation
+from data.acoustics.voice_activity import FRAME_S, detect_voice
 
 _TOLERANCE_S = 0.01  # of the bounds of a clip
 
@@ -28,13 +28,13 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         return {**cutting.summarize(existing), "state": "already there"}
 
     def find_clips(recording: LongRecording, _folder: Path, progress: Callable[[float], None]) -> RecordingClips:
-        voice = long_audio.hear(recording.path, progress)
-        runs = cuts.voiced_runs(voice.probabilities, options.threshold)
-        atoms = cuts.atoms_of(runs, voice.levels, FRAME_S)
+        voice = detect_voice(recording.path, progress)
+        runs = segmentation.voiced_runs(voice.probabilities, options.threshold)
+        atoms = segmentation.speech_spans(runs, voice.levels, FRAME_S)
         spans = []
-        for cut in cuts.group(atoms, voice.total_s, limits):
-            sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.prices)]
-            in_speech = any(bool(atoms.prices[index] >= cuts.IN_SPEECH) for index in sides)
+        for cut in segmentation.group_spans(atoms, voice.total_s, limits):
+            sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.costs)]
+            in_speech = any(bool(atoms.costs[index] >= segmentation.IN_SPEECH_COST) for index in sides)
             spans.append(ClipSpan(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
         return RecordingClips(spans, voice.noise, () if spans else ("no voice was detected in it.",))
 

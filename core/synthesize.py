@@ -35,7 +35,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
         judge = judge_of(workspace, model, lambda message: reporter.emit(Warned(message)), spoken=(options.language,))
-        said = model.front_end.written_out(options.text, options.language)
+        said = model.front_end.verbalize(options.text, options.language)
         heard = originals.verdict(judge, clip.waveform, clip.sample_rate, said, options.language)
         own_error = originals.judge_error(workspace, model, judge, options.language)
         picture = f"{clips.FOLDER}/speech.png"

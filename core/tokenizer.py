@@ -16,11 +16,10 @@ from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
 from core.text.tokenizer_report import PieceTraining, TokenizerReport, measure, probe_sentences
 from core.workspace import Workspace, resolve_inside
-from data import manifest, normalise
+from data import manifest, normalisers
 from data.durable_files import atomic_directory
-from data.entries import name_characters
-from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset
+from data.front_end import FrontEnd, name_characters
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 from models.registry import family
 
 _PIECES_SUFFIX = ".pieces.json"
@@ -97,7 +96,8 @@ def run(options: TokenizerOptions, workspace: Workspace, reporter: Reporter) -> 
     }
 
 
-def make_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rules: TextRules | None = None) -> Pieces:
+def make_pieces(base: FrontEnd, dataset: PreparedDataset, options: TokenizerOptions,
+                rules: TextRules | None = None) -> Pieces:
     """Characters of all of the dataset's text, and merges trained on its training text or read from a file."""
     language = dataset.card.language
     reader = base.extended(language, base.normaliser_for(language), [], [], rules)  # so the text is read as in training
@@ -106,11 +106,11 @@ def make_pieces(base: FrontEnd, dataset: Dataset, options: TokenizerOptions, rul
     if options.tokenizer_file:
         pieces = import_pieces(base, options.tokenizer_file)
     else:
-        pieces = train_pieces([normalise.without_marks(text) for text in train], options.algorithm, options.merges)
+        pieces = train_pieces([normalisers.without_marks(text) for text in train], options.algorithm, options.merges)
     return with_all_characters(pieces, (*train, *held_out))
 
 
-def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
+def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Pieces,
           rules: TextRules | None = None, byte_fallback: bool = False) -> tuple[FrontEnd, PieceTraining]:
     """`base` with the dataset's language, and how its pieces were trained."""
     language = dataset.card.language
@@ -119,7 +119,7 @@ def merge(base: FrontEnd, dataset: Dataset, pieces: Pieces,
     return extended, PieceTraining(pieces.algorithm, pieces.merges_asked, pieces.longer_than_one)
 
 
-def _show(report: TokenizerReport, base: FrontEnd, dataset: Dataset, reporter: Reporter) -> None:
+def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:
     if report.characters_held_out_only:
         reporter.emit(Warned(
             f"{len(report.characters_held_out_only)} characters occur in held-out text only, so their rows will not "

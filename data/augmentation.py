@@ -1,9 +1,8 @@
-"""Recordings heard again a little faster or slower, higher or lower, with a little noise: variants to learn from.
+"""Audio augmentation: variants of a recording with another speed or pitch, or with noise.
 
-What is done to a recording follows from its content, the number of the variant and the recipe,
-so that variants can be cached beside the features of the recordings themselves. Tempo and pitch
-are apart: a slower clip is not a lower voice, because the prompt, another clip of the speaker,
-is heard as it was recorded. Stretching is librosa's phase vocoder, resampling soxr's.
+A variant is determined by the audio's hash, its number and the recipe, so its features can be cached. Speed and pitch
+are independent: a slower clip must not have a lower voice, because its prompt, another clip of the speaker, is not
+changed. Stretching is librosa's phase vocoder, resampling soxr's.
 """
 
 from __future__ import annotations
@@ -24,44 +23,44 @@ from types import ModuleType
 import numpy as np
 
 from config.errors import UserError
-from data.level import UNCLIPPED
+from data.loudness import OUTPUT_PEAK
 
 FILE = "augmentation.json"  # in a dataset's folder
-_METHOD = "1"  # of `apply`; another one makes other variants, under other keys
+_VERSION = "1"  # version of `apply`, part of the keys
 _WINDOW_S = 0.064  # of the phase vocoder: longer ones smear consonants, shorter ones roughen low voices
-_QUIETEST_NOISE = 20.0  # dB below the loudest noise that is asked for
+_QUIETEST_NOISE = 20.0  # dB below the loudest noise
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What is done to a recording."""
+class AudioVariant:
+    """The changes to a recording."""
 
     speed: float  # above 1 is faster, at the same pitch
     semitones: float  # above 0 is higher, at the same speed
-    noise_db: float | None  # level of the voice above that of white noise; None adds none
+    noise_db: float | None  # level of the voice above white noise; None adds no noise
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How many variants a recording has, and how far they may go; 0 leaves one of the three out."""
+class AugmentationRecipe:
+    """The number of variants of a recording, and their ranges; 0 disables a change."""
 
     variants: int
-    speed: float  # at most so much faster or slower, as a share
-    semitones: float  # at most so much higher or lower
-    noise_db: float  # the voice is at least so far above the noise
+    speed: float  # largest relative change
+    semitones: float  # largest shift
+    noise_db: float  # smallest level of the voice above the noise
     seed: int = 0
 
-    def of(self, sha256: str) -> tuple[tuple[str, Variant], ...]:
+    def of(self, sha256: str) -> tuple[tuple[str, AudioVariant], ...]:
         """The variants of a recording, each with its key in a feature cache."""
         return tuple(self._one(sha256, number) for number in range(self.variants))
 
-    def _one(self, sha256: str, number: int) -> tuple[str, Variant]:
+    def _one(self, sha256: str, number: int) -> tuple[str, AudioVariant]:
         draw = random.Random(f"{self.seed}/{number}/{sha256}").uniform
         noise = round(draw(self.noise_db, self.noise_db + _QUIETEST_NOISE), 1) if self.noise_db else None
-        made = Variant(round(1 + draw(-self.speed, self.speed), 4),
+        made = AudioVariant(round(1 + draw(-self.speed, self.speed), 4),
                        round(draw(-self.semitones, self.semitones), 3), noise)
-        said = f"variant {_METHOD} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
-        return hashlib.sha256(said.encode()).hexdigest(), made
+        key = f"variant {_VERSION} {number} {made.speed:.4f} {made.semitones:.3f} {made.noise_db} {sha256}"
+        return hashlib.sha256(key.encode()).hexdigest(), made
 
 
     def __str__(self) -> str:
@@ -70,13 +69,13 @@ class Recipe:
         return f"{self.variants} a clip, {', '.join(filter(None, parts)) or 'with nothing changed'}, seed {self.seed}"
 
 
-def save(folder: Path, recipe: Recipe) -> None:
-    """Keep the recipe in a dataset's folder."""
+def save(folder: Path, recipe: AugmentationRecipe) -> None:
+    """Save the recipe in a dataset's folder."""
     (folder / FILE).write_text(json.dumps(asdict(recipe), indent=1) + "\n", encoding="utf-8")
 
 
-def require(folder: Path) -> Recipe:
-    """The recipe of a dataset that is to be trained on with variants."""
+def require(folder: Path) -> AugmentationRecipe:
+    """The recipe of a dataset; `UserError` if it was prepared without variants."""
     if (found := load(folder)) is None:
         raise UserError(f"The dataset {folder.name!r} was prepared without variants, so training cannot augment it.",
                         f"Prepare {folder.name!r} again, the same source under the same name, with --variants 2 or "
@@ -84,22 +83,22 @@ def require(folder: Path) -> Recipe:
     return found
 
 
-def load(folder: Path) -> Recipe | None:
-    """The recipe of a dataset, or None where it was prepared without variants."""
+def load(folder: Path) -> AugmentationRecipe | None:
+    """The recipe of a dataset, or None if it was prepared without variants."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
-        return Recipe(**json.loads(path.read_text(encoding="utf-8")))
+        return AugmentationRecipe(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Delete it and prepare the dataset again.") from error
 
 
 def import_librosa() -> ModuleType:
-    """`librosa`, which takes seconds, also where neither its folder nor the home can be written.
+    """Import `librosa` (slow), also if neither its folder nor the home is writable.
 
-    numba, which it imports, saves what it compiles in one of these, and raises RuntimeError where it cannot: it is then
-    given a folder of this process's own, which is deleted at its end.
+    numba, which it imports, caches in one of these and raises RuntimeError if it cannot: then it gets a temporary
+    folder, which is deleted at exit.
     """
     spec = find_spec("librosa")
     places = [Path(spec.origin).parent / "__pycache__"] if spec and spec.origin else []
@@ -113,7 +112,7 @@ def import_librosa() -> ModuleType:
 
 
 def _can_be_written(folder: Path) -> bool:
-    """As numba tries it; a folder that is not there is made."""
+    """As numba tests it; creates a missing folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -122,8 +121,8 @@ def _can_be_written(folder: Path) -> bool:
     return True
 
 
-def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> np.ndarray:
-    """Waveform (S,) float32 to (about S / speed,), as loud as it was; the noise is drawn from `key`."""
+def apply(samples: np.ndarray, sample_rate: int, variant: AudioVariant, key: str) -> np.ndarray:
+    """Waveform (S,) float32 to (about S / speed,) at the same level; the noise is seeded by `key`."""
     librosa = import_librosa()
     ratio = 2 ** (variant.semitones / 12)
     made = librosa.resample(samples, orig_sr=sample_rate * ratio, target_sr=sample_rate, res_type="soxr_hq")
@@ -135,7 +134,7 @@ def apply(samples: np.ndarray, sample_rate: int, variant: Variant, key: str) -> 
         noise = np.random.default_rng(int(key[:16], 16)).standard_normal(len(made))
         made = made + noise * level * 10 ** (-variant.noise_db / 20)
     peak = max(float(np.abs(made).max(initial=0.0)), 1e-12)
-    return (made * min(1.0, UNCLIPPED / peak)).astype(np.float32)
+    return (made * min(1.0, OUTPUT_PEAK / peak)).astype(np.float32)
 
 
 def _level(samples: np.ndarray) -> float:

@@ -1,7 +1,7 @@
-"""The order of training: epochs of batches of like length, each clip with a prompt from another clip of its speaker.
+"""Order of training: epochs of batches of similar length, each clip with a prompt from another clip of its speaker.
 
-The order is a function of the seed, the epoch and the clips, so that two numbers say where
-a run stands and a resumed run goes on as if it had never stopped. Never loads torch.
+The order is a function of the seed, the epoch and the clips, so two numbers are the position of a run, and a resumed
+run continues exactly.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from config.errors import UserError
 
-_POOL = 200  # batches that are sorted by length together: padding falls, and what meets in a batch still varies
+_POOL = 200  # batches that are sorted by length together: less padding, and batches still vary
 
 
 @dataclass(frozen=True)
-class Clip:
-    """What the order needs to know of a clip."""
+class BatchClip:
+    """What the order needs of a clip."""
 
     length: int  # tokens
     speaker: str
 
 
 @dataclass(frozen=True)
-class Position:
+class BatchPosition:
     """Batches of `epoch` before `batch` are done."""
 
     epoch: int = 0
@@ -32,17 +32,17 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One sample of a batch: indices of the clip that is learnt and of the one that prompts it."""
+class TrainingPair:
+    """One sample of a batch: indices of the target clip and of its prompt."""
 
     target: int
     prompt: int
 
 
-class Order:
-    """Endless batches over `clips`; `position` is where the next one stands."""
+class BatchOrder:
+    """Endless batches over `clips`; `position` is that of the next one."""
 
-    def __init__(self, clips: Sequence[Clip], batch_size: int, seed: int) -> None:
+    def __init__(self, clips: Sequence[BatchClip], batch_size: int, seed: int) -> None:
         if not clips:
             raise ValueError("there are no clips")
         self._clips, self._batch_size, self._seed = clips, batch_size, seed
@@ -51,19 +51,19 @@ class Order:
             self._of_speaker.setdefault(clip.speaker, []).append(index)
         if alone := [speaker for speaker, indices in self._of_speaker.items() if len(indices) < 2]:
             raise ValueError(f"speakers with a single clip cannot be prompted: {alone[:5]}")
-        self.move_to(Position())
+        self.move_to(BatchPosition())
 
     def __len__(self) -> int:
-        """Batches of the present epoch."""
+        """Number of batches in the current epoch."""
         return len(self._batches)
 
     @property
     def smallest(self) -> int:
-        """Clips in the smallest batch; epochs are divided alike."""
+        """Clips in the smallest batch, which is the same in every epoch."""
         return min(map(len, self._batches))
 
-    def move_to(self, position: Position) -> None:
-        """Stand at `position`; `UserError` where its epoch ends before: it was counted in other batches."""
+    def move_to(self, position: BatchPosition) -> None:
+        """Go to `position`; `UserError` if its epoch has fewer batches."""
         batches = self._epoch(position.epoch)
         if not 0 <= position.batch <= len(batches):
             raise UserError(f"There is no batch {position.batch} in epoch {position.epoch}, which has {len(batches)} "
@@ -71,26 +71,26 @@ class Order:
                             "Continue it with the clips, the batch size and as many processes as it began with.")
         self.position, self._batches = position, batches
 
-    def next(self) -> list[Draw]:
+    def next(self) -> list[TrainingPair]:
         """The next batch, of about `batch_size` clips and never more: an epoch is divided evenly."""
         if self.position.batch == len(self._batches):
-            self.move_to(Position(self.position.epoch + 1))
+            self.move_to(BatchPosition(self.position.epoch + 1))
         batch = self._batches[self.position.batch]
-        self.position = Position(self.position.epoch, self.position.batch + 1)
+        self.position = BatchPosition(self.position.epoch, self.position.batch + 1)
         return batch
 
-    def _epoch(self, epoch: int) -> list[list[Draw]]:
+    def _epoch(self, epoch: int) -> list[list[TrainingPair]]:
         shuffler = random.Random(f"{self._seed}/{epoch}")
         indices = list(range(len(self._clips)))
         shuffler.shuffle(indices)
-        draws = [Draw(index, self._prompt(index, shuffler)) for index in indices]
+        draws = [TrainingPair(index, self._prompt(index, shuffler)) for index in indices]
         batches = []
         for pool in _even_parts(draws, self._batch_size * _POOL):
             batches += _even_parts(sorted(pool, key=self._length), self._batch_size)
         shuffler.shuffle(batches)
         return batches
 
-    def _length(self, draw: Draw) -> int:
+    def _length(self, draw: TrainingPair) -> int:
         return self._clips[draw.target].length
 
     def _prompt(self, target: int, shuffler: random.Random) -> int:
@@ -100,8 +100,8 @@ class Order:
         return others[-1] if chosen == target else chosen
 
 
-def _even_parts(draws: list[Draw], most: int) -> list[list[Draw]]:
-    """`draws` in as few parts as can be of at most `most`, none more than one larger than another."""
+def _even_parts(draws: list[TrainingPair], most: int) -> list[list[TrainingPair]]:
+    """`draws` in as few parts of at most `most` as possible, whose sizes differ by at most one."""
     count = -(-len(draws) // most)
     ends = [len(draws) * part // count for part in range(count + 1)]
     return [draws[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -1,7 +1,4 @@
-"""The content of BPE files in the JSON form of `tokenizers`, as Chatterbox publishes it.
-
-Files are built as text, not by a trainer, so that ids stand where they are put.
-"""
+"""BPE files in the JSON format of `tokenizers`, as Chatterbox publishes them; built as text, so ids are exact."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from config.errors import UserError
 
 SPECIAL_TOKENS = ("[STOP]", "[UNK]", "[SPACE]", "[START]")
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-"""The pieces by which byte fallback spells a character that has none, in the form of `tokenizers`."""
+"""The pieces of byte fallback, in the format of `tokenizers`."""
 
 
 def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
@@ -39,9 +36,9 @@ def base_file(tags: Sequence[str], characters: Sequence[str]) -> bytes:
 
 def extended_file(base: bytes, appended: Mapping[str, int], tag: str, merges: Sequence[tuple[str, str]],
                   byte_fallback: bool = False) -> bytes:
-    """The base file with `appended` ids, `tag` split off as one token, and `merges` instead of the base's own.
+    """The base file with `appended` ids, `tag` as one token, and `merges` instead of the base's own.
 
-    `byte_fallback`: characters without a piece are spelled by `BYTES`, which must be among the ids.
+    `byte_fallback`: characters without a piece become `BYTES`, which must be among the ids.
     """
     content = json.loads(base)
     model = content["model"]
@@ -59,7 +56,7 @@ def extended_file(base: bytes, appended: Mapping[str, int], tag: str, merges: Se
 
 
 def vocabulary(content: bytes, name: str) -> dict[str, int]:
-    """Every token of a file with its id, added tokens included; `name` is for the message when it is damaged."""
+    """Every token of a file with its id, added tokens included; `name` is for error messages."""
     try:
         parts = json.loads(content)
         model = parts["model"]

@@ -1,64 +1,81 @@
-"""What stands out of a clip by its own measures and text; nothing is left out here, only told.
+"""Findings about the clips of a dataset: by their own measures and text, and compared with all others.
 
-What stands out among the others is told by `data.clip_survey`. An error is what training cannot use or would learn
-wrongly; a warning is for the ear to decide. Each finding has a weight, so that the worst clips can be shown first.
-Limits are in `ClipLimits`. Never loads torch.
+An error is what training cannot use or would learn wrongly; a warning needs a listener. Each finding has a weight, so
+the worst clips can be shown first; no clip is removed here. Limits are in `ClipLimits`. A survey passes over all clips
+twice: 8 bytes a measure stay in memory for the medians; texts, speakers and sketches are on disk, so 100,000 clips need
+the memory of 1,000.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from data.measures import Measures
+from data.disk_collections import DiskDict
+from data.measures import Measures, differing_bits
 
 ERROR, WARNING = "error", "warning"
 SAME_SOUND, TWO_TEXTS = "same sound", "two texts"
-"""Kinds: a copy of a clip that stays, and one of several clips whose one sound has different texts."""
+"""Kinds: a copy of another clip, and clips with the same sound and different texts."""
+_BINS = 24
+_MOST_CHARACTERS = 48
+LEARNABLE = 10  # times; a rarer character can hardly be learned
+RATE_TITLE, LEVEL_TITLE, CLIPPING_TITLE = "Speaking rate", "Level", "Clipping"
+_CHUNK = 8  # hexadecimal digits of a sketch; copies share at least one chunk
+_CACHE_KIB = 16_000
 
 
 @dataclass(frozen=True)
 class ClipLimits:
-    """Bounds of what is not remarked upon."""
+    """Bounds beyond which a clip gets a finding."""
 
     clipped_share: float = 0.001  # of the samples
     level_apart: float = 10.0  # LU from the median of the dataset
     least_lufs: float = -45.0
     snr_db: float = 10.0
-    silence_s: float = 0.75  # at one end
+    silence_s: float = 0.75  # at either end
     bandwidth_hz: float = 5500.0  # telephone ends at 4000
     pace_z: float = 3.5  # robust z-score (Iglewicz and Hoaglin 1993)
-    pace_times: float = 1.5  # and at least so far from the median: in even data a small difference has a large score
-    pace_error_times: float = 2.5  # so far, nobody reads: the text is another one
-    least_clips: int = 10  # for a median to mean something
+    pace_times: float = 1.5  # and at least this ratio to the median: uniform data has large scores
+    pace_error_times: float = 2.5  # an error: the text must be another one
+    least_clips: int = 10  # for a meaningful median
     rare_occurrences: int = 3
-    rare_share: float = 0.1  # of the clips that may have rare characters: beyond, the dataset is small, and no clip odd
-    max_text_length: int = 0  # characters that the model can hold; 0: nobody said
+    rare_share: float = 0.1  # of the clips; beyond, rare characters are normal
+    max_text_length: int = 0  # characters that the model can hold; 0: unknown
     sketch_bits: int = 24  # of 256; the nearest of 617 unrelated clips of the demo differ in 58
-    sketch_duration: float = 0.1  # share by which copies may differ in length: their silent ends
+    sketch_duration: float = 0.1  # relative difference in length between copies
 
 
 LIMITS = ClipLimits()
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """A clip as far as it is judged. `measures` is None where it could not be read."""
+class AnalysedClip:
+    """What the survey needs of a clip; `measures` is None if the recording could not be read."""
 
     id: str
-    text: str  # normalised: as it is spoken
+    text: str  # normalised
     speaker: str
     measures: Measures | None
-    unknown: str = ""  # characters that the chosen tokenizer does not know
-    over: str = ""  # what of it is longer than the model can hold, with both numbers
+    unknown: str = ""  # characters outside the tokenizer
+    over: str = ""  # message if it is longer than the model can hold
 
 
 @dataclass(frozen=True)
 class ClipFinding:
-    """One remark; `kind` is a short word for grouping, `level` is `error` or `warning`."""
+    """One finding; `kind` is a short word for grouping, `level` is `error` or `warning`."""
 
     kind: str
     level: str
@@ -67,38 +84,31 @@ class ClipFinding:
 
 
 def badness(findings: Sequence[ClipFinding]) -> float:
-    """How far to the front a clip belongs; 0 without findings. An error outweighs any warnings."""
+    """Sort key of a clip; 0 without findings. An error outweighs all warnings."""
     return sum(finding.weight + (100.0 if finding.level == ERROR else 0.0) for finding in findings)
 
 
 def scale(values: ArrayLike) -> tuple[float, float]:
-    """The median, and a standard deviation that outliers do not move: 0.6745 of it is the median deviation."""
+    """The median, and a robust standard deviation: the median absolute deviation / 0.6745."""
     array = np.asarray(values, dtype=np.float64)
     middle = float(np.median(array))
     apart = np.abs(array - middle)
     spread = float(np.median(apart)) / 0.6745
-    if spread == 0:  # more than half are equal: the mean deviation still tells (Iglewicz and Hoaglin 1993)
+    if spread == 0:  # more than half are equal: use the mean deviation (Iglewicz and Hoaglin 1993)
         spread = 1.253314 * float(apart.mean())
     return middle, spread
 
 
-def robust_z(values: ArrayLike) -> np.ndarray:
-    """Distance from the median in such deviations; 0 where none differ."""
-    array = np.asarray(values, dtype=np.float64)
-    middle, spread = scale(array)
-    return (array - middle) / spread if spread else np.zeros_like(array)
-
-
-def speaking_rate(clip: Spoken) -> float | None:
-    """Characters a second between the silent ends; None where there is no such time."""
+def speaking_rate(clip: AnalysedClip) -> float | None:
+    """Characters a second between the silent ends; None if that time or text is empty."""
     if clip.measures is None:
         return None
     voiced_s = clip.measures.duration_s - clip.measures.silence_start_s - clip.measures.silence_end_s
     return len(clip.text.replace(" ", "")) / voiced_s if voiced_s > 0.05 and clip.text else None
 
 
-def of_text(clip: Spoken, limits: ClipLimits) -> list[ClipFinding]:
-    """What its text shows."""
+def text_findings(clip: AnalysedClip, limits: ClipLimits) -> list[ClipFinding]:
+    """Findings about the text."""
     found = []
     if clip.unknown:
         found.append(ClipFinding("unknown characters", ERROR, f"unknown to the tokenizer: {' '.join(clip.unknown)}", 5))
@@ -120,8 +130,8 @@ def _in_words(character: str) -> bool:
     return character in "'’.,?!-" or ("a" + character).isidentifier()
 
 
-def of_sound(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
-    """What its recording shows."""
+def audio_findings(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
+    """Findings about the recording."""
     found = []
     if measures.clipped_share > limits.clipped_share:
         found.append(ClipFinding("clipping", WARNING, f"{measures.clipped_share:.1%} of the samples are clipped",
@@ -137,3 +147,245 @@ def of_sound(measures: Measures, limits: ClipLimits) -> list[ClipFinding]:
         found.append(ClipFinding("bandwidth", WARNING, f"nothing above {measures.bandwidth_hz / 1000:.1f} kHz in "
                                  f"{measures.sample_rate:,} samples a second: muffled, as by telephone", 2.5))
     return found
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """`counts` of clips in equal steps from `low` to `high`; values beyond are in the first and last bin."""
+
+    title: str
+    unit: str
+    low: float
+    high: float
+    median: float
+    counts: tuple[int, ...]
+    among: int = 0  # all clips, if those with the value 0 are not drawn
+
+
+_READ: tuple[tuple[str, str, Callable[[AnalysedClip], float | None]], ...] = (
+    ("Duration", "s", lambda clip: clip.measures.duration_s if clip.measures else None),
+    (RATE_TITLE, "letters a second", speaking_rate),
+    (LEVEL_TITLE, "LUFS", lambda clip: clip.measures.level_lufs if clip.measures else None),
+    ("Voice over noise", "dB", lambda clip: clip.measures.snr_db if clip.measures else None),
+    (CLIPPING_TITLE, "% of the samples", lambda clip: 100 * clip.measures.clipped_share if clip.measures else None),
+    ("Silence at the longer end", "s", lambda clip: max(clip.measures.silence_start_s, clip.measures.silence_end_s)
+     if clip.measures else None),
+    ("Bandwidth", "kHz", lambda clip: clip.measures.bandwidth_hz / 1000 if clip.measures else None),
+)
+
+
+class ClipStatistics:
+    """The measures of all clips, 8 bytes each, and the counts of characters in their texts."""
+
+    def __init__(self) -> None:
+        self.values = {title: array("d") for title, _, _ in _READ}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, clip: AnalysedClip) -> None:
+        for title, _, read in _READ:
+            if (value := read(clip)) is not None:
+                self.values[title].append(value)
+        self.counts.update("".join(clip.text.split()))
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """One for each measure that some clip has; the outermost 0.5 % on each side are in the outer bins."""
+        return tuple(_histogram(title, unit, np.frombuffer(self.values[title]))
+                     for title, unit, _ in _READ if self.values[title])
+
+    def characters(self) -> tuple[tuple[str, int], ...]:
+        """The most frequent characters of the normalised texts with their counts."""
+        return tuple(self.counts.most_common(_MOST_CHARACTERS))
+
+    def rarest(self) -> tuple[tuple[str, int], ...]:
+        """The rarest characters first, of those that are not among the most frequent or are hard to learn."""
+        frequent = dict(self.characters())
+        rare = ((one, count) for one, count in self.counts.items() if one not in frequent or count < LEARNABLE)
+        return tuple(sorted(rare, key=lambda one: (one[1], one[0]))[:_MOST_CHARACTERS])
+
+
+def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
+    among = 0
+    if title == CLIPPING_TITLE:  # most recordings have none, and would hide the others
+        among, values = len(values), values[values > 0]
+        if not len(values):
+            return Histogram(title, unit, 0.0, 1.0, 0.0, (0,) * _BINS, among)
+    low, high = (float(edge) for edge in np.percentile(values, (0.5, 99.5)))
+    if high - low < 1e-9:
+        low, high = low - 0.5, high + 0.5
+    counts, _ = np.histogram(np.clip(values, low, high), bins=_BINS, range=(low, high))
+    return Histogram(title, unit, low, high, float(np.median(values)), tuple(int(count) for count in counts), among)
+
+
+class DatasetSurvey:
+    """Statistics of all clips, then findings of each: `add` every clip in order, then `judge` every clip."""
+
+    def __init__(self, limits: ClipLimits = LIMITS) -> None:
+        self.spread = ClipStatistics()
+        self._limits = limits
+        self._clips = 0
+        self._open = ExitStack()
+        self._copies = self._open.enter_context(_Copies(limits))
+        self._texts, self._speakers, self._sounds = (self._open.enter_context(DiskDict()) for _ in range(3))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._open.close()
+
+    def add(self, clip: AnalysedClip) -> None:
+        self._clips += 1
+        self.spread.add(clip)
+        self._texts.put(_text_key(clip), clip.id)
+        if self._speakers.put(clip.speaker, "one") == "one":
+            self._speakers.replace(clip.speaker, "several")
+        if (first := self._copies.first(clip)) is not None:
+            self._sounds.put(clip.id, json.dumps(first))
+            if first[1] != clip.text:
+                self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
+
+    def judge(self, clip: AnalysedClip) -> tuple[ClipFinding, ...]:
+        """The findings of a clip that was added, the heaviest first."""
+        found = text_findings(clip, self._limits)
+        found += audio_findings(clip.measures, self._limits) if clip.measures else [
+            ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]
+        for find in (self._level, self._pace, self._same_sound, self._same_text, self._rare, self._alone):
+            found += find(clip)
+        return tuple(sorted(found, key=lambda finding: -finding.weight))
+
+    @cached_property
+    def _usual_level(self) -> float | None:
+        levels = self.spread.values[LEVEL_TITLE]
+        return float(np.median(levels)) if len(levels) >= self._limits.least_clips else None
+
+    @cached_property
+    def _usual_pace(self) -> tuple[float, float, float] | None:
+        """Median of the rates; median and spread of their logarithms."""
+        rates = np.frombuffer(self.spread.values[RATE_TITLE])
+        return (float(np.median(rates)), *scale(np.log(rates))) if len(rates) >= self._limits.least_clips else None
+
+    @cached_property
+    def _rare_characters(self) -> frozenset[str]:
+        """Characters that can hardly be learned; none if they are in too many clips.
+
+        In a small dataset nearly every clip has one; `data.validation` reports that for the whole dataset.
+        """
+        rare = {one: count for one, count in self.spread.counts.items() if count < self._limits.rare_occurrences}
+        return frozenset(rare) if sum(rare.values()) <= self._limits.rare_share * self._clips else frozenset()
+
+    def _level(self, clip: AnalysedClip) -> list[ClipFinding]:
+        level, usual = clip.measures.level_lufs if clip.measures else None, self._usual_level
+        if level is None:
+            return []
+        if usual is not None and abs(level - usual) > self._limits.level_apart:
+            message = f"{level:.0f} LUFS, {abs(level - usual):.0f} {'over' if level > usual else 'under'} the others"
+        elif level < self._limits.least_lufs:
+            message = f"{level:.0f} LUFS: too quiet"
+        else:
+            return []
+        return [ClipFinding("level", WARNING, message, 2.0)]
+
+    def _pace(self, clip: AnalysedClip) -> list[ClipFinding]:
+        """Clips that are much faster or slower than the rest: most have the text of another recording."""
+        rate = speaking_rate(clip)
+        if not rate or self._usual_pace is None:
+            return []
+        usual, middle, spread = self._usual_pace
+        score = (log(rate) - middle) / spread if spread else 0.0
+        times = max(rate / usual, usual / rate)
+        if abs(score) <= self._limits.pace_z or times <= self._limits.pace_times:
+            return []
+        level = ERROR if times > self._limits.pace_error_times else WARNING
+        message = (f"{rate:.1f} letters a second, the others {usual:.1f} (robust z {score:+.1f}): "
+                   "is the text of this recording?")
+        return [ClipFinding("pace", level, message, 3 + min(5.0, times))]
+
+    def _same_sound(self, clip: AnalysedClip) -> list[ClipFinding]:
+        """Copies of an earlier clip. If their texts differ, both clips get an error, and so does a copy of either."""
+        if (found := self._sounds.get(clip.id)) is None:
+            return []
+        name, text = json.loads(found)
+        if text == clip.text and (rival := self._sounds.get(name)) is not None:
+            name, text = json.loads(rival)
+        if text == clip.text:
+            return [ClipFinding(SAME_SOUND, WARNING, f"sounds like {name}", 3.0)]
+        return [ClipFinding(TWO_TEXTS, ERROR, f"sounds like {name}, which has another text: check which is correct",
+                            3.0)]
+
+    def _same_text(self, clip: AnalysedClip) -> list[ClipFinding]:
+        there = self._texts.get(_text_key(clip))
+        return [] if there in (None, clip.id) else [
+            ClipFinding("same text", WARNING, f"the text of {there}, by the same speaker", 0.5)]
+
+    def _rare(self, clip: AnalysedClip) -> list[ClipFinding]:
+        here = sorted(self._rare_characters & set(clip.text))
+        message = f"{' '.join(here)} seen fewer than {self._limits.rare_occurrences} times in the dataset"
+        return [ClipFinding("rare characters", WARNING, message, 0.3)] if here else []
+
+    def _alone(self, clip: AnalysedClip) -> list[ClipFinding]:
+        message = f"all that {clip.speaker!r} says: no other clip can be its prompt"
+        return [ClipFinding("one clip", WARNING, message, 1.0)] if self._speakers.get(clip.speaker) == "one" else []
+
+
+def _text_key(clip: AnalysedClip) -> str:
+    return f"{clip.speaker}\n{clip.text}"
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """The features by which copies are found."""
+
+    sketch: str
+    voiced_s: float
+
+    @classmethod
+    def of(cls, clip: AnalysedClip) -> _Sound | None:
+        one = clip.measures
+        return cls(one.sketch, one.duration_s - one.silence_start_s - one.silence_end_s) if one and one.sketch else None
+
+    @property
+    def parts(self) -> list[int]:
+        """Chunks of the sketch with their positions: a copy shares at least one."""
+        return [at << 32 | int(self.sketch[at * _CHUNK:(at + 1) * _CHUNK], 16)
+                for at in range(len(self.sketch) // _CHUNK)]
+
+    def is_like(self, other: _Sound, limits: ClipLimits) -> bool:
+        return (abs(self.voiced_s - other.voiced_s) <= limits.sketch_duration * max(self.voiced_s, other.voiced_s)
+                and differing_bits(self.sketch, other.sketch) <= limits.sketch_bits)
+
+
+class _Copies:
+    """Recordings without an earlier copy, indexed by chunks of their sketches in a temporary database."""
+
+    def __init__(self, limits: ClipLimits) -> None:
+        self._limits = limits
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._database.execute("CREATE TABLE sounds (at INTEGER PRIMARY KEY, sketch TEXT, voiced_s REAL, clip TEXT)")
+        self._database.execute("CREATE TABLE parts (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID")
+        self._database.execute("BEGIN")  # never committed: no other process reads it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._database.close()
+
+    def first(self, clip: AnalysedClip) -> tuple[str, str] | None:
+        """Id and text of the first recording that sounds like this one; if there is none, store this one."""
+        if (sound := _Sound.of(clip)) is None:
+            return None
+        parts = sound.parts
+        near = self._database.execute(
+            "SELECT sketch, voiced_s, clip FROM sounds WHERE at IN "
+            f"(SELECT at FROM parts WHERE part IN ({', '.join('?' * len(parts))})) ORDER BY at", parts)
+        for sketch, voiced_s, stored in near:
+            if sound.is_like(_Sound(sketch, voiced_s), self._limits):
+                name, text = json.loads(stored)
+                return name, text
+        at = self._database.execute("INSERT INTO sounds (sketch, voiced_s, clip) VALUES (?, ?, ?)",
+                                    (sound.sketch, sound.voiced_s, json.dumps([clip.id, clip.text]))).lastrowid
+        self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?, ?)", [(part, at) for part in parts])
+        return None

@@ -1,10 +1,9 @@
-"""Where in a recording each word of a text is said: forced alignment over what a CTC recogniser heard, frame by frame.
+"""Forced alignment of a text with the frames of a CTC model (Graves et al. 2006).
 
-Viterbi's search (Graves et al. 2006 for the states) in a window of states that follows the likeliest one, so that an
-hour of sound and its text need the memory of two minutes. Between sentences the path may rest on anything that is
-heard, for a price a sound: music, an announcement, what nobody wrote down. A whole sentence may be left out, for a
-price a letter: what nobody said. Both keep a text and a recording that do not quite belong together from dragging all
-that follows along. Frames come in blocks; `finish` says when each label was heard.
+Viterbi search in a window of states that follows the most likely one, so an hour of audio needs the memory of two
+minutes. Between sentences a "star" state matches any sound at a cost: music, announcements, speech that is not in the
+text. A whole sentence may be skipped at a cost for each label: text that was not spoken. Both keep an error local when
+text and recording differ. Frames come in blocks; `finish` returns the times of the labels.
 """
 
 from __future__ import annotations
@@ -16,57 +15,57 @@ import numpy as np
 
 _BLANK, _STAR, _GAP = -1, -2, -3  # columns behind those of the labels
 _STAY, _NEXT, _OVER, _LEAVE_OUT = 0, 1, 2, 3
-_MOVE_EVERY = 16  # frames
+_MOVE_INTERVAL = 16  # frames
 _NEVER = np.float32(-1e30)
 
 
 @dataclass(frozen=True)
-class Prices:
-    """In nats. `star` for a sound outside of the text; `left_out` for each label of a sentence that was not said."""
+class AlignmentCosts:
+    """In nats. `star`: a sound outside the text; `left_out`: each label of a skipped sentence."""
 
     star: float = 4.0
     left_out: float = 2.5
     gap: float = 0.12  # for each frame without a sound inside the first or last word of a sentence
-    states: int = 4096  # of the window
-    held_frames: int = 3000  # that may still be changed by what follows
+    states: int = 4096  # in the window
+    held_frames: int = 3000  # whose path later frames may still change
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """When each label was heard, in frames [begin, end), -1 for one that was left out; and how sure that is."""
+class AlignedLabels:
+    """The frames [begin, end) of each label, -1 for a skipped one, and its score."""
 
     begins: np.ndarray  # (N,) int
     ends: np.ndarray  # (N,) int
-    scores: np.ndarray  # (N,) mean log-probability of the label over its frames; -inf where it was left out
-    foreign: np.ndarray  # (sentences + 1,) int: sounds heard before each sentence, and after the last
+    scores: np.ndarray  # (N,) mean log-probability of the label over its frames; -inf for a skipped one
+    foreign: np.ndarray  # (sentences + 1,) int: sounds before each sentence, and after the last
     frames: int
 
 
-class Alignment:
+class CTCAligner:
     """Aligns sentences, each a sequence of label ids, with blocks of log-probabilities (F, V).
 
-    `edges`, for each sentence: how many labels its first and its last word have. A sound in the pause beside a sentence
-    can pass for the first or last label, which was heard less surely where it was said; the price of a gap keeps the
-    word together.
+    `edges`: the number of labels in the first and the last word of each sentence. A sound in the pause beside a
+    sentence may score higher for its first or last label than the true frames; the cost of a gap keeps the word
+    together.
     """
 
-    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, prices: Prices = Prices(),
+    def __init__(self, sentences: Sequence[Sequence[int]], blank: int, costs: AlignmentCosts = AlignmentCosts(),
                  edges: Sequence[tuple[int, int]] | None = None) -> None:
-        self._prices, self._blank = prices, blank
-        self._lay_out(sentences, edges or [(0, 0)] * len(sentences))
-        self._window = min(prices.states, len(self._labels))
+        self._costs, self._blank = costs, blank
+        self._build_states(sentences, edges or [(0, 0)] * len(sentences))
+        self._window = min(costs.states, len(self._labels))
         self._base = 0
         self._scores = np.full(self._window, _NEVER, np.float32)
-        self._heard: list[np.ndarray] = []  # blocks of which frames are still held
+        self._tables: list[np.ndarray] = []  # scores of the frames that are not committed
         self._back: list[np.ndarray] = []
         self._bases: list[int] = []
         self._path: list[np.ndarray] = []
-        self._told: list[np.ndarray] = []
+        self._label_scores: list[np.ndarray] = []
         self._loud: list[np.ndarray] = []
         self._frames = 0
         self._origins: dict[int, tuple[int, np.ndarray]] = {}  # of sentences left out, by frame
 
-    def _lay_out(self, sentences: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) -> None:
+    def _build_states(self, sentences: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) -> None:
         """States: a star before each sentence and after the last, labels, and blanks between the labels of one."""
         labels, owners = [_STAR], [-1]  # of each state; the label's number in the text
         stars, costs = [0], [0.0]
@@ -80,28 +79,28 @@ class Alignment:
             labels.append(_STAR)
             owners.append(-1)
             stars.append(len(labels) - 1)
-            costs.append(costs[-1] + self._prices.left_out * len(sentence))
+            costs.append(costs[-1] + self._costs.left_out * len(sentence))
         self._labels, self._owners = np.array(labels), np.array(owners)
         self._count = number
         self._over = np.zeros(len(labels), bool)  # reached from two states before, over a blank or a star
         self._over[2:] = (self._labels[2:] >= 0) & (self._labels[:-2] >= 0) & (self._labels[2:] != self._labels[:-2])
         self._star_places, self._star_costs = np.array(stars), np.array(costs)  # of all sentences before each
 
-    def push(self, heard: np.ndarray) -> None:
+    def push(self, log_probs: np.ndarray) -> None:
         """The next frames (F, V), log-probabilities."""
-        blank = heard[:, self._blank]
-        others = np.delete(heard, self._blank, axis=1).max(1)
-        star = np.maximum(blank, others - np.float32(self._prices.star))
-        gap = blank - np.float32(self._prices.gap)
-        table = np.column_stack([heard, gap, star, blank]).astype(np.float32)  # `_GAP`, `_STAR`, `_BLANK`
+        blank = log_probs[:, self._blank]
+        others = np.delete(log_probs, self._blank, axis=1).max(1)
+        star = np.maximum(blank, others - np.float32(self._costs.star))
+        gap = blank - np.float32(self._costs.gap)
+        table = np.column_stack([log_probs, gap, star, blank]).astype(np.float32)  # `_GAP`, `_STAR`, `_BLANK`
         for row in table:
-            if self._frames % _MOVE_EVERY == 0:
+            if self._frames % _MOVE_INTERVAL == 0:
                 self._move()
             self._step(row)
             self._frames += 1
-        self._heard.append(table)
-        if len(self._back) > 2 * self._prices.held_frames:
-            self._commit(len(self._back) - self._prices.held_frames)
+        self._tables.append(table)
+        if len(self._back) > 2 * self._costs.held_frames:
+            self._commit(len(self._back) - self._costs.held_frames)
 
     def _step(self, row: np.ndarray) -> None:
         base, size, before = self._base, self._window, self._scores
@@ -122,7 +121,7 @@ class Alignment:
         self._bases.append(base)
 
     def _leave_out(self, first: int, last: int, before: np.ndarray, after: np.ndarray, back: np.ndarray) -> None:
-        """From each star of the window to every later one, for the price of the sentences between."""
+        """From each star of the window to every later one, at the cost of the sentences between."""
         places = self._star_places[first:last] - self._base
         costs = self._star_costs[first:last]
         offered = before[places] + costs
@@ -135,7 +134,7 @@ class Alignment:
             self._origins[self._frames] = (first, np.concatenate([[first], origins[:-1]]))
 
     def _move(self) -> None:
-        """Let the window follow the likeliest state, and keep numbers small."""
+        """Let the window follow the most likely state, and keep the scores small."""
         best = int(np.argmax(self._scores))
         if self._frames:
             self._scores = np.maximum(self._scores - self._scores[best], _NEVER)
@@ -145,7 +144,7 @@ class Alignment:
             self._base = wanted
 
     def _trace(self, state: int) -> np.ndarray:
-        """The states (F,) of the frames that are held, on the best way to `state`."""
+        """The states (F,) of the uncommitted frames on the best path to `state`."""
         path = np.empty(len(self._back), np.int64)
         for frame in range(len(self._back) - 1, -1, -1):
             path[frame] = state
@@ -156,29 +155,29 @@ class Alignment:
         return path
 
     def _origin(self, frame: int, state: int) -> int:
-        """The star from which sentences were left out to get to that at `state`."""
+        """The star from which sentences were skipped to reach the star at `state`."""
         first, origins = self._origins[self._frames - len(self._back) + frame]
         return int(self._star_places[origins[np.searchsorted(self._star_places, state) - first]])
 
     def _commit(self, frames: int) -> None:
-        """Settle the first `frames` of those that are held."""
+        """Fix the path of the first `frames` uncommitted frames."""
         path = self._trace(self._base + int(np.argmax(self._scores)))[:frames]
-        self._settle(path)
+        self._append_path(path)
         self._back, self._bases = self._back[frames:], self._bases[frames:]
-        settled = self._frames - len(self._back)
-        self._origins = {frame: origin for frame, origin in self._origins.items() if frame >= settled}
+        committed = self._frames - len(self._back)
+        self._origins = {frame: origin for frame, origin in self._origins.items() if frame >= committed}
 
-    def _settle(self, path: np.ndarray) -> None:
-        heard = np.concatenate(self._heard)
-        rows = heard[np.arange(len(path)), self._labels[path]]
-        loud = (self._labels[path] == _STAR) & (heard[:len(path), _STAR] > heard[:len(path), _BLANK])
+    def _append_path(self, path: np.ndarray) -> None:
+        table = np.concatenate(self._tables)
+        rows = table[np.arange(len(path)), self._labels[path]]
+        loud = (self._labels[path] == _STAR) & (table[:len(path), _STAR] > table[:len(path), _BLANK])
         self._path.append(path)
-        self._told.append(rows)
+        self._label_scores.append(rows)
         self._loud.append(loud)
-        self._heard = [heard[len(path):]]
+        self._tables = [table[len(path):]]
 
-    def finish(self) -> Aligned:
-        """When each label was heard; what the window never reached was left out."""
+    def finish(self) -> AlignedLabels:
+        """The times of the labels; a label that the window never reached is skipped."""
         begins, ends = np.full(self._count, -1), np.full(self._count, -1)
         scores = np.full(self._count, -np.inf)
         foreign = np.zeros(len(self._star_places), int)
@@ -187,26 +186,27 @@ class Alignment:
             ending = [place for place in (last, last - 1) if 0 <= place < self._window]
             best = max(ending, key=lambda place: self._scores[place], default=-1)
             reached = best >= 0 and self._scores[best] > _NEVER / 2
-            self._settle(self._trace(self._base + (best if reached else int(np.argmax(self._scores)))))
+            self._append_path(self._trace(self._base + (best if reached else int(np.argmax(self._scores)))))
             path = np.maximum.accumulate(np.concatenate(self._path))
-            self._read(path, np.concatenate(self._told), np.concatenate(self._loud), begins, ends, scores, foreign)
-        return Aligned(begins, ends, scores, foreign, self._frames)
+            self._read(path, np.concatenate(self._label_scores), np.concatenate(self._loud),
+                       begins, ends, scores, foreign)
+        return AlignedLabels(begins, ends, scores, foreign, self._frames)
 
-    def _read(self, path: np.ndarray, told: np.ndarray, loud: np.ndarray, begins: np.ndarray, ends: np.ndarray,
+    def _read(self, path: np.ndarray, label_scores: np.ndarray, loud: np.ndarray, begins: np.ndarray, ends: np.ndarray,
               scores: np.ndarray, foreign: np.ndarray) -> None:
         edges = np.flatnonzero(np.diff(path)) + 1
         for begin, end in zip([0, *edges], [*edges, len(path)], strict=True):
             owner = int(self._owners[path[begin]])
             if owner >= 0:
                 begins[owner], ends[owner] = begin, end
-                scores[owner] = float(told[begin:end].mean())
+                scores[owner] = float(label_scores[begin:end].mean())
         # a run of loud frames is one sound
         starts = np.flatnonzero(loud & ~np.concatenate([[False], loud[:-1]]))
         np.add.at(foreign, np.searchsorted(self._star_places, path[starts]), 1)
 
 
 def _better(after: np.ndarray, back: np.ndarray, offered: np.ndarray, step: int) -> None:
-    """Take what is offered where it is more, in place."""
+    """Take the higher score, in place."""
     better = offered > after
     np.copyto(after, offered, where=better)
     back[better] = step

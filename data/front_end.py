@@ -1,7 +1,7 @@
 """The text front-end: rules, normaliser, tokenizer and language tag as one object, saved beside the weights.
 
 The base tokenizer is a `tokenizers` BPE file in Chatterbox's form ([START], [STOP], [UNK],
-[SPACE] and tags such as [en]); its bytes are kept as they came and serve every base
+[SPACE] and tags such as [en]); its bytes stay unchanged and serve every base
 language. A new language brings a BPE file of its own: the same ids, new ones appended
 after `prefix_size`, and merges of its own, so that no new merge can fire in a base
 language, and rules where a person chose some: they write its text out before the normaliser.
@@ -24,31 +24,73 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from config.errors import UserError
-from config.text_rules import TextRules
-from data import front_end_files
-from data import normalise as normalisers
-from data import rules as shipped_rules
+from config.text_rules import TextRules, parse_rules
+from data import normalisers
 from data.bpe import BYTES, SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
-from data.entries import (
-    BASE_FILE,
-    Language,
-    NewToken,
-    language_to_json,
-    name_characters,
-    rules_file,
-)
-from data.front_end_files import AGAIN, SETTINGS_FILE
-from data.languages.written_out import Writer, writer
+from data.languages import shipped_rules
+from data.languages.verbalizer import Verbalizer, load_verbalizer
+from data.normalisers import DATA_FILES
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # no text in UTF-8 holds one
-_DATA = normalisers.DATA_FILES
+SETTINGS_FILE = "front_end.json"
+_HINT = "Get the model or make the tokenizer again."
+BASE_FILE = "tokenizer.json"
+
+
+def name_characters(characters: Sequence[str], limit: int = 10) -> str:
+    """Characters as people can find them: `ሀ (U+1200)`."""
+    shown = ", ".join(f"{character} (U+{ord(character):04X})" for character in characters[:limit])
+    return shown + (f" and {len(characters) - limit} more" if len(characters) > limit else "")
+
+
+def rules_file(code: str) -> str:
+    """Name of the file beside the tokenizer that holds the rules of a language."""
+    return f"rules-{code}.json"
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token that an extension added: `kind` is `tag`, `character`, `merge` or `byte`."""
+
+    id: int
+    text: str
+    language: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class LanguageEntry:
+    """How one language is written for the model. A model of one language may have no tag (empty)."""
+
+    code: str
+    tag: str
+    normaliser: str
+    file: str
+    added: tuple[NewToken, ...] = ()
+    rules: str = ""  # file of the rules that verbalize text before the normaliser; empty: none
+
+    @classmethod
+    def from_json(cls, code: str, entry: dict) -> LanguageEntry:
+        file, rules = str(entry["tokenizer"]), str(entry.get("rules", ""))
+        if file not in (BASE_FILE, f"language-{code}.json"):
+            raise ValueError(f"tokenizer file {file!r} of {code!r}")
+        if rules not in ("", rules_file(code)) or (rules and file == BASE_FILE):
+            raise ValueError(f"rules file {rules!r} of {code!r}")
+        added = tuple(NewToken(int(token["id"]), str(token["text"]), code, str(token["kind"]))
+                      for token in entry.get("added", ()))
+        return cls(code, str(entry["tag"]), str(entry["normaliser"]), file, added, rules)
+
+    def to_json(self) -> dict:
+        added = [{"id": token.id, "text": token.text, "kind": token.kind} for token in self.added]
+        rules = {"rules": self.rules} if self.rules else {}
+        return {"tag": self.tag, "normaliser": self.normaliser, **rules, "tokenizer": self.file, "added": added}
 
 
 @dataclass(frozen=True)
 class FrontEnd:
     """Text to ids for some languages. Make one with `base`, `wrap`, `load` or `extended`; it never changes."""
 
-    by_code: Mapping[str, Language]
+    by_code: Mapping[str, LanguageEntry]
     files: Mapping[str, bytes] = field(repr=False)  # tokenizer and data files by name, as they stand on disk
     prefix_size: int  # ids of the base model; rows below it belong to the base
     style: normalisers.Style = "words"  # how the base was taught to read, and so how a new language is written
@@ -78,21 +120,41 @@ class FrontEnd:
                 f"The tokenizer has {size} ids, the checkpoint {prefix_size} text rows: they do not belong together.",
                 "Use the tokenizer that was published with this checkpoint.",
             )
-        by_code = {code: Language(code, tags[code], name, BASE_FILE) for code, name in languages.items()}
+        by_code = {code: LanguageEntry(code, tags[code], name, BASE_FILE) for code, name in languages.items()}
         return cls(by_code, {BASE_FILE: tokenizer, **(data or {})}, prefix_size or size, style)
 
     @classmethod
     def load(cls, folder: Path | str) -> FrontEnd:
         """Read what `save` wrote; a missing or damaged file raises `UserError` naming it."""
-        stored = front_end_files.read(Path(folder))
-        front_end = cls(stored.by_code, stored.files, stored.prefix_size, stored.style)
-        if front_end.size != stored.size:
-            raise UserError(f"{Path(folder) / SETTINGS_FILE} says {stored.size} ids, it holds {front_end.size}.", AGAIN)
+        folder = Path(folder)
+        try:
+            settings = json.loads((folder / SETTINGS_FILE).read_text("utf-8"))
+            by_code = {code: LanguageEntry.from_json(code, entry) for code, entry in settings["languages"].items()}
+            tokenizers = sorted({entry.file for entry in by_code.values()} | {BASE_FILE})
+            data = [DATA_FILES[DATA_FILES.index(name)] for name in settings.get("data", ())]  # none but these
+            rules = [entry.rules for entry in by_code.values() if entry.rules]
+            files = {name: (folder / name).read_bytes() for name in (*tokenizers, *data, *rules)}
+            for name in tokenizers:
+                vocabulary(files[name], str(folder / name))
+            for name in rules:
+                parse_rules(files[name], str(folder / name))
+            style, size = normalisers.style(settings.get("style", "words")), int(settings["size"])
+            front_end = cls(by_code, files, int(settings["prefix_size"]), style)
+        except FileNotFoundError as error:
+            raise UserError(f"The front-end in {folder} lacks {Path(error.filename).name}.", _HINT) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{folder / SETTINGS_FILE} is damaged: {error!r}.", _HINT) from error
+        if front_end.size != size:
+            raise UserError(f"{folder / SETTINGS_FILE} says {size} ids, it holds {front_end.size}.", _HINT)
         return front_end
 
     def save(self, folder: Path | str) -> None:
         """Write `front_end.json`, `tokenizer.json`, one file a new language and the data files into `folder`."""
-        front_end_files.write(Path(folder), self.files, self._settings())
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        (folder / SETTINGS_FILE).write_bytes(self._settings())
 
     def extended(self, language: str, normaliser: str, characters: Sequence[str],
                  merges: Sequence[tuple[str, str]], rules: TextRules | None = None,
@@ -118,7 +180,7 @@ class FrontEnd:
         appended = {token.text: token.id for token in (*self.added_tokens(), *added.values())}
         content = extended_file(self.files[BASE_FILE], appended, tag, merges, byte_fallback)
         written = {rules_file(language): rules.to_json()} if rules else {}
-        entry = Language(language, tag, normaliser, file, tuple(added.values()), "".join(written))
+        entry = LanguageEntry(language, tag, normaliser, file, tuple(added.values()), "".join(written))
         files = {**self.files, file: content, **written}
         return replace(self, by_code={**self.by_code, language: entry}, files=files)
 
@@ -172,15 +234,15 @@ class FrontEnd:
         known = self.by_code.get(language)
         return known.normaliser if known else normalisers.for_language(language, self.style)
 
-    def writer(self, language: str) -> Writer | None:
+    def writer(self, language: str) -> Verbalizer | None:
         """What writes out text of `language`; None when it has no rules, as no base language has."""
         name = self._entry(language).rules
-        return writer(self.files[name], name) if name else None
+        return load_verbalizer(self.files[name], name) if name else None
 
-    def written_out(self, text: str, language: str) -> str:
+    def verbalize(self, text: str, language: str) -> str:
         """`text` by the rules of `language`, before the normaliser. Text that is written out already stays."""
         rules = self.writer(language)
-        return rules.spoken(text) if rules else text
+        return rules.verbalize(text) if rules else text
 
     def sentence_ends(self, language: str) -> str:
         """Signs that end a sentence of `language`, beside the usual ones."""
@@ -189,14 +251,14 @@ class FrontEnd:
 
     def normalise(self, text: str, language: str) -> str:
         """`text` as the tokenizer reads it: in preparation, training and synthesis alike."""
-        return normalisers.normalise(self.written_out(text, language), self._entry(language).normaliser, self.files)
+        return normalisers.normalise(self.verbalize(text, language), self._entry(language).normaliser, self.files)
 
     def dropped(self, text: str, language: str) -> dict[str, int]:
         """Visible characters that rules and normaliser of a new language leave out, with their counts."""
         rules, name = self.writer(language), self._entry(language).normaliser
         if rules is None:
             return normalisers.dropped(text, name)
-        shown = rules.shown(text)
+        shown = rules.verbalize_traced(text)
         return dict(sorted((Counter(shown.left_out) + Counter(normalisers.dropped(shown.traced.text, name))).items()))
 
     def unready(self, language: str) -> str:
@@ -228,7 +290,7 @@ class FrontEnd:
     def _way_out(self, unknown: Sequence[str], language: str) -> str:
         """What lets characters that the tokenizer lacks be spoken; numbers are written out by rules."""
         if self.writer(language) is None and self.is_new(language) and any(one.isdigit() for one in unknown):
-            rules = f"`{language}`" if shipped_rules.exists(language) else "your own"
+            rules = f"`{language}`" if shipped_rules.has_rules(language) else "your own"
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
                     f"({rules}: Tokenizer tab, or --rules) writes numbers out by itself.")
         return "Spell them out (digits as words), or train a tokenizer on text that contains them."
@@ -278,7 +340,7 @@ class FrontEnd:
                 "Make the tokenizer again for this model.",
             )
 
-    def _entry(self, language: str) -> Language:
+    def _entry(self, language: str) -> LanguageEntry:
         if language not in self.by_code:
             raise UserError(
                 f"The language {language!r} is not one of: {', '.join(self.by_code)}.",
@@ -310,16 +372,16 @@ class FrontEnd:
     @property
     def _others(self) -> set[str]:
         """Files that are no tokenizers."""
-        return {*_DATA, *(entry.rules for entry in self.by_code.values())}
+        return {*DATA_FILES, *(entry.rules for entry in self.by_code.values())}
 
     def _settings(self) -> bytes:
         settings: dict[str, object] = {
-            "languages": {code: language_to_json(entry) for code, entry in self.by_code.items()},
+            "languages": {code: entry.to_json() for code, entry in self.by_code.items()},
             "base_languages": list(self.base_languages),
             "prefix_size": self.prefix_size,
             "size": self.size,
             "special": {token: self.special_id(token) for token in SPECIAL_TOKENS},
         }
         if self.style != "words":  # left out where it was not known yet, so that fingerprints stay
-            settings |= {"style": self.style, "data": [name for name in _DATA if name in self.files]}
+            settings |= {"style": self.style, "data": [name for name in DATA_FILES if name in self.files]}
         return (json.dumps(settings, ensure_ascii=False, indent=1) + "\n").encode("utf-8")

@@ -1,50 +1,51 @@
-"""How a clip that was cut is made ready: noise taken off where that is asked for, one rate, one loudness.
+"""Integrated loudness of a clip (ITU-R BS.1770-4, by pyloudnorm), and the gain to a target.
 
-Loudness is that of `data.level`; noise goes by the spectral gate of noisereduce
-(Sainburg et al. 2020), by what the recording's pauses sound like.
+The filters have the standard's coefficients at 48 kHz (B. De Man 2014; pyloudnorm's default ones differ by 0.1 dB). The
+meter gets whole blocks only, since the standard counts no other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import soxr
+from numpy.typing import NDArray
 
-from data.level import gain_to, loudness
-from data.voice_activity import RATE
+if TYPE_CHECKING:
+    import pyloudnorm
 
-
-@dataclass(frozen=True)
-class Finish:
-    """`sample_rate` 0 keeps the recording's own; `lufs` None the loudness it has."""
-
-    sample_rate: int = 0
-    lufs: float | None = -23.0
-    denoise: bool = False
+PEAK_CEILING = 10 ** (-1 / 20)  # of full scale, -1 dB (EBU R 128): gain never goes beyond it
+OUTPUT_PEAK = 0.99  # of full scale: limit of synthesized and augmented audio
+_BLOCK_S, _HOP_S = 0.4, 0.1
+_SILENT_LUFS = -70.0  # the absolute gate of BS.1770
 
 
-def finished(samples: np.ndarray, rate: int, finish: Finish, noise: np.ndarray) -> tuple[np.ndarray, int]:
-    """A clip (S,) at `rate` Hz, and `noise` at 16 kHz, to the clip as it is kept, and its rate."""
-    if finish.denoise and len(noise) >= RATE // 4 and len(samples):
-        samples = _without_noise(samples, rate, noise)
-    wanted = finish.sample_rate or rate
-    if wanted != rate:
-        samples = soxr.resample(samples, rate, wanted, quality="VHQ").astype(np.float32)
-    return (samples if finish.lufs is None else at_loudness(samples, wanted, finish.lufs)), wanted
+def integrated_loudness(samples: NDArray[np.float32], rate: int) -> float | None:
+    """Loudness of (S,) in LUFS; None for silence. A clip shorter than 0.4 s is one block."""
+    blocks = int((len(samples) / rate - _BLOCK_S) / _HOP_S + 1 + 1e-6)
+    if blocks > 0:
+        meter = _meter(rate, _BLOCK_S)
+        samples = samples[:round((_BLOCK_S + _HOP_S * (blocks - 1)) * rate)]
+    elif len(samples):
+        meter = _meter.__wrapped__(rate, (len(samples) - 0.5) / rate)  # half a sample less, so that rounding fits
+    else:
+        return None
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the mean of no block, in silence
+        value = float(meter.integrated_loudness(samples.astype(np.float64)))
+    return value if value > _SILENT_LUFS else None
 
 
-def at_loudness(samples: np.ndarray, rate: int, lufs: float) -> np.ndarray:
-    """The clip at this loudness, or as near as its peak allows: it is never clipped. Silence stays."""
-    measured = loudness(samples, rate)
-    if measured is None:
-        return samples
-    return (samples * gain_to(lufs, measured, float(np.abs(samples).max()))).astype(np.float32)
+def gain_to(lufs: float, measured: float, peak: float) -> float:
+    """The factor that brings a clip of this loudness and peak to `lufs`, or as near as its peak allows."""
+    gain = 10 ** ((lufs - measured) / 20)
+    return min(gain, max(PEAK_CEILING / peak, 1.0)) if peak else 1.0
 
 
-def _without_noise(samples: np.ndarray, rate: int, noise: np.ndarray) -> np.ndarray:
-    import noisereduce  # slow to load, and seldom asked for
+@lru_cache(maxsize=8)
+def _meter(rate: int, block_s: float) -> pyloudnorm.Meter:
+    import pyloudnorm  # on use: it takes scipy
 
-    sound = soxr.resample(noise, RATE, rate, quality="HQ") if rate != RATE else noise
-    made = noisereduce.reduce_noise(y=samples, sr=rate, y_noise=sound, stationary=True, prop_decrease=0.9)
-    return np.asarray(made, dtype=np.float32)
+    return pyloudnorm.Meter(rate, filter_class="DeMan", block_size=block_s)

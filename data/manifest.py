@@ -1,7 +1,6 @@
-"""What a prepared dataset is on disk: `manifest.jsonl` (one clip a line) and `dataset.yaml` (the card).
+"""A prepared dataset on disk: `manifest.jsonl` (one clip a line) and `dataset.yaml` (its card).
 
-Reads files with or without a byte order mark; a line that is wrong raises `UserError` with
-its number. Never loads torch.
+Files may have a byte order mark; a wrong line raises `UserError` with its number.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import IO
 import yaml
 
 from config.errors import UserError
+from data.disk_collections import DiskList, DiskSequence, sorted_on_disk
 from data.durable_files import write_text
-from data.kept import Rows, Stored, in_order
 
 MANIFEST_FILE = "manifest.jsonl"
 CARD_FILE = "dataset.yaml"
@@ -29,7 +28,7 @@ SPLITS = (TRAIN, HELD_OUT)
 
 
 @dataclass(frozen=True)
-class Clip:
+class ManifestClip:
     """One recording with its text."""
 
     id: str
@@ -40,12 +39,12 @@ class Clip:
     duration_s: float
     speaker: str
     sha256: str  # of the audio file's bytes
-    source: str = ""  # the recording it was cut from; empty where it is one by itself
+    source: str = ""  # the recording it was cut from; empty for a whole recording
 
 
 @dataclass(frozen=True)
-class Card:
-    """What the dataset is, for people and for the check that it has not changed."""
+class DatasetCard:
+    """Facts about a dataset, and the fingerprint that shows a change."""
 
     name: str
     language: str
@@ -55,38 +54,39 @@ class Card:
     held_out_clips: int
     duration_s: float
     fingerprint: str  # over audio, texts, languages, splits and speakers
-    licence: str = ""  # what the recordings may be used for; empty where nobody said
-    reviewed: str = ""  # the dataset that a person made it of, by leaving clips out or writing texts anew
-    split: str = ""  # how clips were drawn to be held out; empty before this was noted
+    licence: str = ""  # of the recordings; empty if unknown
+    reviewed: str = ""  # the dataset that it was made from in a review
+    split: str = ""  # how held-out clips were drawn
 
     @property
     def by_speaker(self) -> bool:
-        """Whether no speaker was to be on both sides."""
+        """Whether the split keeps speakers apart."""
         return " by speaker," in self.split
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """A prepared dataset: its folder, card and clips, which may lie on the disk."""
+class PreparedDataset:
+    """A prepared dataset: its folder, card and clips (perhaps on disk)."""
 
     folder: Path
-    card: Card
-    clips: Sequence[Clip]
+    card: DatasetCard
+    clips: Sequence[ManifestClip]
 
-    def split(self, name: str) -> tuple[Clip, ...]:
+    def split(self, name: str) -> tuple[ManifestClip, ...]:
         """Clips of `train` or `held_out`."""
         return tuple(clip for clip in self.clips if clip.split == name)
 
-    def audio_path(self, clip: Clip) -> Path:
+    def audio_path(self, clip: ManifestClip) -> Path:
         return self.folder / clip.audio
 
 
-def make_card(name: str, language: str, source: str, clips: Iterable[Clip], licence: str = "", split: str = "") -> Card:
-    """The card of `clips`, which are gone through once."""
+def make_card(name: str, language: str, source: str, clips: Iterable[ManifestClip], licence: str = "",
+              split: str = "") -> DatasetCard:
+    """The card of `clips`, which are iterated once."""
     counts: Counter[str] = Counter()
     duration_s = 0.0
 
-    def counted() -> Iterator[Clip]:
+    def counted() -> Iterator[ManifestClip]:
         nonlocal duration_s
         for clip in clips:
             counts[clip.split] += 1
@@ -94,41 +94,41 @@ def make_card(name: str, language: str, source: str, clips: Iterable[Clip], lice
             yield clip
 
     mark, total = fingerprint(counted()), counts.total()
-    return Card(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
+    return DatasetCard(name, language, source, total, counts[TRAIN], total - counts[TRAIN], round(duration_s, 3), mark,
                 licence, split=split)
 
 
-def fingerprint(clips: Iterable[Clip]) -> str:
-    """sha256 over what training sees, whatever the order and the names of files."""
+def fingerprint(clips: Iterable[ManifestClip]) -> str:
+    """sha256 over what training sees, independent of order and file names."""
     digest = hashlib.sha256()
-    for number, line in enumerate(in_order(json.dumps([
+    for number, line in enumerate(sorted_on_disk(json.dumps([
             clip.sha256, clip.text, clip.language, clip.split, clip.speaker, *([clip.source] if clip.source else [])])
             for clip in clips)):
         digest.update((f"\n{line}" if number else line).encode())
     return digest.hexdigest()
 
 
-def save(folder: Path, card: Card, clips: Iterable[Clip]) -> None:
+def save(folder: Path, card: DatasetCard, clips: Iterable[ManifestClip]) -> None:
     """Write manifest and card into `folder`."""
     with open(folder / MANIFEST_FILE, "w", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(clip), ensure_ascii=False) + "\n" for clip in clips)
     save_card(folder, card)
 
 
-def save_card(folder: Path, card: Card) -> None:
+def save_card(folder: Path, card: DatasetCard) -> None:
     """Write the card of the dataset in `folder`; a card that is there stays whole until the new one is."""
     write_text(folder / CARD_FILE, yaml.safe_dump(asdict(card), allow_unicode=True, sort_keys=False))
 
 
-def load(folder: Path) -> Dataset:
-    """The dataset in `folder`; raises `UserError` when it is missing, damaged or not what its card says.
+def load(folder: Path) -> PreparedDataset:
+    """The dataset in `folder`; `UserError` if it is missing, damaged or does not match its card.
 
-    Its clips stay in the file, which is held open: what was checked is what is read, whatever becomes of the folder.
+    The clips stay in the file, which is kept open: what was checked is what is read, even if the folder changes.
     """
     card = load_card(folder)
     path = folder / MANIFEST_FILE
     file, begins = _opened(path), array("q")
-    clips = Stored(file, _stored_clip, begins)
+    clips = DiskSequence(file, _stored_clip, begins)
     mark = fingerprint(_checked(file, path, begins))
     begins.append(file.tell())
     if mark != card.fingerprint:
@@ -136,43 +136,42 @@ def load(folder: Path) -> Dataset:
             f"{path} is not what {CARD_FILE} describes: {len(clips)} clips, not {card.clips}.",
             "The manifest was changed or cut off; prepare the dataset again under another name.",
         )
-    return Dataset(folder, card, clips)
+    return PreparedDataset(folder, card, clips)
 
 
-def load_card(folder: Path) -> Card:
+def load_card(folder: Path) -> DatasetCard:
     """The card of the dataset in `folder`."""
     path = folder / CARD_FILE
     try:
-        return Card(**yaml.safe_load(path.read_text("utf-8-sig")))
+        return DatasetCard(**yaml.safe_load(path.read_text("utf-8-sig")))
     except OSError as error:
         raise UserError(f"{path} could not be read: {error.strerror}.", "Prepare the dataset first.") from error
     except (TypeError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Prepare the dataset again.") from error
 
 
-def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[Clip]:
-    """Clips of a manifest, line by line; `begins` gets where each line begins."""
-    wanted = {field.name for field in fields(Clip)}
+def _checked(file: IO[bytes], path: Path, begins: array[int]) -> Iterator[ManifestClip]:
+    """Clips of a manifest, line by line; appends the start of each line to `begins`."""
+    wanted = {field.name for field in fields(ManifestClip)}
     for number, begin, row in _json_lines(file, path):
-        row.setdefault("source", "")  # datasets that were prepared before clips had one
         if set(row) != wanted:
             raise UserError(
                 f"{path}, line {number}: missing {sorted(wanted - set(row))}, unknown {sorted(set(row) - wanted)}.",
                 "Prepare the dataset again.",
             )
         if row["split"] not in SPLITS:
-            raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Mend the line.")
+            raise UserError(f"{path}, line {number}: split {row['split']!r} is not one of {SPLITS}.", "Fix the line.")
         begins.append(begin)
-        yield Clip(**row)
+        yield ManifestClip(**row)
 
 
-def clips_on_disk(folder: Path) -> Rows[Clip]:
-    """An empty list of clips, in a file without a name in `folder`."""
-    return Rows(lambda clip: json.dumps(asdict(clip)), _stored_clip, folder)
+def clips_on_disk(folder: Path) -> DiskList[ManifestClip]:
+    """An empty list of clips on disk, in an unnamed file in `folder`."""
+    return DiskList(lambda clip: json.dumps(asdict(clip)), _stored_clip, folder)
 
 
-def _stored_clip(line: bytes) -> Clip:
-    return Clip(**json.loads(line))
+def _stored_clip(line: bytes) -> ManifestClip:
+    return ManifestClip(**json.loads(line))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
@@ -183,7 +182,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _json_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, dict]]:
-    """Number, place in the file and object of each line that is not blank."""
+    """Number, offset in the file and object of each line that is not blank."""
     end = 0
     for number, line in enumerate(file, start=1):
         begin, end = end, end + len(line)

@@ -1,7 +1,7 @@
-"""Measures of one recording, each a pure function of its samples; the judging is done in `data.clip_findings`.
+"""Measures of one recording, each a pure function of its samples; `data.clip_findings` judges them.
 
-A waveform is mono, (S,) float32 in [-1, 1]. Powers are mean squares; decibels are of full scale where not said
-otherwise. Needs numpy, and scipy for the loudness.
+A waveform is mono, (S,) float32 in [-1, 1]. Powers are mean squares; decibels are relative to full scale unless stated
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from data.level import loudness
+from data.loudness import integrated_loudness
 
 Samples = NDArray[np.float32]
 Powers = NDArray[np.float64]
 
-VERSION = 3  # of what is measured, and so of what is cached
+VERSION = 3  # of the measures, and so of the cache
 NO_NOISE_DB = 100.0  # signal-to-noise ratio where pauses are digital silence
 OUTLINE_PARTS = 120
 _FULL = 0.999  # of full scale: clipped
 _STEP = 2.0**-15  # of 16-bit samples
-_FLAT = 3  # samples in a row on the peak that no voice makes
+_FLAT = 3  # samples in a row at the peak, which no voice has
 _FRAME_S, _HOP_S = 0.025, 0.010
 _BANDS, _MOMENTS = 17, 17  # of the sketch: 16 x 16 differences
 _SKETCH_S = 0.064
-_SKETCH_HZ = (200.0, 3400.0)  # what every copy keeps, also one by telephone
+_SKETCH_HZ = (200.0, 3400.0)  # the band that every copy has, also a telephone's
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What was measured of a recording. None: it cannot be told from this one."""
+    """Measures of a recording; None where one cannot be computed."""
 
     duration_s: float
     sample_rate: int  # Hz
@@ -42,7 +42,7 @@ class Measures:
     silence_start_s: float
     silence_end_s: float
     bandwidth_hz: float
-    sketch: str  # 256 bits in hexadecimal, alike for recordings that sound alike; empty where too little happens
+    sketch: str  # 256 bits in hexadecimal, similar for copies; empty for too short or steady sounds
     outline: str = ""  # the peaks of OUTLINE_PARTS equal parts, for drawing: each two hexadecimal digits, ff full scale
 
     def to_json(self) -> dict[str, object]:
@@ -57,7 +57,7 @@ def measure(waveform: Samples, sample_rate: int) -> Measures:
     """All measures of (S,), S > 0."""
     powers = frame_powers(waveform, sample_rate)
     start_s, end_s = silence_at_ends(waveform, sample_rate, powers)
-    lufs, snr = loudness(waveform, sample_rate), signal_to_noise(powers)
+    lufs, snr = integrated_loudness(waveform, sample_rate), signal_to_noise(powers)
     return Measures(
         round(len(waveform) / sample_rate, 3), sample_rate, round(peak(waveform), 4),
         round(clipped_share(waveform), 6), None if lufs is None else round(lufs, 1),
@@ -68,7 +68,7 @@ def measure(waveform: Samples, sample_rate: int) -> Measures:
 
 
 def outline(waveform: Samples) -> str:
-    """The shape of the recording for the eye: peaks of equal parts, (S,) -> 2 * OUTLINE_PARTS hexadecimal digits."""
+    """The outline for drawing: peaks of equal parts, (S,) to 2 * OUTLINE_PARTS hexadecimal digits."""
     edges = np.linspace(0, len(waveform), OUTLINE_PARTS + 1).astype(int)[:-1]
     peaks = np.maximum.reduceat(np.abs(waveform), edges)
     return np.round(np.minimum(1.0, peaks) * 255).astype(np.uint8).tobytes().hex()
@@ -107,10 +107,10 @@ def frame_powers(waveform: Samples, sample_rate: int) -> Powers:
 
 
 def signal_to_noise(powers: Powers) -> float | None:
-    """Estimated ratio of voice to noise in dB, from frame powers (F,): pauses hold the noise alone.
+    """Estimated ratio of voice to noise in dB, from frame powers (F,): pauses hold only noise.
 
-    Noise is the third percentile (short readings pause that seldom), digital silence at the ends left out; voice is
-    what louder frames have beyond it. None where there is no pause to hear the noise in.
+    Noise is the third percentile (short readings have few pauses) without digital silence at the ends; voice is what
+    louder frames have beyond it. None without a pause.
     """
     sounding = np.flatnonzero(powers > 1e-12)
     if not len(sounding):
@@ -150,8 +150,8 @@ def bandwidth(waveform: Samples, sample_rate: int) -> float:
     if spectrum.max() <= 1e-14:
         return 0.0
     width = sample_rate / 2 / (len(spectrum) - 1)
-    heard = np.flatnonzero(spectrum > spectrum.max() * 1e-5)
-    return float(heard[-1] * width)
+    audible = np.flatnonzero(spectrum > spectrum.max() * 1e-5)
+    return float(audible[-1] * width)
 
 
 def _mean_spectrum(waveform: Samples, sample_rate: int) -> Powers:
@@ -170,7 +170,7 @@ def _spectra(waveform: Samples, size: int, hop: int) -> Powers:
 
 
 def sketch(waveform: Samples, sample_rate: int) -> str:
-    """256 bits that copies of a recording share, whatever their level, rate and format; empty where little happens.
+    """256 bits that copies of a recording share at any level, rate and format; empty if little happens.
 
     Whether the difference of neighbouring bands grows from one moment to the next (Haitsma and Kalker 2002), over 17
     bands up to 3.4 kHz and 17 parts of the recording between its silent ends.

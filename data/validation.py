@@ -1,7 +1,6 @@
-"""What is wrong with a dataset, before anything is computed from it.
+"""Validation of a dataset before anything is computed from it.
 
-A fault that makes a clip useless is an error and leaves the clip out; anything else is a
-warning and the clip stays. Every finding names its place. Limits are in `Limits`.
+An error leaves the clip out; with a warning it stays. Every finding names its place. Limits are in `SegmentLimits`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
-from config.errors import UserError
-from data import audio
-from data.importers import Entry, Row, Skipped
-from data.kept import Kept, Rows
-from data.normalise import Reading, dropped, is_mark
+import numpy as np
 
-_MOST_NAMED = 12  # characters
-_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
+from config.errors import UserError
+from data.disk_collections import DiskDict, DiskList
+from data.importers import SkippedRow, SourceEntry, SourceRow
+from data.normalisers import TextNormaliser, dropped, is_mark
+from data.sound_files import cut_to_flac, file_duration, read_samples
+
+_MAX_NAMED = 12  # characters
+_DIRECTION_MARKS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode Standard Annex 9
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClipCheckLimits:
     """Bounds of a usable clip."""
 
     min_duration_s: float = 0.4
@@ -42,8 +43,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was found; `kind` is a short word for grouping."""
+class ValidationFinding:
+    """One error or warning; `kind` is a short word for grouping."""
 
     kind: str
     where: str
@@ -54,30 +55,30 @@ class Finding:
 class CheckedRow:
     """A row that can be used."""
 
-    row: Row
+    row: SourceRow
     normal: str  # normalised text
     duration_s: float
     sha256: str  # of the file's bytes
 
 
 @dataclass(frozen=True)
-class Report:
-    """The findings, and what they leave."""
+class ValidationReport:
+    """The findings, and what remains."""
 
     found: int
     kept: int
     duration_s: float
     characters: dict[str, int]  # of the normalised texts
-    dropped: dict[str, int]  # punctuation that the normaliser left out
-    errors: Sequence[Finding]
-    warnings: Sequence[Finding]
-    form: str = ""  # what the source was read as
-    notes: tuple[str, ...] = ()  # why so
+    dropped: dict[str, int]  # characters that the normaliser dropped
+    errors: Sequence[ValidationFinding]
+    warnings: Sequence[ValidationFinding]
+    form: str = ""  # the recognised format
+    notes: tuple[str, ...] = ()  # about the format
 
-    def with_warnings(self, more: Iterable[Finding]) -> Report:
+    def with_warnings(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, warnings=with_more(self.warnings, more))
 
-    def with_errors(self, more: Iterable[Finding]) -> Report:
+    def with_errors(self, more: Iterable[ValidationFinding]) -> ValidationReport:
         return replace(self, errors=with_more(self.errors, more))
 
     def save(self, path: Path) -> None:
@@ -96,66 +97,68 @@ class Report:
             file.write("\n}\n")
 
     @classmethod
-    def from_json(cls, values: dict) -> Report:
-        findings = {name: tuple(Finding(**entry) for entry in values[name]) for name in ("errors", "warnings")}
+    def from_json(cls, values: dict) -> ValidationReport:
+        findings = {name: tuple(ValidationFinding(**entry) for entry in values[name]) for name in ("errors",
+                                                                                                   "warnings")}
         return cls(**{**values, **findings, "notes": tuple(values.get("notes", ()))})
 
 
-def findings_on_disk() -> Rows[Finding]:
-    """An empty list of findings: where every recording has one, they are as many as the rows."""
-    return Rows(lambda one: json.dumps(asdict(one)), lambda line: Finding(**json.loads(line)))
+def findings_on_disk() -> DiskList[ValidationFinding]:
+    """An empty list of findings on disk: there may be one for every row."""
+    return DiskList(lambda one: json.dumps(asdict(one)), lambda line: ValidationFinding(**json.loads(line)))
 
 
-def with_more(findings: Sequence[Finding], more: Iterable[Finding]) -> Sequence[Finding]:
-    """Both, one behind the other."""
+def with_more(findings: Sequence[ValidationFinding], more: Iterable[ValidationFinding]) -> Sequence[ValidationFinding]:
+    """Both, concatenated on disk."""
     made = findings_on_disk()
     for one in chain(findings, more):
         made.add(one)
     return made
 
 
-def validate(entries: Iterable[Entry], normaliser: str, limits: Limits = Limits(),
-             progress: Callable[[int], None] = lambda done: None, written_out: Callable[[str], str] = str,
-             folder: Path | None = None) -> tuple[Sequence[CheckedRow], Report]:
-    """Check every row; raises `UserError` when none is left. `progress` gets the number of entries that are done.
+def validate(entries: Iterable[SourceEntry], normaliser: str, limits: ClipCheckLimits = ClipCheckLimits(),
+             progress: Callable[[int], None] = lambda done: None, verbalize: Callable[[str], str] = str,
+             folder: Path | None = None) -> tuple[Sequence[CheckedRow], ValidationReport]:
+    """Check every row; `UserError` if none is left. `progress` gets the number of entries that are done.
 
-    `written_out` is what text rules make of a text before it is normalised. The rows lie in a file without a name in
-    `folder`; what is held of each is where it begins.
+    `verbalize` applies text rules before the normaliser. The rows lie in an unnamed file in `folder`.
     """
-    reading = Reading(normaliser, written_out)
+    reading = TextNormaliser(normaliser, verbalize)
     errors, warnings = findings_on_disk(), findings_on_disk()
     found = 0
-    kept = rows_on_disk(folder)
-    with Kept() as first_use:  # of a recording, by its hash: where, and with which text
+    valid = checked_rows_on_disk(folder)
+    with DiskDict() as first_use:  # of a recording, by its hash: where, and with which text
         for found, entry in enumerate(entries, start=1):
-            if isinstance(entry, Skipped):
-                errors.add(Finding("skipped", entry.where, entry.reason))
+            if isinstance(entry, SkippedRow):
+                errors.add(ValidationFinding("skipped", entry.where, entry.reason))
             elif checked := _check(entry, reading, limits, errors, warnings):
                 if (first := first_use.put(checked.sha256, json.dumps([entry.where, checked.normal]))) is not None:
                     _note_duplicate(checked, first, errors, warnings)
                 else:
-                    kept.add(checked)
+                    valid.add(checked)
             progress(found)
-    if not kept:
-        raise UserError(_nothing_left(found, errors), "Mend the dataset; each reason names the file or line.")
-    return kept, _report(found, kept, reading, errors, warnings, limits)
+    if not valid:
+        raise UserError(_nothing_left(found, errors), "Fix the dataset; each reason names the file or line.")
+    return valid, _report(found, valid, reading, errors, warnings, limits)
 
 
-def _note_duplicate(row: CheckedRow, kept: str, errors: Rows[Finding], warnings: Rows[Finding]) -> None:
-    """The first of two equal recordings stays; where their texts differ it is told of too, as it may be the wrong."""
+def _note_duplicate(row: CheckedRow, first_use: str, errors: DiskList[ValidationFinding],
+                    warnings: DiskList[ValidationFinding]) -> None:
+    """The first of two equal recordings stays; if their texts differ, it gets a warning too."""
     where = row.row.where
-    first, text = json.loads(kept)
+    first, text = json.loads(first_use)
     if row.normal == text:
-        errors.add(Finding("duplicate", where, f"the same recording as {first}"))
+        errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}"))
     else:
-        errors.add(Finding("duplicate", where, f"the same recording as {first}, with another text"))
-        warnings.add(Finding("duplicate", first, f"the recording of {where} too, which has another text and is left "
+        errors.add(ValidationFinding("duplicate", where, f"the same recording as {first}, with another text"))
+        warnings.add(ValidationFinding("duplicate", first,
+                                       f"the recording of {where} too, which has another text and is left "
                              "out: listen which one is right"))
 
 
-def rows_on_disk(folder: Path | None = None) -> Rows[CheckedRow]:
-    """An empty list of rows, in a file without a name in `folder`."""
-    return Rows(_as_line, _from_line, folder)
+def checked_rows_on_disk(folder: Path | None = None) -> DiskList[CheckedRow]:
+    """An empty list of rows on disk, in an unnamed file in `folder`."""
+    return DiskList(_as_line, _from_line, folder)
 
 
 def _as_line(row: CheckedRow) -> str:
@@ -165,64 +168,68 @@ def _as_line(row: CheckedRow) -> str:
 def _from_line(line: bytes) -> CheckedRow:
     values = json.loads(line)
     row = values.pop("row")
-    return CheckedRow(Row(**{**row, "audio": Path(row["audio"])}), **values)
+    return CheckedRow(SourceRow(**{**row, "audio": Path(row["audio"])}), **values)
 
 
-def _check(row: Row, reading: Reading, limits: Limits, errors: Rows[Finding],
-           warnings: Rows[Finding]) -> CheckedRow | None:
+def _check(row: SourceRow, reading: TextNormaliser, limits: ClipCheckLimits, errors: DiskList[ValidationFinding],
+           warnings: DiskList[ValidationFinding]) -> CheckedRow | None:
     row = _without_controls(row, warnings)
     normal = reading.normal(row.text)
     if not normal:
-        errors.add(Finding("empty text", row.where, f"the text {row.text!r} of {row.id} has nothing to speak"))
+        errors.add(ValidationFinding("empty text", row.where,
+                                     f"the text {row.text!r} of {row.id} has nothing to speak"))
         return None
     try:
-        if not row.is_part and (whole_s := audio.duration(row.audio)) > 2 * limits.max_duration_s:
-            errors.add(Finding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
+        if not row.is_part and (whole_s := file_duration(row.audio)) > 2 * limits.max_duration_s:
+            errors.add(ValidationFinding("too long", row.where, f"{row.id} {_too_long(whole_s, limits)}"))
             return None  # before an hour of it is read
         content = row_bytes(row)
-        waveform, sample_rate = audio.read(io.BytesIO(content), name=row.audio)
+        waveform, sample_rate = read_samples(io.BytesIO(content), name=row.audio)
     except (UserError, OSError) as error:
         message = error.message if isinstance(error, UserError) else f"{row.audio} could not be read: {error.strerror}"
-        errors.add(Finding("not audio", row.where, message))
+        errors.add(ValidationFinding("not audio", row.where, message))
         return None
     duration_s = len(waveform) / sample_rate
-    peak = float(waveform.abs().max())
+    peak = float(np.abs(waveform).max())
     if fault := _fault(duration_s, peak, limits):
         kind, what = fault
-        errors.add(Finding(kind, row.where, f"{row.id} {what}"))
+        errors.add(ValidationFinding(kind, row.where, f"{row.id} {what}"))
         return None
-    clipped = float((waveform.abs() >= limits.clipped_level).float().mean())
+    clipped = float((np.abs(waveform) >= limits.clipped_level).mean())
     if clipped > limits.clipped_share:
-        warnings.add(Finding("clipping", row.where, f"{row.id}: {clipped:.1%} of the samples are at full scale"))
+        warnings.add(ValidationFinding("clipping", row.where,
+                                       f"{row.id}: {clipped:.1%} of the samples are at full scale"))
     rate = len(normal) / duration_s
     if rate > limits.possible_characters_per_s:
-        errors.add(Finding("pace", row.where, f"{row.id} would be {rate:,.0f} characters a second, which nobody "
-                              f"says ({limits.possible_characters_per_s:g} at most): the text is of another recording"))
+        message = (f"{row.id} would be {rate:,.0f} characters a second, more than is possible "
+                   f"({limits.possible_characters_per_s:g}): the text is of another recording")
+        errors.add(ValidationFinding("pace", row.where, message))
         return None
     if not limits.min_characters_per_s <= rate <= limits.max_characters_per_s:
-        warnings.add(Finding("pace", row.where, f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
+        warnings.add(ValidationFinding("pace", row.where,
+                                       f"{row.id}: {rate:.1f} characters a second; does the text fit?"))
     return CheckedRow(row, normal, round(duration_s, 3), hashlib.sha256(content).hexdigest())
 
 
-def row_bytes(row: Row) -> bytes:
-    """The sound file that a row is: its recording as it is, or its part of one."""
-    return audio.cut(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
+def row_bytes(row: SourceRow) -> bytes:
+    """The bytes of a row's sound file: its recording, or its part of one as FLAC."""
+    return cut_to_flac(row.audio, row.begin_s, row.end_s) if row.is_part else row.audio.read_bytes()
 
 
-def _without_controls(row: Row, warnings: Rows[Finding]) -> Row:
-    """`row` with a space for each control character, such as NUL or those that turn lines around, which nobody says."""
+def _without_controls(row: SourceRow, warnings: DiskList[ValidationFinding]) -> SourceRow:
+    """`row` with a space for each control character, such as NUL or a change of text direction."""
     found = sorted(set(row.text) - set("\t\n\r"))
     found = [character for character in found if unicodedata.category(character) in ("Cc", "Cs")
-             or unicodedata.bidirectional(character) in _TURNING]
+             or unicodedata.bidirectional(character) in _DIRECTION_MARKS]
     if not found:
         return row
     named = ", ".join(f"U+{ord(character):04X}" for character in found)
-    warnings.add(Finding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
+    warnings.add(ValidationFinding("control characters", row.where, f"{row.id}: {named} in the text; taken out"))
     text = "".join(" " if character in found else character for character in row.text)
     return replace(row, text=" ".join(text.split()))
 
 
-def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | None:
+def _fault(duration_s: float, peak: float, limits: ClipCheckLimits) -> tuple[str, str] | None:
     if duration_s < limits.min_duration_s:
         return "too short", f"lasts {duration_s:.2f} s, {limits.min_duration_s:g} s or more are wanted"
     if duration_s > limits.max_duration_s:
@@ -234,33 +241,35 @@ def _fault(duration_s: float, peak: float, limits: Limits) -> tuple[str, str] | 
     return None
 
 
-def _too_long(duration_s: float, limits: Limits) -> str:
+def _too_long(duration_s: float, limits: ClipCheckLimits) -> str:
     return f"lasts {duration_s:.1f} s, {limits.max_duration_s:g} s or less are wanted; cut it"
 
 
-def _text_warnings(kept: Sequence[CheckedRow], counts: Mapping[str, int], limits: Limits) -> list[Finding]:
+def _text_warnings(valid: Sequence[CheckedRow], counts: Mapping[str, int],
+                   limits: ClipCheckLimits) -> list[ValidationFinding]:
     spoken_otherwise = sorted(character for character in counts if not character.isalpha() and character.isprintable()
                               and (character.isnumeric() or not (is_mark(character) or _in_words(character))))
     found = []
     if spoken_otherwise:
         places, first = 0, ""
-        for row in kept:
+        for row in valid:
             if any(character in row.normal for character in spoken_otherwise):
                 places, first = places + 1, first or row.row.where
-        found.append(Finding(
+        found.append(ValidationFinding(
             "characters", first,
-            f"{places} of {len(kept)} texts hold digits or signs, which would be learned as they stand: "
+            f"{places} of {len(valid)} texts hold digits or signs, which would be learned unchanged: "
             f"{_named(spoken_otherwise)}. Choose text rules that write them out, or spell them as they are spoken",
         ))
     rare = sorted(character for character, count in counts.items() if count < limits.rare_occurrences)
     if rare:
-        found.append(Finding("rare characters", "", f"fewer than {limits.rare_occurrences} times: {' '.join(rare)}"))
+        found.append(ValidationFinding("rare characters", "",
+                                       f"fewer than {limits.rare_occurrences} times: {' '.join(rare)}"))
     return found
 
 
 def _named(characters: Sequence[str]) -> str:
-    shown = " ".join(f"“{character}”" for character in characters[:_MOST_NAMED])
-    more = len(characters) - _MOST_NAMED
+    shown = " ".join(f"“{character}”" for character in characters[:_MAX_NAMED])
+    more = len(characters) - _MAX_NAMED
     return f"{shown} and {more} others" if more > 0 else shown
 
 
@@ -268,23 +277,24 @@ def _in_words(character: str) -> bool:
     return character == "'" or character.isidentifier() or ("a" + character).isidentifier()
 
 
-def _report(found: int, kept: Sequence[CheckedRow], reading: Reading, errors: Sequence[Finding],
-            warnings: Sequence[Finding], limits: Limits) -> Report:
+def _report(found: int, valid: Sequence[CheckedRow], reading: TextNormaliser, errors: Sequence[ValidationFinding],
+            warnings: Sequence[ValidationFinding], limits: ClipCheckLimits) -> ValidationReport:
     characters: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     duration_s = 0.0
-    for row in kept:
+    for row in valid:
         characters.update(row.normal)
-        lost.update(dropped(reading.written_out(row.row.text), reading.normaliser))
+        lost.update(dropped(reading.verbalize(row.row.text), reading.normaliser))
         duration_s += row.duration_s
     spoken = {character: count for character, count in characters.items() if character != " "}
-    return Report(found, len(kept), round(duration_s, 3), dict(sorted(characters.items())), dict(sorted(lost.items())),
-                  errors, with_more(warnings, _text_warnings(kept, spoken, limits)))
+    return ValidationReport(found, len(valid), round(duration_s, 3), dict(sorted(characters.items())),
+                            dict(sorted(lost.items())),
+                  errors, with_more(warnings, _text_warnings(valid, spoken, limits)))
 
 
-def _nothing_left(found: int, errors: Sequence[Finding]) -> str:
+def _nothing_left(found: int, errors: Sequence[ValidationFinding]) -> str:
     reasons = "; ".join(f"{finding.where}: {finding.message}" for finding in errors[:3])
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    heard = any(finding.kind not in ("skipped", "empty text") for finding in errors)
-    what = "The dataset is without audio that can be used" if heard else "Nothing of the dataset can be used"
+    has_audio = any(finding.kind not in ("skipped", "empty text") for finding in errors)
+    what = "The dataset has no usable audio" if has_audio else "No row of the dataset can be used"
     return f"{what}: none of its {found} rows is left ({reasons}{more})."

@@ -19,10 +19,11 @@ from config.schema import ExtendOptions, TrainOptions
 from core import extend
 from core.job.journal import Event, Step
 from core.workspace import Workspace
-from data import audio, manifest, normalise
-from data.features import FeatureCache
+from data import manifest, normalisers
+from data.acoustics import audio
+from data.feature_cache import FeatureCache
 from data.front_end import FrontEnd
-from data.manifest import Clip
+from data.manifest import ManifestClip
 from models.base import VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.registry import family
@@ -138,14 +139,15 @@ def write_dataset(workspace: Workspace, name: str = "demo-am", train: int = 12, 
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         cache.save(digest, vars(extractor.extract(audio.load(path, RATE))))
         split, speaker = "train" if index < train else "held_out", f"s{index % 2}"
-        clips.append(Clip(path.stem, f"audio/{path.name}", " ".join(words), "am", split, seconds, speaker, digest))
+        clips.append(ManifestClip(path.stem, f"audio/{path.name}", " ".join(words), "am", split, seconds, speaker,
+                                  digest))
     manifest.save(folder, manifest.make_card(name, "am", "tones", clips), clips)
 
 
 def write_tokenizer(workspace: Workspace, name: str = "tiny-am", model: str = "tiny") -> FrontEnd:
     """A merged tokenizer with the dataset's syllables."""
     base = family(model).front_end(workspace.model(model))
-    front_end = base.extended("am", normalise.for_language("am", base.style), sorted(SYLLABLES), [])
+    front_end = base.extended("am", normalisers.for_language("am", base.style), sorted(SYLLABLES), [])
     front_end.save(workspace.tokenizers / name)
     return front_end
 

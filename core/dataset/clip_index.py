@@ -16,13 +16,21 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.workspace import Workspace
-from data.clip_findings import ERROR, WARNING, ClipFinding, ClipLimits, Spoken, badness, speaking_rate
-from data.clip_plots import LEARNABLE as LEARNABLE
-from data.clip_plots import Histogram as Histogram
-from data.clip_survey import Survey
+from data.clip_findings import (
+    ERROR,
+    WARNING,
+    AnalysedClip,
+    ClipFinding,
+    ClipLimits,
+    DatasetSurvey,
+    badness,
+    speaking_rate,
+)
+from data.clip_findings import LEARNABLE as LEARNABLE
+from data.clip_findings import Histogram as Histogram
+from data.disk_collections import DiskList, chunked
 from data.durable_files import atomic_path
-from data.kept import Rows, in_parts
-from data.manifest import Clip, Dataset
+from data.manifest import ManifestClip, PreparedDataset
 from data.measures import VERSION, Measures
 
 _PER_QUERY = 500  # ids or hashes
@@ -54,7 +62,7 @@ class MeasureStore:
             return {}
         found: dict[str, Measures] = {}
         with closing(self._open()) as database:
-            for part in in_parts(wanted, _PER_QUERY):
+            for part in chunked(wanted, _PER_QUERY):
                 rows = database.execute(f"SELECT sha256, value FROM measures WHERE sha256 IN ({_marks(part)})", part)
                 found |= {sha256: Measures.from_json(json.loads(value)) for sha256, value in rows}
         return found
@@ -76,7 +84,7 @@ class IndexedClip:
     """A clip with its measures and findings. `rank` counts from 0, the worst first."""
 
     rank: int
-    clip: Clip
+    clip: ManifestClip
     spoken: str  # its text after text rules and normaliser
     measures: Measures | None
     findings: tuple[ClipFinding, ...]
@@ -84,7 +92,7 @@ class IndexedClip:
     @property
     def rate(self) -> float | None:
         """Letters a second."""
-        return speaking_rate(Spoken(self.clip.id, self.spoken, self.clip.speaker, self.measures))
+        return speaking_rate(AnalysedClip(self.clip.id, self.spoken, self.clip.speaker, self.measures))
 
 
 @dataclass(frozen=True)
@@ -137,16 +145,17 @@ class DatasetPlots:
         return next((one.median for one in self.histograms if one.unit == "LUFS"), None)
 
 
-def build_index(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken], about: Mapping[str, str]) -> int:
+def build_index(workspace: Workspace, dataset: PreparedDataset, spoken: Iterable[AnalysedClip],
+                about: Mapping[str, str]) -> int:
     """Write the clip index of `dataset`; how many of the clips have findings.
 
-    `spoken` is in the order of the dataset's clips and is read once; `data.clip_survey` says what stays in memory.
+    `spoken` is in the order of the dataset's clips and is read once; `data.clip_findings` says what stays in memory.
     """
     target = _path(workspace, dataset.card.fingerprint)
     target.parent.mkdir(parents=True, exist_ok=True)
-    rows: Rows[Spoken] = Rows(_as_line, _from_line, target.parent)
+    rows: DiskList[AnalysedClip] = DiskList(_as_line, _from_line, target.parent)
     with (atomic_path(target, sync=False) as temporary, closing(sqlite3.connect(temporary)) as database, database,
-          Survey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
+          DatasetSurvey(ClipLimits(max_text_length=int(about.get("max_text_length", "0")))) as survey):
         for one in spoken:
             survey.add(one)
             rows.add(one)
@@ -163,8 +172,8 @@ def build_index(workspace: Workspace, dataset: Dataset, spoken: Iterable[Spoken]
     return int(with_findings)
 
 
-def _write_clips(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[Spoken],
-                 survey: Survey) -> dict[str, tuple[int, int]]:
+def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: Iterable[AnalysedClip],
+                 survey: DatasetSurvey) -> dict[str, tuple[int, int]]:
     """Write the clips by rank; for each kind of finding, how many clips have it, and for how many it is an error."""
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
@@ -187,14 +196,14 @@ def _write_clips(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[
     return counts
 
 
-def _as_line(one: Spoken) -> str:
+def _as_line(one: AnalysedClip) -> str:
     return json.dumps(asdict(one))
 
 
-def _from_line(line: bytes) -> Spoken:
+def _from_line(line: bytes) -> AnalysedClip:
     values = json.loads(line)
     measures = values.pop("measures")
-    return Spoken(**values, measures=Measures.from_json(measures) if measures else None)
+    return AnalysedClip(**values, measures=Measures.from_json(measures) if measures else None)
 
 
 class ClipIndex:
@@ -246,7 +255,7 @@ class ClipIndex:
         """The clips with these ids, as far as there are such."""
         found: dict[str, IndexedClip] = {}
         with self._database() as database:
-            for part in in_parts(ids, _PER_QUERY):
+            for part in chunked(ids, _PER_QUERY):
                 rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id IN ({_marks(part)})", part)
                 found |= {one.clip.id: one for one in (_judged(*row) for row in rows)}
         return found
@@ -297,7 +306,7 @@ def _marks(values: Sequence[str]) -> str:
 
 
 def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
-    return IndexedClip(rank, Clip(**json.loads(clip)), json.loads(spoken),
+    return IndexedClip(rank, ManifestClip(**json.loads(clip)), json.loads(spoken),
                   Measures.from_json(json.loads(measures)) if measures else None,
                   tuple(ClipFinding(**one) for one in json.loads(findings)))
 

@@ -24,11 +24,11 @@ from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, r
 from core.sources.dataset_source import OpenSource
 from core.sources.partial_downloads import partial_folder
 from core.workspace import Workspace, resolve_inside
-from data import film, long_audio
-from data.cuts import Limits
+from data import ffmpeg_audio, sound_files
 from data.durable_files import fsync_tree
-from data.importers import FILM_SUFFIXES, companions, is_audio, safe_id
-from data.loudness import Finish, finished
+from data.importers import FILM_SUFFIXES, is_audio, safe_id, sidecars
+from data.segmentation import SegmentLimits
+from data.sound_files import ClipFormat, format_clip
 
 STOPPED = "Stopped. Recordings that are done are kept: continue it, or start it again."
 
@@ -69,13 +69,13 @@ ClipFinder = Callable[[LongRecording, Path, Callable[[float], None]], RecordingC
 """Finds the clips of a recording, given the folder being made and a callback for the seconds that are done."""
 
 
-def limits_of(options: ClipOptions) -> Limits:
-    return Limits(options.min_clip_s, options.max_clip_s, options.padding_s)
+def limits_of(options: ClipOptions) -> SegmentLimits:
+    return SegmentLimits(options.min_clip_s, options.max_clip_s, options.padding_s)
 
 
-def finish_of(options: ClipOptions) -> Finish:
+def finish_of(options: ClipOptions) -> ClipFormat:
     """The sample rate, loudness and denoising of the clips."""
-    return Finish(options.sample_rate, options.lufs or None, options.denoise)
+    return ClipFormat(options.sample_rate, options.lufs or None, options.denoise)
 
 
 def cut_settings(options: ClipOptions) -> dict[str, object]:
@@ -89,7 +89,7 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
     if gathered.path.is_file():
         paths = [gathered.path] if is_audio(gathered.path.name) else []
     else:
-        paths = [place / name for place, names in companions.walk(root) for name in names if is_audio(name)]
+        paths = [place / name for place, names in sidecars.walk_folders(root) for name in names if is_audio(name)]
     found: list[LongRecording] = []
     for path in paths:
         check_stop(reporter, STOPPED)
@@ -100,8 +100,8 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
             audio = path
             if path.suffix.lower() in FILM_SUFFIXES:
                 audio = gathered.made / f"{key}.flac"
-                film.sound_of(path, audio, lambda: check_stop(reporter, STOPPED))
-            found.append(LongRecording(name, audio, key, speaker, long_audio.length(audio)[0]))
+                ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
+            found.append(LongRecording(name, audio, key, speaker, sound_files.duration_and_rate(audio)[0]))
         except UserError as error:
             reporter.emit(Warned(f"{path.name} is skipped: {error.message} {error.hint}"))
     if not found:
@@ -121,7 +121,7 @@ class RecordingCutter:
     source: str
     made: str
     settings: dict[str, object]  # every option that changes the result
-    finish: Finish
+    finish: ClipFormat
     recogniser: str = ""
 
     @property
@@ -185,14 +185,14 @@ class RecordingCutter:
             if not clips.spans:
                 return []
             name = f"audio/{recording.key}.flac"
-            own_rate = long_audio.length(recording.path)[1]
+            own_rate = sound_files.duration_and_rate(recording.path)[1]
             rate = self.finish.sample_rate or own_rate
             pieces, at = [], 0
-            parts = long_audio.pieces(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
+            parts = sound_files.read_spans(recording.path, [(span.begin_s, span.end_s) for span in clips.spans])
             with soundfile.SoundFile(str(partial / name), "w", rate, 1, "PCM_16", format="FLAC") as file:
                 for span, samples in zip(clips.spans, parts, strict=False):
                     check_stop(self.reporter, STOPPED)
-                    sound, _ = finished(samples, own_rate, self.finish, clips.noise)
+                    sound, _ = format_clip(samples, own_rate, self.finish, clips.noise)
                     file.write(np.clip(sound, -1, 1))
                     pieces.append(_piece(recording, name, span, at / rate, (at + len(sound)) / rate))
                     at += len(sound)

@@ -14,10 +14,9 @@ from core.job.journal import Plan, Warned
 from core.job.reporter import Reporter
 from core.library.segments import PREFIX
 from core.workspace import Workspace
-from data.entries import name_characters
-from data.features import FeatureCache
-from data.front_end import FrontEnd
-from data.manifest import Clip, Dataset
+from data.feature_cache import FeatureCache
+from data.front_end import FrontEnd, name_characters
+from data.manifest import ManifestClip, PreparedDataset
 
 _SHOWN = 5  # clips in a warning
 
@@ -49,7 +48,8 @@ def newest_tokenizer(workspace: Workspace, base: FrontEnd, language: str) -> str
     return max(found)[1] if found else ""
 
 
-def check_texts(clips: Iterable[Clip], front_end: FrontEnd, longest: int, tokenizer: str = "") -> TokenizerCoverage:
+def check_texts(clips: Iterable[ManifestClip], front_end: FrontEnd, longest: int,
+                tokenizer: str = "") -> TokenizerCoverage:
     """Check `clips` against a front-end and a model that holds `longest` tokens of text, without start, tag and stop.
 
     `tokenizer` is the name of the merged tokenizer that `front_end` is; empty for the base's own.
@@ -82,7 +82,7 @@ def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
             f"{_shown(list(coverage.too_long))}. Cut these recordings, with their texts."))
 
 
-def find_too_long(dataset: Dataset, cache: FeatureCache, longest: int) -> list[tuple[Clip, int]]:
+def find_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int) -> list[tuple[ManifestClip, int]]:
     """The clips with more than `longest` speech codes, with the number of these, the longest first."""
     found = {sha256: count for sha256, count in cache.lengths(dataset.card.fingerprint, "speech_codes")
              if count > longest}
@@ -90,7 +90,7 @@ def find_too_long(dataset: Dataset, cache: FeatureCache, longest: int) -> list[t
     return sorted(clips, key=lambda one: -one[1])
 
 
-def warn_too_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:
+def warn_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, reporter: Reporter) -> int:
     """Warn of the clips with more than `longest` speech codes, and say how to shorten them; how many they are."""
     long = find_too_long(dataset, cache, longest)
     if long:

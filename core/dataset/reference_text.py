@@ -15,11 +15,12 @@ import soundfile
 from config.errors import UserError
 from core.dataset.cutting import ClipSpan
 from core.job.reporter import counted
-from data.ctc_alignment import Aligned
-from data.cuts import Atoms, Limits, group
-from data.importers import companions, is_audio, text
-from data.importers.rows import Utterance
-from data.sentences import split
+from data.ctc_alignment import AlignedLabels
+from data.importers import is_audio, sidecars
+from data.importers import text_files as text
+from data.importers.rows import ParsedUtterance
+from data.segmentation import SegmentLimits, SpeechSpans, group_spans
+from data.text_chunking import split_text
 
 _LONGEST_SENTENCE = 200  # characters; longer ones are split at phrases
 _MAX_CHARACTERS = 20_000_000  # of a text
@@ -96,13 +97,13 @@ def check_reference(path: Path) -> None:
 
 def read_reference(path: Path, audio: str, ends: str = "") -> list[str]:
     """The sentences of a plain text, or the blocks of subtitles, lyrics or labels. `ends`: more ends of sentences."""
-    kind = companions.kind_of(path)
+    kind = sidecars.kind_of(path)
     if kind.timed:
-        found = [item.text for item in kind.read(path, audio) if isinstance(item, Utterance)]
+        found = [item.text for item in kind.read(path, audio) if isinstance(item, ParsedUtterance)]
     else:
         whole = "\n\n".join(_paragraphs(text.read(path, _MAX_CHARACTERS)))
         found = [" ".join(piece.text.split())
-                 for piece in split(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends)]
+                 for piece in split_text(whole, _LONGEST_SENTENCE, len, len(whole) + 1, ends)]
     found = [sentence for sentence in found if sentence]
     if not found:
         raise UserError(f"{path} has no text.", "Give the text that is spoken in the recording.")
@@ -141,7 +142,7 @@ def split_words(sentence: str) -> list[tuple[str, str]]:
     return found
 
 
-def match_words(sentences: Sequence[ReferenceSentence], aligned: Aligned, frame_s: float,
+def match_words(sentences: Sequence[ReferenceSentence], aligned: AlignedLabels, frame_s: float,
                 separated: bool) -> AlignedText:
     """The words from the aligned letters. `separated`: between two words stands a letter for the space."""
     found, at = [], 0
@@ -161,13 +162,13 @@ def match_words(sentences: Sequence[ReferenceSentence], aligned: Aligned, frame_
     return AlignedText(sentences, found, aligned.foreign.tolist())
 
 
-def choose_clips(match: AlignedText, total_s: float, limits: Limits, flag_below: float,
+def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag_below: float,
                  drop_below: float) -> tuple[list[ClipSpan], list[str]]:
     """The clips of a recording, and what was dropped, in words."""
     if not match.words:
         return [], ["nothing of its text was found."]
     spans, dropped = [], []
-    for cut in group(_atoms(match), total_s, limits):
+    for cut in group_spans(_atoms(match), total_s, limits):
         # the geometric mean, so that one wrong word shows
         logs = [math.log(max(word.score, 1e-6)) for word in match.words[cut.first:cut.last + 1]]
         score = math.exp(sum(logs) / len(logs))
@@ -187,14 +188,14 @@ def choose_clips(match: AlignedText, total_s: float, limits: Limits, flag_below:
     return spans, dropped if more <= 0 else [*dropped[:_SHOWN], f"... and {more} more."]
 
 
-def _atoms(match: AlignedText) -> Atoms:
+def _atoms(match: AlignedText) -> SpeechSpans:
     """Words as atoms. A clip ends at the end of a sentence where it can, and never contains what is not in its text."""
     words = match.words
     begins, ends = np.array([word.begin_s for word in words]), np.array([word.end_s for word in words])
     pauses = begins[1:] - ends[:-1]
     neighbours = list(zip(words, words[1:], strict=False))
     same_sentence = np.array([one.sentence == two.sentence for one, two in neighbours], bool)
-    prices = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(same_sentence, _CUT_IN_SENTENCE, 0.0)
+    costs = 2.0 * np.clip(1 - pauses / 0.5, 0, 1) + np.where(same_sentence, _CUT_IN_SENTENCE, 0.0)
 
     def apart(one: AlignedWord, two: AlignedWord) -> bool:
         """Whether a sentence that was not found, or other speech, lies between two words."""
@@ -204,7 +205,7 @@ def _atoms(match: AlignedText) -> Atoms:
         return skipped or foreign >= _FOREIGN
 
     walls = np.array([apart(one, two) for one, two in neighbours], bool) | (pauses > _LONG_PAUSE_S)
-    return Atoms(begins, ends, prices, walls)
+    return SpeechSpans(begins, ends, costs, walls)
 
 
 def _text(match: AlignedText, first: int, last: int) -> str:

@@ -21,10 +21,10 @@ from core.dataset.clip_index import ClipIndex
 from core.job.locks import FileLock
 from core.workspace import Workspace
 from data import manifest
+from data.audio_repair import EDGE_SILENCE_S, LEVEL, TRIM
 from data.clip_findings import ERROR, SAME_SOUND, TWO_TEXTS
 from data.durable_files import append_text
-from data.manifest import Clip
-from data.mending import KEPT_SILENCE_S, LEVEL, TRIM
+from data.manifest import ManifestClip
 
 DRAFT_FILE, EXCLUDED_FILE = "review.jsonl", "excluded.jsonl"
 _LOCK_FILE, _LOCK_TIMEOUT_S = ".review.lock", 10.0
@@ -45,7 +45,7 @@ class ReviewDecision:
     included: bool = True
     text: str | None = None
     reason: str = ""
-    fixes: tuple[str, ...] = ()  # of `data.mending`
+    fixes: tuple[str, ...] = ()  # of `data.audio_repair`
 
 
 class ReviewDecisions(dict[str, ReviewDecision]):
@@ -224,13 +224,13 @@ def describe_fix(kind: str, count: int, level_lufs: float | None) -> str:
     """What repairing `count` clips with a finding of `kind` would do; empty where it cannot be repaired."""
     clips = f"{count:,} clip{'s' if count != 1 else ''}"
     if FIXES.get(kind) == TRIM:
-        return f"Cut the silence at the ends of {clips} down to {KEPT_SILENCE_S:g} s."
+        return f"Cut the silence at the ends of {clips} down to {EDGE_SILENCE_S:g} s."
     if FIXES.get(kind) == LEVEL and level_lufs is not None:
         return f"Set {clips} to {level_lufs:.0f} LUFS, the median of the dataset, or as near as fits without clipping."
     return ""
 
 
-def excluded(folder: Path) -> Sequence[tuple[Clip, str]]:
+def excluded(folder: Path) -> Sequence[tuple[ManifestClip, str]]:
     """The clips that a reviewed dataset excludes, each with the reason."""
     path = folder / EXCLUDED_FILE
     try:
@@ -241,5 +241,5 @@ def excluded(folder: Path) -> Sequence[tuple[Clip, str]]:
 
 
 @lru_cache(maxsize=8)
-def _excluded(path: Path, inode: int, changed_ns: int) -> tuple[tuple[Clip, str], ...]:
-    return tuple((Clip(**row["clip"]), str(row["reason"])) for _, row in manifest.read_json_lines(path))
+def _excluded(path: Path, inode: int, changed_ns: int) -> tuple[tuple[ManifestClip, str], ...]:
+    return tuple((ManifestClip(**row["clip"]), str(row["reason"])) for _, row in manifest.read_json_lines(path))

@@ -1,4 +1,4 @@
-"""What a job's journal says of it: `Fold` takes in events and gives a `JobState`. Never loads torch.
+"""What a job's journal says of it: `SpellingFold` takes in events and gives a `JobState`. Never loads torch.
 
 A fold does not know whether the worker lives; `core.job.reader` adds that.
 """

@@ -271,7 +271,7 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
         raise UserError("the extension was made anew since")
     clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]
     untrained = load_extension(workspace, case.record.extension, case.base.device)
-    said = untrained.front_end.written_out
+    said = untrained.front_end.verbalize
     sentences = [HeldOutSentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
     return untrained, _some([one for one in sentences if one.text not in case.record.judged] or sentences)
 

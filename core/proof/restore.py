@@ -28,11 +28,10 @@ from core.training import replay
 from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
-from data import normalise
+from data import normalisers
 from data.bpe import vocabulary
 from data.durable_files import atomic_directory
-from data.entries import BASE_FILE, Language, NewToken
-from data.front_end import FrontEnd
+from data.front_end import BASE_FILE, FrontEnd, LanguageEntry, NewToken
 from models.base import WeightsFile
 
 _TOKENIZER = "tokenizer-as-given.json"
@@ -101,7 +100,8 @@ def extended_by(base: FrontEnd, asked: Asked, size: int) -> FrontEnd:
     by_row = {row: piece for piece, row in ids.items()}
     added = tuple(_token(row, by_row.get(row), language) for row in range(base.prefix_size, size))
     tag, file = f"[{language}]", f"language-{language}.json"
-    entry = Language(language, tag if tag in ids else "", normalise.for_language(language, base.style), file, added)
+    entry = LanguageEntry(language, tag if tag in ids else "", normalisers.for_language(language, base.style), file,
+                          added)
     return replace(base, by_code={**base.by_code, language: entry},
                    files={**base.files, file: asked.tokenizer.read_bytes()})
 

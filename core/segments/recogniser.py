@@ -18,8 +18,9 @@ from core.segments.language_codes import names_of
 from core.sources import recognisers
 from core.sources.recognisers import BUILT_IN
 from core.workspace import Workspace
-from data import long_audio
-from data.romanise import romanise
+from data import sound_files
+from data.acoustics.voice_activity import SecondsCallback
+from data.languages.latin import romanise
 from models.base import Judge
 from models.registry import family
 
@@ -165,13 +166,13 @@ def _built_in(language: str, workspace: Workspace) -> BuiltIn:
     return BuiltIn(judge, language)
 
 
-def frames_of(listener: Listener, path: Path, heard: long_audio.Heard) -> Iterator[np.ndarray]:
+def frames_of(listener: Listener, path: Path, heard: SecondsCallback) -> Iterator[np.ndarray]:
     """What is heard in a recording, in blocks (F, V) that follow each other; `heard` is told the seconds."""
     rate = listener.sample_rate
     core, context = round(_CORE_S * rate), round(_CONTEXT_S * rate)
     wanted, skipped = round(_CORE_S / listener.frame_s), round(_CONTEXT_S / listener.frame_s)
     waiting, before, done = np.zeros(0, np.float32), 0, 0  # `before`: samples of `waiting` that were heard already
-    for block in long_audio.resampled(path, rate):
+    for block in sound_files.read_resampled(path, rate):
         waiting = np.concatenate([waiting, block])
         while len(waiting) - before >= core + context:
             rows = listener.heard(waiting[:before + core + context])

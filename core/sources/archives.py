@@ -27,8 +27,7 @@ from typing import IO
 from config.errors import UserError
 from core.job.reporter import size_text
 from data.durable_files import BLOCK_BYTES, BlockCallback
-from data.importers.lookup import AUDIO_SUFFIXES
-from data.importers.rows import Skipped, visible
+from data.importers.rows import AUDIO_SUFFIXES, SkippedRow, printable
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 _TEXTS = (".txt", ".lab", ".srt", ".vtt", ".lrc", ".csv", ".tsv", ".psv", ".list", ".json", ".jsonl", ".ndjson",
@@ -54,7 +53,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack_archive(path: Path, folder: Path, free: int,
-                   on_block: BlockCallback = lambda size, name: None) -> list[Skipped]:
+                   on_block: BlockCallback = lambda size, name: None) -> list[SkippedRow]:
     """Write the members of the archive at `path` into `folder`, which is empty; the skipped ones.
 
     `free`: bytes that may be written. Raises `UserError` for an archive that is damaged or too large.
@@ -82,7 +81,7 @@ class _Unpacking:
     folder: Path
     room: int
     on_block: BlockCallback
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRow] = field(default_factory=list)
     written: int = 0
     members: int = 0
     others: int = 0  # files of no use here
@@ -104,7 +103,7 @@ class _Unpacking:
             return None
         if not lower.endswith((*AUDIO_SUFFIXES, *_TEXTS)) and lower not in _BARE:
             self.others += 1
-            self.other = self.other or visible(name)
+            self.other = self.other or printable(name)
             return None
         return self.folder.joinpath(inside)
 
@@ -112,14 +111,15 @@ class _Unpacking:
         if self.written + more > self.room:
             raise UserError(
                 f"{self.archive.name} ({size_text(self.archive.stat().st_size)}) would unpack to more than "
-                f"{size_text(max(0, self.room))}, at {visible(name)!r}: that does not fit here, or it is no archive of "
+                f"{size_text(max(0, self.room))}, at {printable(name)!r}: that does not fit here, or it is no archive "
+                f"of "
                 "recordings.",
                 "Free space on the workspace's disk, then continue; or unpack it yourself and give the folder.",
             )
 
     def skip(self, name: str, reason: str) -> None:
         if len(self.skipped) < _MAX_NAMED:
-            self.skipped.append(Skipped(f"{self.archive.name}: {visible(name[:200])}", reason))
+            self.skipped.append(SkippedRow(f"{self.archive.name}: {printable(name[:200])}", reason))
         else:
             self.others += 1
 
@@ -136,11 +136,11 @@ class _Unpacking:
         except (FileExistsError, NotADirectoryError):
             self.skip(name, "is there twice")
 
-    def all_skipped(self) -> list[Skipped]:
+    def all_skipped(self) -> list[SkippedRow]:
         """The skipped members; files that are of no use here as one entry."""
         if self.others:
             more = f" and {self.others - 1} more" if self.others > 1 else ""
-            self.skipped.append(Skipped(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
+            self.skipped.append(SkippedRow(f"{self.archive.name}: {self.other}{more}", "no recording, text or table"))
         return self.skipped
 
 

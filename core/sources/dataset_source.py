@@ -27,8 +27,8 @@ from core.sources.partial_downloads import temporary_folder
 from core.sources.source_preview import UPLOADS
 from core.sources.web_file import download_url
 from core.workspace import Workspace
-from data import film
-from data.importers import FILM_SUFFIXES, Entry, Imported, Row, Skipped, import_source, safe_id
+from data import ffmpeg_audio
+from data.importers import FILM_SUFFIXES, ImportedSource, SkippedRow, SourceEntry, SourceRow, import_source, safe_id
 
 _STOPPED = "Stopped before the dataset was written."
 
@@ -41,7 +41,7 @@ class OpenSource:
     made: Path
     foreign: bool = False
     notes: tuple[str, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _as_file(url: str) -> str:
     return url.replace("/blob/", "/resolve/") if url.startswith("https://huggingface.co/") else url
 
 
-def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported:
+def read_rows(source: OpenSource, language: str, reporter: Reporter) -> ImportedSource:
     """The rows of the source; the sound of a film is extracted when its row is reached."""
     imported = import_source(source.path, language, foreign=source.foreign)
     listed = _Chain(source.skipped, imported.entries)
@@ -93,7 +93,7 @@ def read_rows(source: OpenSource, language: str, reporter: Reporter) -> Imported
     return replace(imported, entries=entries, notes=(*source.notes, *imported.notes))
 
 
-def count_rows(imported: Imported) -> int:
+def count_rows(imported: ImportedSource) -> int:
     """How many entries there are; no film is opened."""
     entries = imported.entries
     return sum(1 for _ in (entries.entries if isinstance(entries, _WithFilmSound) else entries))
@@ -130,10 +130,10 @@ def _unpacked(path: Path, folder: Path, made: Path, workspace: Workspace, report
 class _Chain:
     """Skipped entries, then the others; may be iterated more than once."""
 
-    first: tuple[Skipped, ...]
-    then: Iterable[Entry]
+    first: tuple[SkippedRow, ...]
+    then: Iterable[SourceEntry]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         yield from self.first
         yield from self.then
 
@@ -142,28 +142,28 @@ class _Chain:
 class _WithFilmSound:
     """Entries whose recordings can be read as they are: of a film, its sound, extracted into `folder`."""
 
-    entries: Iterable[Entry]
+    entries: Iterable[SourceEntry]
     folder: Path
     root: Path
     reporter: Reporter
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         fault: tuple[Path, str] | None = None
         for entry in self.entries:
-            if not isinstance(entry, Row) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
+            if not isinstance(entry, SourceRow) or entry.audio.suffix.lower() not in FILM_SUFFIXES:
                 yield entry
                 continue
             sound = self.folder / _sound_name(entry.audio, self.root)
             if (fault is None or fault[0] != entry.audio) and not sound.is_file():
                 fault = self._extract_sound(entry.audio, sound)
             if fault is not None and fault[0] == entry.audio:
-                yield Skipped(entry.where, fault[1])
+                yield SkippedRow(entry.where, fault[1])
             else:
                 yield replace(entry, audio=sound)
 
     def _extract_sound(self, path: Path, sound: Path) -> tuple[Path, str] | None:
         try:
-            film.sound_of(path, sound, lambda: check_stop(self.reporter, _STOPPED))
+            ffmpeg_audio.extract_audio(path, sound, lambda: check_stop(self.reporter, _STOPPED))
         except UserError as error:
             return path, f"{error.message} {error.hint}"
         return None

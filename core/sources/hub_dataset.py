@@ -35,11 +35,11 @@ from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, l
 from core.sources.http_range_file import HttpRangeFile, RangesUnsupported
 from core.sources.hub import Hub, NoRevision, RepositoryFiles
 from core.sources.partial_downloads import SPARE_BYTES, check_disk, discard, find_started, partial_download
+from data.disk_collections import DiskDict
 from data.durable_files import FileHasher, hash_with_progress, write_json
-from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
-from data.importers.columns import SPLIT_NAMES
+from data.importers import AUDIO_SUFFIXES, SkippedRow, SourceRow, import_source, safe_id
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
-from data.kept import Kept
+from data.importers.rows import SPLIT_NAMES
 
 PREFIX = "hub:"
 STOPPED = "Stopped before the dataset was written. What was downloaded is kept: continue it, or start it again."
@@ -85,7 +85,7 @@ class FetchedDataset:
 
     folder: Path
     notes: tuple[str, ...]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _fetch_files(request: _Request, found: RepositoryFiles, home: Path) -> Fetch
         request.download(found, [name for name in plain if name not in recordings], content, progress)
         plain = _first_recordings(content, recordings, request)
     request.download(found, plain, content, progress)
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRow] = []
     for path in request.download(found, archives, home / "archives", progress):
         inside = content / f"{path.relative_to(home / 'archives')}.unpacked"
         shutil.rmtree(inside, ignore_errors=True)  # of a job that was killed
@@ -244,7 +244,7 @@ def _first_recordings(content: Path, recordings: list[str], request: _Request) -
         path = _inside(content, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    rows = (entry for entry in import_source(content, request.language, foreign=True) if isinstance(entry, Row))
+    rows = (entry for entry in import_source(content, request.language, foreign=True) if isinstance(entry, SourceRow))
     wanted = {os.path.realpath(row.audio) for row in islice(rows, request.max_clips)}
     return [name for name in recordings if os.path.realpath(content / name) in wanted]
 
@@ -298,7 +298,7 @@ def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, l
         check_disk(home, found.size(left) - here, f"What is wanted of {found.repository}")
     progress = DownloadProgress(request.reporter, None if max_clips else done + found.size(left), done, STOPPED)
     clips = written.rows
-    with Kept() as ids:
+    with DiskDict() as ids:
         for line in _lines(home / "content"):
             ids.replace(Path(str(line["audio"])).stem.casefold(), "")
         for name in left:
@@ -321,7 +321,8 @@ def _fetch_tables(request: _Request, found: RepositoryFiles, tables: dict[str, l
         f"Parquet tables{there}.",))
 
 
-def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str, ids: Kept,
+def _write_rows(request: _Request, found: RepositoryFiles, table: Path | RawIOBase, home: Path, split: str,
+                ids: DiskDict,
                 name: str) -> Generator[int, None, None]:
     """Write the rows of a table; the size of each. Stops before the disk is full."""
     content = home / "content"

@@ -15,7 +15,7 @@ from config.schema import AS_IS
 from core.library.segments import PREFIX
 from core.sources.archives import is_archive
 from core.workspace import Workspace
-from data.importers import KNOWN_FORMS, Skipped, import_source
+from data.importers import KNOWN_FORMS, SkippedRow, import_source
 
 UPLOADS = "uploads"
 _MAX_AGE_S = 7 * 24 * 3600.0
@@ -77,8 +77,9 @@ def _describe(source: str, language: str) -> tuple[str, ...]:
         raise UserError(f"{path} is no folder of recordings.", f"Lisan knows {KNOWN_FORMS}.")
     found = import_source(path, language)
     first = list(islice(found, _FIRST))
-    left_out = [entry if isinstance(entry, Skipped) else Skipped(entry.where, "its text is empty") for entry in first
-                if isinstance(entry, Skipped) or not entry.text.strip()]
+    left_out = [entry if isinstance(entry, SkippedRow) else SkippedRow(entry.where,
+                                                                       "its text is empty") for entry in first
+                if isinstance(entry, SkippedRow) or not entry.text.strip()]
     more = "first " if len(first) == _FIRST else ""
     usable = len(first) - len(left_out)
     lines = [*found.notes, f"Of its {more}{len(first)} entries {usable} have a recording and a text."]

@@ -12,7 +12,7 @@ import torch
 from core.job.journal import AudioMade, AudioPiece, Warned
 from core.job.reporter import Reporter, check_stop, counted
 from core.speech.speak import Segment, joined
-from data import audio
+from data.acoustics import audio
 from models.base import Verdict
 
 FOLDER = "audio"

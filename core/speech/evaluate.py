@@ -19,7 +19,7 @@ from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
-from data import audio
+from data.acoustics import audio
 from models.base import PreparedVoice, Sampling, Verdict, Vocoder, Voice
 
 _BATCH = 20  # texts generated together
@@ -101,7 +101,7 @@ class Studio:
                 spoken = voice.model.generate([voice.front_end.encode(text, language) for language, text, _ in part],
                                               voices, sampling)
             for (language, text, name), item in zip(part, spoken, strict=True):
-                said.append(self._hear(voice.front_end.written_out(text, language), language, name, item.codes))
+                said.append(self._hear(voice.front_end.verbalize(text, language), language, name, item.codes))
                 tell(Progress(len(said), len(parts), unit, _SPOKEN))
         return said
 

@@ -29,7 +29,7 @@ from core.sources import recognisers
 from core.sources.recognisers import AS_JUDGE, BUILT_IN
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from models.base import Verdict
 from models.registry import family
 

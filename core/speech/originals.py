@@ -16,7 +16,8 @@ from core.speech.evaluate import HeldOutSentence
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from models.base import Verdict
 
 _MOST = 40  # recordings that are judged
@@ -29,7 +30,7 @@ def recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[H
     dataset = _dataset(workspace, model)
     if dataset is None or dataset.card.language != language:
         return []
-    said = model.front_end.written_out  # a judge hears words, no digits
+    said = model.front_end.verbalize  # a judge hears words, no digits
     return [HeldOutSentence(said(clip.text, language),
                             dataset.audio_path(clip)) for clip in dataset.split(manifest.HELD_OUT)]
 
@@ -77,7 +78,7 @@ def _heard(judge: Hearing, sentence: HeldOutSentence, language: str) -> Verdict:
     return judge.verdict(waveform, sample_rate, sentence.text, language)
 
 
-def _dataset(workspace: Workspace, model: VoiceModel) -> manifest.Dataset | None:
+def _dataset(workspace: Workspace, model: VoiceModel) -> manifest.PreparedDataset | None:
     """The dataset that `model` was trained on, when it is in the workspace."""
     kind = model.ref.partition(":")[0]
     if kind == "run":

@@ -22,10 +22,9 @@ from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import reference_voices
 from core.voice_model.loading import VoiceModel
-from data.level import UNCLIPPED
-from data.reading import pieces_of
-from data.sentences import Ending as PieceEnding
-from data.sentences import Piece, halve
+from data.loudness import OUTPUT_PEAK
+from data.text_chunking import Ending as PieceEnding
+from data.text_chunking import TextChunk, halve, split_for_model
 from models.base import (
     Family,
     FinishReason,
@@ -60,7 +59,7 @@ class Segment:
 class _Spoken:
     """The codes of a piece, and its share of the seconds they took."""
 
-    piece: Piece
+    piece: TextChunk
     codes: Generated
     seconds: float
 
@@ -82,11 +81,11 @@ class Speaker:
     def sample_rate(self) -> int:
         return self.vocoder.sample_rate
 
-    def pieces(self, text: str, language: str) -> list[Piece]:
+    def pieces(self, text: str, language: str) -> list[TextChunk]:
         """What `say` will speak, one after another; `UserError` when the text cannot be spoken."""
         most = self.model.model.max_text_length
         limit = min(self.longest.get(language, self.model.model.typical_text_length), most)
-        return pieces_of(text, language, self.model.front_end, limit, most)
+        return split_for_model(text, language, self.model.front_end, limit, most)
 
     def say(self, text: str, language: str, options: SamplingOptions) -> Iterator[Segment]:
         """Segments of `text`, each as soon as it is made. The last one has no pause after it.
@@ -148,7 +147,7 @@ class Speaker:
         for index, one in enumerate(spoken):
             yield self._segment(one.piece, one.codes, one.seconds, index == len(spoken) - 1, seed)
 
-    def _streamed(self, piece: Piece, language: str, sampling: Sampling, sounds: VocoderStream,
+    def _streamed(self, piece: TextChunk, language: str, sampling: Sampling, sounds: VocoderStream,
                   last: bool) -> Iterator[Segment]:
         """One piece as segments, the last of which has the pause and says how it ended."""
         ids, began = self.model.front_end.encode(piece.text, language), time.perf_counter()
@@ -160,28 +159,28 @@ class Speaker:
                 if not ended and not len(waveform):
                     continue
                 pause_s = 0.0 if last or not ended else PAUSES_S[piece.ending]
-                waveform = waveform.float().clamp(-UNCLIPPED, UNCLIPPED)  # a gain would jump from piece to piece
+                waveform = waveform.float().clamp(-OUTPUT_PEAK, OUTPUT_PEAK)  # a gain would jump from piece to piece
                 waveform = torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
                 now = time.perf_counter()
                 ending = codes.finish_reason if isinstance(codes, Generated) else "stop"
                 yield Segment(piece.text, waveform, now - began, ending)
                 began = now
 
-    def _generate(self, pieces: Sequence[Piece], languages: Sequence[str],
-                  sampling: Sampling) -> list[list[tuple[Piece, Generated]]]:
+    def _generate(self, pieces: Sequence[TextChunk], languages: Sequence[str],
+                  sampling: Sampling) -> list[list[tuple[TextChunk, Generated]]]:
         """The codes of each piece; slow speech that needs more codes than there are is said in two breaths."""
         ids = [self.model.front_end.encode(piece.text, code) for piece, code in zip(pieces, languages, strict=True)]
         voices = [self._prepared_voice(language) for language in languages]
         with self.model.speaking_each(languages):
             generated = self.model.model.generate(ids, voices, sampling)
-        spoken: list[list[tuple[Piece, Generated]]] = []
+        spoken: list[list[tuple[TextChunk, Generated]]] = []
         for piece, language, codes in zip(pieces, languages, generated, strict=True):
             exhausted = len(codes.codes) >= self.model.model.max_speech_length
             halves = halve(piece.text) if exhausted else None
             if halves is None:
                 spoken.append([(piece, codes)])
             else:
-                breaths = [halves[0], Piece(halves[1], piece.ending)]
+                breaths = [halves[0], TextChunk(halves[1], piece.ending)]
                 spoken.append([one for several in self._generate(breaths, [language] * 2, sampling) for one in several])
         return spoken
 
@@ -192,7 +191,7 @@ class Speaker:
                 self._prepared[adapts] = self.model.model.prepare(self.voice)
         return self._prepared[adapts]
 
-    def _segment(self, piece: Piece, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:
+    def _segment(self, piece: TextChunk, generated: Generated, seconds: float, last: bool, seed: int) -> Segment:
         began = time.perf_counter()
         waveform = self._sound(generated.codes, 0.0 if last else PAUSES_S[piece.ending], seed)
         return Segment(piece.text, waveform, seconds + time.perf_counter() - began, generated.finish_reason)
@@ -209,7 +208,7 @@ class Speaker:
             waveform[:length] *= ramp
             waveform[-length:] *= ramp.flip(0)
         loudest = float(waveform.abs().max()) if len(waveform) else 0.0
-        waveform = waveform * min(1.0, UNCLIPPED / max(loudest, 1e-9))
+        waveform = waveform * min(1.0, OUTPUT_PEAK / max(loudest, 1e-9))
         return torch.cat([waveform, torch.zeros(round(pause_s * self.sample_rate))])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from data import audio
+from data.acoustics import audio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,8 +27,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from config.errors import UserError
 from data.bpe import vocabulary
 from data.durable_files import write_text
-from data.entries import BASE_FILE
-from data.front_end import FrontEnd
+from data.front_end import BASE_FILE, FrontEnd
 
 OWN = "own"  # the algorithm of pieces from a tokenizer file, and the name of that candidate
 _MIN_FREQUENCY = 2  # a piece that occurs once teaches nothing

@@ -10,10 +10,8 @@ from typing import get_args
 
 from config.schema import Initialisation
 from core.workspace import Workspace
-from data.entries import NewToken
-from data.front_end import FrontEnd
-from data.front_end_files import SETTINGS_FILE
-from data.romanise import romanise
+from data.front_end import SETTINGS_FILE, FrontEnd, NewToken
+from data.languages.latin import romanise
 
 AROUND_THE_MEAN: tuple[Initialisation, ...] = ("mean", "random")  # strategies that use no token's spelling
 

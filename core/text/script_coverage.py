@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from data import blocks
+from data import unicode_blocks
 
 MIN_OCCURRENCES = 10  # times that a piece must occur in training text for its row to be learned
 _MAIN_SHARE = 0.05  # share of a text's letters in a block from which the block counts as one of its script
@@ -57,14 +57,14 @@ def map_script(train: Mapping[str, int], held_out: Mapping[str, int], given: Map
     by_block: dict[str, set[str]] = {}
     letter_counts: Counter[str] = Counter()
     for character in {*train, *held_out, *given}:
-        name = blocks.block_of(character)
+        name = unicode_blocks.block_of(character)
         by_block.setdefault(name, set()).add(character)
         if unicodedata.category(character)[0] in "LM":
             letter_counts[name] += train.get(character, 0) + held_out.get(character, 0) + given.get(character, 0)
     total = max(1, sum(letter_counts.values()))
     script = []
     for name, present in by_block.items():
-        letters = blocks.letters(name) if letter_counts[name] >= _MAIN_SHARE * total else ()
+        letters = unicode_blocks.letters(name) if letter_counts[name] >= _MAIN_SHARE * total else ()
         cells = sorted(present | {letter for letter in letters if letter in present or is_unchanged(letter)})
         script.append(ScriptBlock(name, bool(letters), tuple(
             CharacterCount(one, train.get(one, 0), held_out.get(one, 0), given.get(one, 0)) for one in cells)))

@@ -16,15 +16,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from config.errors import UserError
-from config.rules_file import parse
-from config.text_rules import TextRules
+from config.text_rules import TextRules, parse_rules
 from core.workspace import Workspace, resolve_inside
-from data import rules as shipped
 from data.durable_files import write_text
-from data.languages.traced import Change
-from data.languages.written_out import Writer
-from data.manifest import Dataset, read_json_lines
-from data.normalise import Reading
+from data.languages import shipped_rules as shipped
+from data.languages.span_map import TextChange
+from data.languages.verbalizer import Verbalizer
+from data.manifest import PreparedDataset, read_json_lines
+from data.normalisers import TextNormaliser
 
 LARGEST_FILE = 512 * 1024  # bytes of rules
 TABLES = ("abbreviations", "words", "symbols", "units", "characters", "marks")
@@ -77,36 +76,36 @@ def content_hash(rules: TextRules) -> str:
     return hashlib.sha256(rules.to_json()).hexdigest()
 
 
-def label(writer: Writer | None) -> str:
+def label(writer: Verbalizer | None) -> str:
     """Name and hash of a front-end's rules, for a report; empty when it has none."""
     return f"{writer.rules.name or 'unnamed'} ({content_hash(writer.rules)[:12]})" if writer else ""
 
 
 def ships(name: str) -> bool:
     """Whether rules of this name come with the app."""
-    return shipped.exists(name)
+    return shipped.has_rules(name)
 
 
 def checked(text: str) -> TextRules:
     """Rules from the editor; `UserError` names what is wrong."""
-    return shipped.checked(text, "the editor")
+    return shipped.checked_rules(text, "the editor")
 
 
 def read(workspace: Workspace, name: str) -> str:
     """The YAML of `name`: the user's own, else shipped; `UserError` when there is none."""
-    if shipped.exists(name):
-        return shipped.text_of(name)
+    if shipped.has_rules(name):
+        return shipped.rules_text(name)
     path = _path(workspace, name)
     if not path.is_file():
         own = ", ".join(_own(workspace)) or "none"
         raise UserError(f"There are no text rules named {name!r} (your own: {own}).",
-                        f"These ship: {', '.join(shipped.names())}.")
+                        f"These ship: {', '.join(shipped.rule_names())}.")
     return _read_file(path)
 
 
 def load(workspace: Workspace, name: str) -> TextRules:
     """The rules `name`, checked, under that name."""
-    return shipped.checked(read(workspace, name), f"rules {name!r}").model_copy(update={"name": name})
+    return shipped.checked_rules(read(workspace, name), f"rules {name!r}").model_copy(update={"name": name})
 
 
 def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | None:
@@ -120,10 +119,10 @@ def for_dataset(workspace: Workspace, name: str, language: str) -> TextRules | N
     return rules
 
 
-def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> Reading:
+def reading(workspace: Workspace, name: str, language: str, normaliser: str) -> TextNormaliser:
     """How texts of a new language are read: by the rules `name`, if any, then by the normaliser."""
     rules = for_dataset(workspace, name, language)
-    return Reading(normaliser, shipped.writer_of(rules).spoken if rules else str)
+    return TextNormaliser(normaliser, shipped.verbalizer_of(rules).verbalize if rules else str)
 
 
 def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, ...]:
@@ -135,11 +134,11 @@ def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, .
         try:
             rules = load(workspace, name)
         except UserError as error:
-            listed.append(RulesInfo(name, "", not shipped.exists(name), "", "", fault=error.message))
+            listed.append(RulesInfo(name, "", not shipped.has_rules(name), "", "", fault=error.message))
             continue
         now = content_hash(rules)
         mine = [use for use in uses if use.rules == name]
-        listed.append(RulesInfo(name, rules.language, not shipped.exists(name), now, rules.about,
+        listed.append(RulesInfo(name, rules.language, not shipped.has_rules(name), now, rules.about,
                                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash == now),
                                 tuple(f"{use.kind} {use.name}" for use in mine if use.hash != now)))
     return tuple(listed)
@@ -147,26 +146,27 @@ def list_rules(workspace: Workspace, *, own: bool = False) -> tuple[RulesInfo, .
 
 def numbers_alone() -> tuple[str, ...]:
     """Codes of languages for which only num2words' numbers are known."""
-    return tuple(name for name in shipped.names() if name not in shipped.written_by_hand())
+    return tuple(name for name in shipped.rule_names() if name not in shipped.written_by_hand())
 
 
 def choices(workspace: Workspace, language: str = "") -> list[str]:
     """Names that can be chosen for a language: own rules, then shipped ones of it; of every language when empty."""
     own = [name for name in _own(workspace) if not language or _language_of(workspace, name) in ("", language)]
-    ready = [name for name in shipped.names() if not language or name.partition("-")[0] == language.partition("-")[0]]
+    ready = [name
+             for name in shipped.rule_names() if not language or name.partition("-")[0] == language.partition("-")[0]]
     return [*own, *ready]
 
 
 def save(workspace: Workspace, name: str, text: str) -> SavedRules:
     """Check `text` and save it as `name`; where something was made with these rules, refuse and name a free one."""
-    if shipped.exists(name):
+    if shipped.has_rules(name):
         raise UserError(f"The rules {name!r} ship with the app and are not changed.",
                         f"Save yours under another name, such as {free_name(workspace, name)!r}.")
     path = _path(workspace, name)
     if len(text.encode("utf-8", "replace")) > LARGEST_FILE:
         raise UserError(f"The rules are larger than {LARGEST_FILE // 1024} KiB.",
                         "Leave out what the texts do not hold.")
-    rules = shipped.checked(text, f"rules {name!r}").model_copy(update={"name": name})
+    rules = shipped.checked_rules(text, f"rules {name!r}").model_copy(update={"name": name})
     wanted = content_hash(rules)
     made = [use for use in find_uses(workspace) if use.rules == name and use.hash != wanted]
     if made:
@@ -187,14 +187,14 @@ def save(workspace: Workspace, name: str, text: str) -> SavedRules:
 
 def save_copy(workspace: Workspace, name: str, text: str) -> SavedRules:
     """Like `save`; where that name may not be written, under a free one."""
-    taken = shipped.exists(name) or any(use.rules == name for use in find_uses(workspace))
+    taken = shipped.has_rules(name) or any(use.rules == name for use in find_uses(workspace))
     return save(workspace, free_name(workspace, name) if taken else name, text)
 
 
 def free_name(workspace: Workspace, name: str) -> str:
     """Such as `am-2`, which nothing has yet."""
     stem = re.sub(r"-\d+$", "", name)
-    taken = {use.rules for use in find_uses(workspace)} | set(_own(workspace)) | set(shipped.names())
+    taken = {use.rules for use in find_uses(workspace)} | set(_own(workspace)) | set(shipped.rule_names())
     return next(made for number in range(2, 10_000) if (made := f"{stem}-{number}") not in taken)
 
 
@@ -213,11 +213,11 @@ def find_uses(workspace: Workspace) -> tuple[RulesUse, ...]:
     return tuple(found)
 
 
-def hint_unused_rules(dataset: Dataset, chosen: str) -> str:
+def hint_unused_rules(dataset: PreparedDataset, chosen: str) -> str:
     """A hint when no rules were chosen, some ship for the language, and the texts have digits; else empty."""
     language = dataset.card.language
     texts = [clip.text for clip in dataset.clips if any(map(str.isnumeric, clip.text))]
-    if chosen or not texts or not shipped.exists(language):
+    if chosen or not texts or not shipped.has_rules(language):
         return ""
     return (f"{len(texts)} texts have digits, which become tokens of their own, such as in {texts[0][:60]!r}. The text "
             f"rules {language!r} write them out as they are spoken: --rules {language}, or Text rules on the page.")
@@ -225,7 +225,7 @@ def hint_unused_rules(dataset: Dataset, chosen: str) -> str:
 
 def _language_of(workspace: Workspace, name: str) -> str:
     try:
-        return parse(_read_file(_path(workspace, name)), name).language
+        return parse_rules(_read_file(_path(workspace, name)), name).language
     except UserError:
         return ""
 
@@ -302,7 +302,7 @@ class RulesPreview:
 
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[TextChange, ...]
     left_out: dict[str, int]
 
 
@@ -327,15 +327,15 @@ class FoldCost:
 
 def preview(rules: TextRules, texts: Iterable[str]) -> list[RulesPreview]:
     """Each text before and after, with the spans that changed."""
-    writer = shipped.writer_of(rules)
-    shown = ((text, writer.shown(text)) for text in texts)
+    writer = shipped.verbalizer_of(rules)
+    shown = ((text, writer.verbalize_traced(text)) for text in texts)
     return [RulesPreview(text, done.traced.text, done.traced.changes(), done.left_out) for text, done in shown]
 
 
 def fold_costs(rules: TextRules, texts: Iterable[str], most: int = 12) -> list[FoldCost]:
     """What each folding of `rules`, chosen or not, would do to `texts` after the other rules."""
-    writer = shipped.writer_of(rules.model_copy(update={"fold": ()}))
-    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.spoken(text))]
+    writer = shipped.verbalizer_of(rules.model_copy(update={"fold": ()}))
+    words = [word for text in texts for word in re.findall(r"[^\W\d_]+", writer.verbalize(text))]
     letters = set("".join(words))
     costs = []
     for name, fold in rules.folds.items():

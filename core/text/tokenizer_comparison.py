@@ -17,11 +17,10 @@ from config.errors import UserError
 from config.text_rules import TextRules
 from core.text.pieces import OWN, Pieces, characters_of, train_pieces, with_all_characters
 from core.text.script_coverage import MIN_OCCURRENCES, RecordingPrompt, ScriptBlock
-from data import normalise
+from data import normalisers
 from data.bpe import BYTES, vocabulary
 from data.durable_files import write_json
-from data.entries import BASE_FILE
-from data.front_end import FrontEnd
+from data.front_end import BASE_FILE, FrontEnd
 
 FILE = "lab.json"
 CHARACTERS = "characters"  # the candidate without merges, against which the others are compared
@@ -148,7 +147,7 @@ def build_candidates(base: FrontEnd, texts: ComparedTexts, sizes: Sequence[int],
         return BuiltCandidate(_measure(name, extended, pieces, texts, limit), extended)
 
     yield BuiltCandidate(_measure(BASE, base, None, texts, limit), base)
-    bare = [normalise.without_marks(text) for text in texts.train]
+    bare = [normalisers.without_marks(text) for text in texts.train]
     plain = with_all_characters(train_pieces(bare, "bpe", 0), texts.all)
     yield built(CHARACTERS, plain)
     if byte_fallback:

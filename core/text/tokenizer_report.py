@@ -16,7 +16,7 @@ from core.text import text_rules
 from core.text.pieces import characters_of
 from data import manifest
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset, read_json_lines
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset, read_json_lines
 
 REPORT_FILE = "report.json"
 PROBE_FILE = "probe_sentences.jsonl"
@@ -115,7 +115,7 @@ def probe_sentences(model_folder: Path) -> tuple[str, tuple[tuple[str, str], ...
     return source, tuple((str(row["language"]), str(row["text"])) for _, row in read_json_lines(path))
 
 
-def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, training: PieceTraining, probe_source: str,
+def measure(base: FrontEnd, extended: FrontEnd, dataset: PreparedDataset, training: PieceTraining, probe_source: str,
             sentences: Sequence[tuple[str, str]]) -> TokenizerReport:
     """Measure `extended` on all of the dataset's text, and prove it on `sentences` (language, text) of the base."""
     language = dataset.card.language
@@ -145,7 +145,7 @@ def measure(base: FrontEnd, extended: FrontEnd, dataset: Dataset, training: Piec
         unproven=tuple(code for code in base.base_languages if code not in proven),
         unprepared=tuple(code for code in proven if base.unready(code)),
         rules=text_rules.label(extended.writer(language)),
-        texts_written_out=sum(extended.written_out(clip.text, language).split() != clip.text.split()
+        texts_written_out=sum(extended.verbalize(clip.text, language).split() != clip.text.split()
                               for clip in dataset.clips),
     )
 

@@ -31,7 +31,7 @@ from core.training.fitting import Setting
 from core.training.patience import Patience
 from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import is_of_base, new_rows
-from data.batches import Position
+from data.batches import BatchPosition
 from data.durable_files import hash_tree
 
 FOLDER = kept.CHECKPOINTS
@@ -46,8 +46,8 @@ class TrainerState:
 
     step: int  # optimizer steps done
     seconds: float  # of training, over all attempts
-    order: Position
-    replay: Position
+    order: BatchPosition
+    replay: BatchPosition
     data_fingerprint: str
     tensors: Mapping[str, torch.Tensor]  # optimizer moments, generator states and the scale of the loss
     setting: Setting = Setting()
@@ -146,8 +146,8 @@ def load_state(run: Path, step: int) -> TrainerState:
     """What `save` kept of the trainer; the files are checked by `core.voice_model.loading`."""
     folder = folder_of(run, step)
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
-    return TrainerState(int(numbers["step"]), float(numbers["seconds"]), Position(*numbers["order"]),
-                        Position(*numbers["replay"]), str(numbers["data_fingerprint"]),
+    return TrainerState(int(numbers["step"]), float(numbers["seconds"]), BatchPosition(*numbers["order"]),
+                        BatchPosition(*numbers["replay"]), str(numbers["data_fingerprint"]),
                         tensor_files.read(folder / _TENSORS, "Delete it and continue from the one before."),
                         Setting(int(numbers["parts"]), bool(numbers["recompute"])), str(numbers.get("content", "")),
                         Patience(**numbers.get("patience", {})), processes(run, step), numbers.get("decays", {}),

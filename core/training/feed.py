@@ -14,7 +14,7 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.training import training_data
 from core.training.training_data import TrainingData, Utterance
-from data.batches import Draw, Order, Position
+from data.batches import BatchOrder, BatchPosition, TrainingPair
 from models.base import Sample
 
 
@@ -37,18 +37,18 @@ class Feed:
         size = options.batch_size * processes
         replayed = round(options.replay * size) if rehearsed and options.scope == "full" else 0
         replayed = min(replayed, size - 1)
-        self._order = Order([item.order_clip for item in data.train], size - replayed, options.seed)
+        self._order = BatchOrder([item.order_clip for item in data.train], size - replayed, options.seed)
         if self._order.smallest < processes:
             raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {processes} processes.",
                             "Ask for larger batches, fewer processes, or add recordings.")
-        self._replay = Order([item.order_clip for item in rehearsed], replayed, options.seed) if replayed else None
+        self._replay = BatchOrder([item.order_clip for item in rehearsed], replayed, options.seed) if replayed else None
 
     @property
-    def positions(self) -> tuple[Position, Position]:
+    def positions(self) -> tuple[BatchPosition, BatchPosition]:
         """Where the order of the new language's clips and that of the rehearsed ones stand."""
-        return self._order.position, self._replay.position if self._replay else Position()
+        return self._order.position, self._replay.position if self._replay else BatchPosition()
 
-    def move_to(self, order: Position, replay: Position) -> None:
+    def move_to(self, order: BatchPosition, replay: BatchPosition) -> None:
         """Stand at `positions` of before."""
         self._order.move_to(order)
         if self._replay:
@@ -64,16 +64,16 @@ class Feed:
             drawn.append(replace(self._batch(draws, self._rehearsed), rehearsed=True))
         return drawn
 
-    def by_length(self) -> list[Draw]:
+    def by_length(self) -> list[TrainingPair]:
         """The training clips from the shortest to the longest, each as its own prompt; for trials.
 
         They are those of the whole dataset, also where the steps take a few of them alone: what a training takes is
         asked of these.
         """
         longest = [item.order_clip.length for item in map(self._longest, range(len(self._whole.train)))]
-        return [Draw(index, index) for index in sorted(range(len(longest)), key=longest.__getitem__)]
+        return [TrainingPair(index, index) for index in sorted(range(len(longest)), key=longest.__getitem__)]
 
-    def trial(self, draws: Sequence[Draw]) -> list[Sample]:
+    def trial(self, draws: Sequence[TrainingPair]) -> list[Sample]:
         """Samples of these clips, each as long as it is ever heard."""
         return self._batch(draws, self._whole.train, [self._longest(draw.target) for draw in draws]).samples
 
@@ -85,7 +85,7 @@ class Feed:
         item = self._whole.train[index]
         return max((item, *self._whole.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
 
-    def _batch(self, draws: Sequence[Draw], clips: Sequence[Utterance],
+    def _batch(self, draws: Sequence[TrainingPair], clips: Sequence[Utterance],
                heard: Sequence[Utterance] | None = None) -> Batch:
         """`heard`: what is learnt in the place of the drawn clips; prompts are as they were recorded."""
         names = [clips[draw.target].id for draw in draws]

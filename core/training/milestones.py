@@ -25,7 +25,7 @@ from core.training.patience import Patience
 from core.training.trainer import Trainer
 from core.training.validation import Measured
 from core.voice_model.loading import VoiceModel
-from data import audio
+from data.acoustics import audio
 from models.base import Sample
 
 SAMPLES = "samples"

@@ -33,8 +33,8 @@ from core.training.training_data import Utterance, utterance
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache, Pack
-from data.manifest import HELD_OUT, Clip, Dataset
+from data.feature_cache import FeatureCache, FeaturePack
+from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
 from models.base import Features, Voice
 
 SPOKEN = "spoken"  # .json and .safetensors, in the run's folder
@@ -110,7 +110,8 @@ def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: C
     return Replay(prompted, tuple(probing))
 
 
-def _own_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> Utterance | str:
+def _own_clip(clip: ManifestClip, dataset: PreparedDataset, voice: VoiceModel, cache: FeatureCache,
+              pack: FeaturePack) -> Utterance | str:
     """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
     language, front_end, model = dataset.card.language, voice.front_end, voice.model
     if clip.language != language:

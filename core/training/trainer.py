@@ -33,7 +33,7 @@ from core.voice_model.loading import VoiceModel
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import base_tensors, hash_tensors
 from core.voice_model.rank_allocation import RankAllocation
-from data.batches import Draw
+from data.batches import TrainingPair
 
 _ALLOCATION, _BASE_LOSS = "allocation/", "base_loss/"
 _MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
@@ -194,11 +194,11 @@ class Trainer:
         """The next batch, and in `full` one of clips to rehearse."""
         return self._feed.draw()
 
-    def by_length(self) -> list[Draw]:
+    def by_length(self) -> list[TrainingPair]:
         """The training clips from the shortest to the longest, for trials."""
         return self._feed.by_length()
 
-    def attempt(self, draws: Sequence[Draw]) -> None:
+    def attempt(self, draws: Sequence[TrainingPair]) -> None:
         """A forward and backward pass over these clips that leaves no trace; in parts, over those that rank 0 names."""
         if self.company and self.sharded:
             if self.company.rank == 0:

@@ -21,11 +21,11 @@ from core.speech.evaluate import HeldOutSentence
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import augmentation, manifest
-from data.augmentation import Recipe
-from data.batches import Clip, Draw
-from data.features import FeatureCache, Pack
+from data.augmentation import AugmentationRecipe
+from data.batches import BatchClip, TrainingPair
+from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import FrontEnd
-from data.manifest import HELD_OUT, TRAIN, Dataset
+from data.manifest import HELD_OUT, TRAIN, PreparedDataset
 from models.base import Features, Sample, SpeechModel
 
 
@@ -43,9 +43,9 @@ class Utterance:
     prompt_codes: np.ndarray  # (P,) uint16
 
     @property
-    def order_clip(self) -> Clip:
+    def order_clip(self) -> BatchClip:
         """What the order of training asks of a clip."""
-        return Clip(len(self.text_ids) + len(self.speech_codes), self.speaker)
+        return BatchClip(len(self.text_ids) + len(self.speech_codes), self.speaker)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    written_out = voice.front_end.written_out  # a judge hears words, no digits
-    sentences = tuple(HeldOutSentence(written_out(item.text, language), paths[item.id]) for item in held_out)
+    verbalize = voice.front_end.verbalize  # a judge hears words, no digits
+    sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)
@@ -112,7 +112,7 @@ def sample(target: Utterance, prompt: Utterance, max_prompt_length: int) -> Samp
                   prompt.prompt_codes[:max_prompt_length].astype(np.int64))
 
 
-def samples(draws: Sequence[Draw], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def samples(draws: Sequence[TrainingPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """The samples of a batch."""
     return [sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
 
@@ -162,22 +162,22 @@ _WAYS_OUT = {
 class _Reader:
     """Clips to utterances, keeping account of those left out."""
 
-    def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> None:
+    def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: FeaturePack) -> None:
         self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
         self._left_out: dict[str, list[str]] = {}
         self._unknown = Counter[str]()
 
-    def utterances(self, clips: Sequence[manifest.Clip]) -> tuple[Utterance, ...]:
+    def utterances(self, clips: Sequence[manifest.ManifestClip]) -> tuple[Utterance, ...]:
         made = [self._utterance(clip) for clip in clips]
         return tuple(item for item in made if item is not None)
 
-    def speaks(self, clip: manifest.Clip, language: str) -> bool:
+    def speaks(self, clip: manifest.ManifestClip, language: str) -> bool:
         if clip.language != language:
             self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
 
-    def apart(self, held_out: Sequence[manifest.Clip], train: Sequence[manifest.Clip],
-              what: str) -> list[manifest.Clip]:
+    def apart(self, held_out: Sequence[manifest.ManifestClip], train: Sequence[manifest.ManifestClip],
+              what: str) -> list[manifest.ManifestClip]:
         """Held-out clips of no training clip's source (where it is known), nor speaker if `what` says so."""
         sources = {clip.source for clip in train if clip.source}
         speakers = {clip.speaker for clip in train} if what == "speaker" else set()
@@ -199,8 +199,8 @@ class _Reader:
                 self._leave_out(_ALONE, item.id)
         return tuple(item for item in clips if count[item.speaker] > 1)
 
-    def variants(self, dataset: Dataset, train: Sequence[Utterance],
-                 recipe: Recipe) -> dict[str, tuple[Utterance, ...]]:
+    def variants(self, dataset: PreparedDataset, train: Sequence[Utterance],
+                 recipe: AugmentationRecipe) -> dict[str, tuple[Utterance, ...]]:
         """The variants of the clips that are trained on, as far as they have features and fit."""
         clips = {clip.id: clip for clip in dataset.clips}
         wanted = [(item, key) for item in train for key, _ in recipe.of(clips[item.id].sha256)]
@@ -239,7 +239,7 @@ class _Reader:
             return "Prepare it with a smaller held-out share, or mark some clips as train in the source."
         return _WAYS_OUT[max(self._left_out, key=lambda reason: len(self._left_out[reason])).partition(":")[0]]
 
-    def _utterance(self, clip: manifest.Clip) -> Utterance | None:
+    def _utterance(self, clip: manifest.ManifestClip) -> Utterance | None:
         features = self._features(clip.sha256)
         if features is None:
             self._leave_out(_FEATURES, clip.id)

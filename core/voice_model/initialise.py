@@ -16,9 +16,8 @@ import torch
 from config.errors import UserError
 from config.schema import Initialisation
 from core.text.row_sources import AROUND_THE_MEAN, source_ids
-from data.entries import NewToken
-from data.front_end import FrontEnd
-from data.romanise import romanise
+from data.front_end import FrontEnd, NewToken
+from data.languages.latin import romanise
 
 _SYLLABLE = re.compile("([^aeiou]+)([aeiou]+)")
 _NOISE = {"mean": 0.1, "random": 1.0}  # around the mean of all rows, in standard deviations of the old ones

@@ -1,7 +1,7 @@
-"""From people's files to rows: what they have is recognised, read by a small function of its format, and looked up.
+"""Datasets of many formats as rows: the format is recognised, its reader parses it, recordings are looked up.
 
-Nothing is lost in silence: every row that cannot be used becomes a `Skipped` with its place and the reason. Texts are
-kept as given; normalising is the front-end's business. No recording is opened here. `KNOWN_FORMS` names the forms.
+Every row that cannot be used becomes a `SkippedRow` with its place and the reason. Texts stay as given. No recording is
+opened here. `KNOWN_FORMS` lists the formats.
 """
 
 from __future__ import annotations
@@ -10,28 +10,41 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers.lookup import AUDIO_SUFFIXES, FILM_SUFFIXES, SOUND_SUFFIXES, Lookup, is_audio
 from data.importers.recognise import KNOWN_FORMS, TABLE_NAMES, recognise
-from data.importers.rows import Entry, Imported, Row, Skipped, rows, safe_id, unused
+from data.importers.rows import (
+    AUDIO_SUFFIXES,
+    FILM_SUFFIXES,
+    SOUND_SUFFIXES,
+    ImportedSource,
+    RecordingLookup,
+    SkippedRow,
+    SourceEntry,
+    SourceRow,
+    is_audio,
+    resolve_rows,
+    safe_id,
+    unused_id,
+)
 
-__all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "KNOWN_FORMS", "SOUND_SUFFIXES", "TABLE_NAMES", "Entry", "Imported",
-           "Row", "Skipped", "import_source", "is_audio", "safe_id", "unused"]
+__all__ = ["AUDIO_SUFFIXES", "FILM_SUFFIXES", "KNOWN_FORMS", "SOUND_SUFFIXES", "TABLE_NAMES", "ImportedSource",
+           "SkippedRow",
+           "SourceEntry", "SourceRow", "import_source", "is_audio", "safe_id", "unused_id"]
 
 
-class _Again:
-    """Entries that are read anew on each pass."""
+class _Reread:
+    """Entries that are read again on each pass."""
 
-    def __init__(self, read: Callable[[], Iterator[Entry]]) -> None:
+    def __init__(self, read: Callable[[], Iterator[SourceEntry]]) -> None:
         self._read = read
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         return self._read()
 
 
-def import_source(source: Path, language: str = "", *, foreign: bool = False) -> Imported:
+def import_source(source: Path, language: str = "", *, foreign: bool = False) -> ImportedSource:
     """Read a folder or a file; raises `UserError` when there is nothing that could be a dataset.
 
-    `language` chooses among subtitles. `foreign`: it came from elsewhere, so it may not name files of this machine.
+    `language` selects among subtitles. `foreign`: the source was downloaded, so it may not name absolute paths.
     """
     folder, forms = recognise(source, language)
     form, others = forms[0], forms[1:]
@@ -39,7 +52,7 @@ def import_source(source: Path, language: str = "", *, foreign: bool = False) ->
     if others:
         also = "; ".join(f"{other.title} ({other.what})" for other in others)
         notes.append(f"It could be read as {also} too. {form.title} was taken, because {form.why}.")
-    entries = _Again(lambda: rows(form.read(), Lookup(folder, foreign=foreign)))
+    entries = _Reread(lambda: resolve_rows(form.read(), RecordingLookup(folder, foreign=foreign)))
     if next(iter(entries), None) is None:
         raise UserError(f"{source} has no rows.", "Write one recording a line: its audio file and its text.")
-    return Imported(entries, form.title, tuple(notes))
+    return ImportedSource(entries, form.title, tuple(notes))

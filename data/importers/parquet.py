@@ -1,7 +1,7 @@
-"""Parquet tables of the hub, whose rows hold their recordings: written out as files and JSON lines, a few at a time.
+"""Parquet tables of the hub with audio inside: written as files and JSON lines, a few rows at a time.
 
-A row's audio is what the hub's `Audio` column is: a struct of `bytes` and `path`. Source of the shape:
-https://huggingface.co/docs/datasets/about_dataset_features
+The audio column is the hub's `Audio` feature: a struct of `bytes` and `path`
+(https://huggingface.co/docs/datasets/about_dataset_features).
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import UserError
-from data.importers.columns import COLUMNS
-from data.importers.rows import safe_id, unused
-from data.kept import Kept
+from data.disk_collections import DiskDict
+from data.importers.rows import COLUMNS, safe_id, unused_id
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 MANIFEST, FOLDER = "manifest.jsonl", "audio"
-_ROWS = 16  # that are held at once
-_BUFFER = 1 << 17  # bytes of each column that are read at once
+_ROWS = 16  # in memory
+_BUFFER = 1 << 17  # bytes of each column in memory
 _MAGIC = ((b"RIFF", ".wav"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
           (b"\xff\xf3", ".mp3"), (b"\xff\xf2", ".mp3"))
 
 
 def count_rows(table: Path | io.RawIOBase, name: str) -> int:
-    """How many rows a table has; of one that is read by parts, only its end is read."""
+    """Number of rows of a table, from its footer."""
     with _opened(table, name) as file:
         return int(file.metadata.num_rows)
 
 
-def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: Kept) -> Iterator[int]:
-    """Write the recordings of the table called `name` into `folder`, a line of its `manifest.jsonl` for each.
+def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, ids: DiskDict) -> Iterator[int]:
+    """Write the recordings of the table `name` into `folder` and a line of `manifest.jsonl` for each.
 
-    Yields the bytes of each row once it is written. `ids` remembers the names that are taken. Only the columns that are
-    wanted are read, and no more rows than are asked for, but for a few.
+    Yields the size in bytes of each row once it is written. `ids` holds the names in use. Only the needed columns are
+    read, and few more rows than are consumed.
     """
     with _opened(table, name) as file:
         columns = _columns(file.schema_arrow, name)
@@ -53,7 +52,7 @@ def write_out(table: Path | io.RawIOBase, name: str, folder: Path, split: str, i
 
 @contextmanager
 def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
-    """The table, read a buffer at a time and not a whole group of rows, which may hold all of them."""
+    """The table, read by small buffers: a row group may hold the whole table."""
     import pyarrow
     import pyarrow.parquet
 
@@ -66,7 +65,7 @@ def _opened(table: Path | io.RawIOBase, name: str) -> Iterator[ParquetFile]:
 
 
 def _columns(schema: Any, name: str) -> dict[str, str]:
-    """The table's column for each meaning; a recording must be in it, with its bytes, and a text."""
+    """The table's column for each meaning; audio bytes and a text are required."""
     names = {name.lower(): name for name in schema.names}
     found = {}
     for meaning in ("audio", "text", "id", "speaker"):
@@ -83,14 +82,14 @@ def _columns(schema: Any, name: str) -> dict[str, str]:
     return found
 
 
-def _row(record: dict[str, Any], folder: Path, split: str, ids: Kept, lines: Any) -> int:
+def _row(record: dict[str, Any], folder: Path, split: str, ids: DiskDict, lines: Any) -> int:
     held = record["audio"] or {}
     content = held.get("bytes") or b""
     given = Path(str(held.get("path") or record.get("id") or "clip"))
     name = ""
     if content:
         suffix = next((suffix for magic, suffix in _MAGIC if content.startswith(magic)), given.suffix.lower()[:8])
-        stem = unused(safe_id(given.stem), "", ids)
+        stem = unused_id(safe_id(given.stem), "", ids)
         name = f"{FOLDER}/{stem}.{safe_id(suffix.lstrip('.')) if suffix else 'wav'}"
         (folder / name).write_bytes(content)
     line = {"audio": name, "text": str(record["text"] or ""), "speaker": str(record.get("speaker") or ""),

@@ -1,7 +1,7 @@
-"""What a file or folder is: a person need not know the name of what they have.
+"""The format of a file or folder, by its content; names help.
 
-Content decides, names help. Where more than one form fits, the first of `forms_of` is taken: a form that names its
-recordings itself comes before one that goes by the names of files.
+If several formats fit, the first of `forms_of` is used: one that names its recordings comes before one that matches
+file names.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from config.errors import UserError
-from data.importers import common_voice, companions, json_rows, kaldi, librispeech, ljspeech, pairs, tables, text
-from data.importers.columns import COLUMNS, SPLIT_NAMES
-from data.importers.lookup import Lookup, is_audio
-from data.importers.rows import Found, Utterance
+from data.importers import corpora, sidecars, tables, text_files
+from data.importers.rows import COLUMNS, SPLIT_NAMES, ParsedItem, ParsedUtterance, RecordingLookup, is_audio
 
 KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Common Voice, LibriSpeech or Kaldi; "
                "recordings with a text, subtitles (SRT, VTT), lyrics (LRC) or Audacity labels of the same name beside "
@@ -23,15 +21,15 @@ KNOWN_FORMS = ("a table (CSV, TSV, JSON, JSONL) of audio and text; LJSpeech, Com
 TABLE_NAMES = ("manifest.jsonl", "metadata.jsonl", "metadata.csv", "metadata.tsv", "metadata.txt", "metadata.json")
 _TABLE_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".psv", ".list", ".txt")
 LONG = "Long recordings on the Data tab, or python -m scripts.segment and scripts.transcribe"
-_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # of these, those that are likelier first
-_MOST_LOOKED_AT = 60  # files whose content is looked at to find a table
+_SURE_TABLES = (".csv", ".tsv", ".psv", ".jsonl", ".ndjson", ".json")  # the likelier ones first
+_MAX_CANDIDATES = 60  # files that are opened to find a table
 
-Reader = Callable[[], Iterator[Found]]
+Reader = Callable[[], Iterator[ParsedItem]]
 
 
 @dataclass(frozen=True)
-class Form:
-    """A form that fits: its name, the files it goes by, why it comes before others, and how it is read."""
+class SourceForm:
+    """A format that fits: its title, its files, why it is preferred, and its reader."""
 
     title: str
     what: str
@@ -39,8 +37,8 @@ class Form:
     read: Reader
 
 
-def recognise(source: Path, language: str) -> tuple[Path, list[Form]]:
-    """The folder in which recordings are looked up, and the forms that fit, the best first. `UserError` for none."""
+def recognise(source: Path, language: str) -> tuple[Path, list[SourceForm]]:
+    """The folder of the recordings, and the formats that fit, the best first. `UserError` for none."""
     if source.is_dir():
         folder = _only_folder(source)
         found = list(forms_of(folder, language))
@@ -53,7 +51,7 @@ def recognise(source: Path, language: str) -> tuple[Path, list[Form]]:
 
 
 def _only_folder(folder: Path) -> Path:
-    """The folder that is meant where archives put one into another."""
+    """The innermost folder where archives nest single folders."""
     for _ in range(4):
         inside = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))][:2]
         if len(inside) != 1 or not inside[0].is_dir() or inside[0].is_symlink():
@@ -62,34 +60,35 @@ def _only_folder(folder: Path) -> Path:
     return folder
 
 
-def forms_of(folder: Path, language: str) -> Iterator[Form]:
-    """Every form that fits the folder, in the order of preference."""
-    if kaldi.fits(folder):
-        yield Form("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
-                   lambda: kaldi.read(folder))
-    if heard := librispeech.transcripts(folder):
-        yield Form("LibriSpeech", f"{len(heard)} transcripts {librispeech.SUFFIX}", "it names recordings and readers",
-                   lambda: librispeech.read(folder, heard))
-    if voices := common_voice.chosen(folder):
-        names = " and ".join(path.name for path in voices)
-        yield Form("Common Voice", names, f"{names} is what Common Voice says of its clips",
-                   lambda: common_voice.read(voices))
+def forms_of(folder: Path, language: str) -> Iterator[SourceForm]:
+    """Every format that fits the folder, in the order of preference."""
+    if corpora.is_kaldi(folder):
+        yield SourceForm("Kaldi", "wav.scp and text", "it names recordings, segments and speakers",
+                   lambda: corpora.read_kaldi(folder))
+    if transcripts := corpora.librispeech_transcripts(folder):
+        yield SourceForm("LibriSpeech", f"{len(transcripts)} transcripts {corpora.TRANSCRIPT_SUFFIX}",
+                         "it names recordings and readers",
+                   lambda: corpora.read_librispeech(folder, transcripts))
+    if splits := corpora.common_voice_tables(folder):
+        names = " and ".join(path.name for path in splits)
+        yield SourceForm("Common Voice", names, f"{names} is what Common Voice says of its clips",
+                   lambda: corpora.read_common_voice(splits))
     else:
         yield from _tables_in(folder)
     if (kind := _companion(folder)) is not None:
-        speakers = companions.speaker_folders(folder)
+        speakers = sidecars.speaker_folders(folder)
         voices_of = f", whose {len(speakers)} folders are taken for speakers" if speakers else ""
-        yield Form(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
-                   lambda: companions.read(folder, language, speakers))
+        yield SourceForm(kind.title, folder.name + voices_of, "texts stand beside recordings of the same name",
+                   lambda: sidecars.read_sidecars(folder, language, speakers))
 
 
-def _tables_in(folder: Path) -> Iterator[Form]:
-    """Tables at the top of `folder`; those called after splits are one, in folders called so too."""
+def _tables_in(folder: Path) -> Iterator[SourceForm]:
+    """Tables at the top of `folder`; those named after splits, or in folders named so, are one source."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     files = [path for path in inside if path.suffix.lower() in _TABLE_SUFFIXES and path.is_file()]
     stems = {path.stem for path in inside if is_audio(path.name)}
-    lookup = Lookup(folder)
-    splits: list[tuple[Path, Form]] = []
+    lookup = RecordingLookup(folder)
+    splits: list[tuple[Path, SourceForm]] = []
     for path in inside:
         if path.is_dir() and path.name.lower() in SPLIT_NAMES:
             name = next((name for name in TABLE_NAMES if (path / name).is_file()), None)
@@ -101,7 +100,7 @@ def _tables_in(folder: Path) -> Iterator[Form]:
     yield from (_below(path.name, form) for path, form in splits if len(splits) == 1)  # one is no split
     known = [folder / name for name in TABLE_NAMES if (folder / name).is_file()]
     yield from (_required(path) for path in known)
-    others = [path for path in files if path not in known and path.stem not in stems][:_MOST_LOOKED_AT]
+    others = [path for path in files if path not in known and path.stem not in stems][:_MAX_CANDIDATES]
     fitting = [(path, form) for path in others if (form := _table(path)) is not None and _names_one(form, lookup)]
     named = [(path.stem.lower(), form) for path, form in fitting if path.stem.lower() in SPLIT_NAMES]
     if len(named) > 1:
@@ -109,56 +108,59 @@ def _tables_in(folder: Path) -> Iterator[Form]:
     yield from (form for path, form in fitting if len(named) == 1 or path.stem.lower() not in SPLIT_NAMES)
 
 
-def _joined(parts: list[tuple[str, Form]]) -> Form:
-    """Tables of splits as one form."""
-    def read() -> Iterator[Found]:
+def _joined(parts: list[tuple[str, SourceForm]]) -> SourceForm:
+    """Tables of splits as one source."""
+    def read() -> Iterator[ParsedItem]:
         for split, form in parts:
             for item in form.read():
-                yield replace(item, split=item.split or split) if isinstance(item, Utterance) else item
+                yield replace(item, split=item.split or split) if isinstance(item, ParsedUtterance) else item
 
-    return Form(parts[0][1].title, ", ".join(form.what for _, form in parts), "tables are there for its splits", read)
+    return SourceForm(parts[0][1].title, ", ".join(form.what for _, form in parts), "tables are there for its splits",
+                      read)
 
 
-def _below(place: str, form: Form) -> Form:
-    """A form whose recordings are named from within the folder `place`."""
-    def read() -> Iterator[Found]:
+def _below(place: str, form: SourceForm) -> SourceForm:
+    """A format whose recordings are named relative to the folder `place`."""
+    def read() -> Iterator[ParsedItem]:
         for item in form.read():
             where = f"{place}/{item.where}"
             yield (replace(item, where=where, audio=f"{place}/{item.audio or item.id}")
-                   if isinstance(item, Utterance) else replace(item, where=where))
+                   if isinstance(item, ParsedUtterance) else replace(item, where=where))
 
     return replace(form, what=f"{place}/{form.what}", read=read)
 
 
-def _names_one(form: Form, lookup: Lookup) -> bool:
-    """Whether one of the first entries names a recording that is there."""
-    return any(isinstance(item, Utterance) and lookup.has(item.audio or item.id) for item in islice(form.read(), 20))
+def _names_one(form: SourceForm, lookup: RecordingLookup) -> bool:
+    """Whether one of the first entries names an existing recording."""
+    return any(isinstance(item, ParsedUtterance) and lookup.has(item.audio or item.id) for item in islice(form.read(),
+                                                                                                          20))
 
 
-def _table(path: Path) -> Form | None:
-    """The table at `path` as a form; None for what is no table."""
-    start = text.head(path)
+def _table(path: Path) -> SourceForm | None:
+    """The table at `path`; None for another file."""
+    start = text_files.head(path)
     why = f"{path.name} names its recordings itself"
     if header := tables.header_of(start):
         name = {"\t": "TSV", ",": "CSV", ";": "CSV with semicolons", "|": "LJSpeech with a header"}[header[0]]
-        return Form(name, path.name, why, lambda: tables.read(path))
-    if json_rows.looks_like(start) and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
-        if json_rows.is_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
-            return Form("JSON lines", path.name, why, lambda: json_rows.read_lines(path))
-        return Form("JSON", path.name, why, lambda: json_rows.read(path))
-    if ljspeech.delimiter_of(start) and companions.kind_of(path) is companions.PLAIN:
-        return Form("LJSpeech", path.name, why, lambda: ljspeech.read(path))
-    if (delimiter := pairs.delimiter_of(start, Lookup(path.parent).has)) and not companions.kind_of(path).timed:
-        return Form("CSV without a header", path.name, why, lambda: pairs.read(path, delimiter))
+        return SourceForm(name, path.name, why, lambda: tables.read_table(path))
+    if tables.looks_like_json(start) and path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+        if tables.is_json_lines(start) or (path.suffix.lower() != ".json" and not start.lstrip().startswith("[")):
+            return SourceForm("JSON lines", path.name, why, lambda: tables.read_json_lines(path))
+        return SourceForm("JSON", path.name, why, lambda: tables.read_json(path))
+    if tables.ljspeech_delimiter(start) and sidecars.kind_of(path) is sidecars.PLAIN:
+        return SourceForm("LJSpeech", path.name, why, lambda: tables.read_ljspeech(path))
+    if (delimiter := tables.pair_delimiter(start,
+                                        RecordingLookup(path.parent).has)) and not sidecars.kind_of(path).timed:
+        return SourceForm("CSV without a header", path.name, why, lambda: tables.read_pairs(path, delimiter))
     return None
 
 
-def _required(path: Path) -> Form:
-    """The table at `path`; `UserError` where it is none."""
+def _required(path: Path) -> SourceForm:
+    """The table at `path`; `UserError` for another file."""
     form = _table(path)
     if form is not None:
         return form
-    first = next((line for _, line in text.lines(path) if line.strip()), None)
+    first = next((line for _, line in text_files.lines(path) if line.strip()), None)
     if first is None:
         raise UserError(f"{path} has no rows.", "Write one recording a line: its audio file and its text.")
     raise UserError(
@@ -168,35 +170,35 @@ def _required(path: Path) -> Form:
     )
 
 
-def _companion(folder: Path) -> companions.Kind | None:
-    """What stands beside the first recording that has a text; None where none has."""
-    for place, names in companions.walk(folder):
+def _companion(folder: Path) -> sidecars.SidecarKind | None:
+    """The format of the sidecar of the first recording that has one; None where none has."""
+    for place, names in sidecars.walk_folders(folder):
         recordings = [name for name in names if is_audio(name)]
-        texts = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+        texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
         if not recordings or not texts:
             continue
-        by_stem = companions.by_stems(texts)
+        by_stem = sidecars.by_stems(texts)
         for name in recordings:
-            if mine := companions.matching(name, by_stem, recordings, texts, ""):
-                return companions.kind_of(place / mine[0])
+            if mine := sidecars.matching_sidecars(name, by_stem, recordings, texts, ""):
+                return sidecars.kind_of(place / mine[0])
     return None
 
 
-def _of_file(path: Path, language: str) -> Form:
-    """A file by itself: a table, or a text with times or a recording whose other half lies beside it."""
-    if is_audio(path.name) or path.suffix.lower() in companions.TIMED_SUFFIXES or (
-            path.suffix.lower() == ".txt" and companions.kind_of(path).timed):
+def _of_file(path: Path, language: str) -> SourceForm:
+    """A single file: a table, or one half of a recording and its text."""
+    if is_audio(path.name) or path.suffix.lower() in sidecars.TIMED_SUFFIXES or (
+            path.suffix.lower() == ".txt" and sidecars.kind_of(path).timed):
         return _pair(path, language)
     return _required(path)
 
 
-def _pair(path: Path, language: str) -> Form:
+def _pair(path: Path, language: str) -> SourceForm:
     """The recording and the text of which `path` is one half."""
     names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
-    texts = [name for name in names if name.lower().endswith(companions.SUFFIXES)]
+    texts = [name for name in names if name.lower().endswith(sidecars.SUFFIXES)]
     recordings = [name for name in names if is_audio(name)]
     if is_audio(path.name):
-        mine = companions.matching(path.name, companions.by_stems(texts), recordings, texts, language)
+        mine = sidecars.matching_sidecars(path.name, sidecars.by_stems(texts), recordings, texts, language)
         if not mine:
             raise UserError(
                 f"{path.name} is a recording without a text: no {path.stem}.srt, .vtt, .lrc or .txt is beside it.",
@@ -205,22 +207,22 @@ def _pair(path: Path, language: str) -> Form:
             )
         audio, words = path.name, path.parent / mine[0]
     else:
-        alone = companions.by_stems([path.name])
-        beside = [name for name in recordings if companions.matching(name, alone, recordings, [path.name], "")]
+        alone = sidecars.by_stems([path.name])
+        beside = [name for name in recordings if sidecars.matching_sidecars(name, alone, recordings, [path.name], "")]
         if not beside:
             raise UserError(
                 f"{path.name} has times, but the recording they belong to is not beside it.",
                 f"Put the film or recording into the same folder as {path.stem}.mp4, .wav or the like.",
             )
         audio, words = beside[0], path
-    kind = companions.kind_of(words)
-    return Form(kind.title, f"{words.name} with {audio}", "it is what was given",
+    kind = sidecars.kind_of(words)
+    return SourceForm(kind.title, f"{words.name} with {audio}", "it is what was given",
                 lambda: kind.read(words, audio))
 
 
 def _nothing(folder: Path) -> UserError:
     recordings = 0
-    for _, names in companions.walk(folder):
+    for _, names in sidecars.walk_folders(folder):
         recordings += sum(is_audio(name) for name in names)
     if recordings and (fault := _unused_table(folder)) is not None:
         return fault
@@ -237,14 +239,14 @@ def _nothing(folder: Path) -> UserError:
 
 
 def _unused_table(folder: Path) -> UserError | None:
-    """Why the first table in `folder`, by its ending, was of no use; None where there is no such file."""
+    """Why the first table in `folder`, by its suffix, cannot be used; None without one."""
     there = [path for suffix in _SURE_TABLES for path in sorted(folder.iterdir())
              if path.suffix.lower() == suffix and path.is_file() and not path.name.startswith(".")]
     if not there:
         return None
     try:
         items = _required(there[0]).read()
-        named = next((item.audio or item.id for item in items if isinstance(item, Utterance)), "")
+        named = next((item.audio or item.id for item in items if isinstance(item, ParsedUtterance)), "")
     except UserError as error:
         return error
     example = f", such as {named[:60]!r}" if named else ""

@@ -1,29 +1,57 @@
-"""What an importer gives, and how it becomes rows: recordings found, ids made and kept apart.
+"""Rows of a dataset: what a reader parses, which columns it knows, and how recordings are found and ids made.
 
-A format's function says `Utterance` for what it read and `Skipped` for what it could not; it opens no recording.
-`rows` looks the recordings up and makes the ids. Both are generators, and what must be remembered lies on the disk,
-so memory does not grow with the number of utterances.
+A reader yields `ParsedUtterance`, or `SkippedRow` with a reason; it opens no recording. `resolve_rows` finds the
+recordings and makes unique ids. Both are generators and remember what they must on disk, so memory does not grow with
+the number of utterances.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from data.importers.columns import SPLIT_NAMES
-from data.importers.lookup import AUDIO_FOLDERS, Lookup, NotThere
-from data.kept import Kept
+from data.disk_collections import DiskDict
+from data.manifest import HELD_OUT, TRAIN
 
 DEFAULT_SPEAKER = "speaker"
 _LONGEST_ID = 120  # bytes; a file name may have 255, with what is put behind it
+SOUND_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".oga", ".aiff", ".aif", ".au", ".caf", ".w64")
+"""Read directly, by libsndfile."""
+FILM_SUFFIXES = (".m4a", ".mp4", ".m4b", ".m4v", ".mov", ".mkv", ".mka", ".webm", ".avi", ".aac", ".amr", ".3gp",
+                 ".wma", ".wmv", ".mpg", ".mpeg", ".ts", ".flv")
+"""The audio track is extracted by ffmpeg."""
+AUDIO_SUFFIXES = SOUND_SUFFIXES + FILM_SUFFIXES
+AUDIO_FOLDERS = ("", "wavs", "audio", "clips", "wav", "mp3", "recordings")
+_LONGEST_NAME = 240  # bytes in one part of a path; longer ones are texts in the wrong column
+COLUMNS = {  # names of columns and keys by meaning
+    "audio": ("audio", "audio_path", "audio_file", "audio_filepath", "audio_filename", "path", "file", "file_name",
+              "filename", "file_path", "filepath", "wav", "wav_path", "wav_file", "mp3", "clip"),
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text", "text_normalized",
+             "raw_transcription", "text_original", "original_text"),
+    "spelled": ("normalized", "normalised", "normalized_transcription", "normalized transcription",
+                "normalized_text", "text_normalized"),
+    "id": ("id", "utterance_id", "utt_id", "segment_id", "index"),
+    "speaker": ("speaker", "speaker_id", "speaker_name", "client_id", "spk", "spk_id"),
+    "split": ("split", "set", "subset"),
+    "begin": ("begin", "begin_s", "begin_time", "start", "start_s", "start_time", "offset"),
+    "end": ("end", "end_s", "end_time", "stop"),
+    "duration": ("duration", "duration_s"),
+}
+SPLIT_NAMES = {
+    "train": TRAIN, "training": TRAIN, "held_out": HELD_OUT, "held-out": HELD_OUT, "heldout": HELD_OUT,
+    "test": HELD_OUT, "validation": HELD_OUT, "valid": HELD_OUT, "dev": HELD_OUT, "val": HELD_OUT, "eval": HELD_OUT,
+}
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A recording by the name that the source has for it, and its text. A part of it where times are given."""
+class ParsedUtterance:
+    """A text and its recording by the name in the source; a part of the recording where times are given."""
 
     where: str
     audio: str
@@ -36,19 +64,19 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """What was not taken, and why."""
+class SkippedRow:
+    """A row that cannot be used, and why."""
 
     where: str
     reason: str
 
 
-Found = Utterance | Skipped
+ParsedItem = ParsedUtterance | SkippedRow
 
 
 @dataclass(frozen=True)
-class Row:
-    """A recording and its text, where they came from, and what the source said about them."""
+class SourceRow:
+    """A recording that exists, its text, and its place in the source."""
 
     id: str
     audio: Path
@@ -61,70 +89,72 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """Whether the row is a piece of its recording."""
+        """Whether the row is a part of its recording."""
         return self.begin_s > 0 or self.end_s is not None
 
 
-Entry = Row | Skipped
+SourceEntry = SourceRow | SkippedRow
 
 
 @dataclass(frozen=True)
-class Imported:
-    """Every row of a source, taken or skipped, read anew on each pass; and what the source was taken for."""
+class ImportedSource:
+    """Every row of a source, usable or skipped, read again on each pass; and the recognised format."""
 
-    entries: Iterable[Entry]
+    entries: Iterable[SourceEntry]
     form: str = ""  # such as "LJSpeech"
-    notes: tuple[str, ...] = ()  # what was recognised, what else would fit, and why it was not taken
+    notes: tuple[str, ...] = ()  # the recognised format, and which others would fit
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[SourceEntry]:
         return iter(self.entries)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        return tuple(entry for entry in self if isinstance(entry, Row))
+    def rows(self) -> tuple[SourceRow, ...]:
+        return tuple(entry for entry in self if isinstance(entry, SourceRow))
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        return tuple(entry for entry in self if isinstance(entry, Skipped))
+    def skipped(self) -> tuple[SkippedRow, ...]:
+        return tuple(entry for entry in self if isinstance(entry, SkippedRow))
 
 
-def rows(found: Iterable[Found], lookup: Lookup) -> Iterator[Entry]:
-    """Each utterance as a row: its recording must be there, and its id is its own."""
-    with Kept() as raw_ids, Kept() as ids:
+def resolve_rows(found: Iterable[ParsedItem], lookup: RecordingLookup) -> Iterator[SourceEntry]:
+    """Each utterance as a row: its recording must exist, and its id must be unique."""
+    with DiskDict() as raw_ids, DiskDict() as ids:
         for item in found:
-            item = replace(item, where=visible(item.where))
-            if isinstance(item, Skipped):
+            item = replace(item, where=printable(item.where))
+            if isinstance(item, SkippedRow):
                 yield item
                 continue
             try:
                 path = lookup.find(item.audio or item.id)
-            except NotThere as why:
-                yield Skipped(item.where, str(why))
+            except RecordingNotFound as why:
+                yield SkippedRow(item.where, str(why))
                 continue
             yield _row(item, path, lookup.folder, raw_ids, ids)
 
 
-def _row(item: Utterance, path: Path, folder: Path, raw_ids: Kept, ids: Kept) -> Entry:
+def _row(item: ParsedUtterance, path: Path, folder: Path, raw_ids: DiskDict, ids: DiskDict) -> SourceEntry:
     split = item.split.strip().lower()
     if split and split not in SPLIT_NAMES:
-        return Skipped(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
+        return SkippedRow(item.where, f"the split {split[:40]!r} is not one of {', '.join(SPLIT_NAMES)}")
     if not 0 <= item.begin_s < (item.end_s if item.end_s is not None else float("inf")):
-        return Skipped(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is no time")
+        return SkippedRow(item.where, f"it goes from {item.begin_s:g} s to {item.end_s or 0:g} s, which is not a valid "
+                                      f"span")
     name = item.id.strip() or _of_audio(item, path, folder)
     if (before := raw_ids.put(name, item.where)) is not None:
-        return Skipped(item.where, f"the id {safe_id(name)!r} was already used at {before}")
-    return Row(unused(safe_id(name), item.where, ids), path, _one_line(item.text), item.where,
-               _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
+        return SkippedRow(item.where, f"the id {safe_id(name)!r} was already used at {before}")
+    text = re.sub(r"[\t\r\n]+", " ", item.text).strip()
+    return SourceRow(unused_id(safe_id(name), item.where, ids), path, text, item.where,
+                     _speaker(item.speaker) or DEFAULT_SPEAKER, SPLIT_NAMES.get(split, ""), item.begin_s, item.end_s)
 
 
-def visible(name: str) -> str:
-    """A name for people to read: what has no shape of its own, or turns the line around, is spelled out."""
+def printable(name: str) -> str:
+    """A name for display: characters that are invisible or change the direction of text are escaped."""
     return name if name.isprintable() else "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name)
 
 
-def unused(name: str, where: str, ids: Kept) -> str:
-    """`name`, or `name-2` and so on where it is taken; letters of either case are one, as on some disks."""
+def unused_id(name: str, where: str, ids: DiskDict) -> str:
+    """`name`, or `name-2` and so on where it is taken; case is ignored, as on some file systems."""
     number, free = 1, name
     while ids.put(free.casefold(), where) is not None:
         number += 1
@@ -133,7 +163,7 @@ def unused(name: str, where: str, ids: Kept) -> str:
 
 
 def safe_id(name: str) -> str:
-    """An id that can be a file name: other characters become `_`, and what is too long is cut and told apart."""
+    """An id that can be a file name: other characters become `_`; a long name is cut and gets a hash."""
     safe = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "_"
     if len(safe.encode()) <= _LONGEST_ID:
         return safe
@@ -141,8 +171,8 @@ def safe_id(name: str) -> str:
     return f"{cut}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
-def _of_audio(item: Utterance, path: Path, folder: Path) -> str:
-    """An id by the recording's name; times in milliseconds follow for a part, so that it stays when others change."""
+def _of_audio(item: ParsedUtterance, path: Path, folder: Path) -> str:
+    """An id from the recording's name, and for a part from its times in milliseconds: it does not depend on others."""
     inside = path.relative_to(folder) if path.is_relative_to(folder) else Path(path.name)
     parts = inside.with_suffix("").parts
     stem = "-".join(parts[1:] if len(parts) > 1 and parts[0] in AUDIO_FOLDERS else parts)
@@ -153,9 +183,121 @@ def _of_audio(item: Utterance, path: Path, folder: Path) -> str:
 
 
 def _speaker(name: str) -> str:
-    """Without what no file can hold: control characters and half surrogate pairs."""
+    """Without control characters and lone surrogates, which no file can hold."""
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", name).strip()
 
 
-def _one_line(text: str) -> str:
-    return re.sub(r"[\t\r\n]+", " ", text).strip()
+class RecordingNotFound(Exception):
+    """The recording does not exist or may not be read; the message says why."""
+
+
+def is_audio(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES
+
+
+class RecordingLookup:
+    """Finds recordings of the source in `folder`.
+
+    Nothing outside of it is read, neither through `..` nor through a link. A table of this machine may name absolute
+    paths, since its author could read them; a downloaded one (`foreign`) may not.
+    """
+
+    def __init__(self, folder: Path, *, foreign: bool = False) -> None:
+        self.folder = folder
+        self._foreign = foreign
+        self._real = os.path.realpath(folder)
+
+    def find(self, name: str) -> Path:
+        """The file called `name`, with or without suffix, also in one of `AUDIO_FOLDERS`; else `RecordingNotFound`."""
+        name = name.strip()
+        if not name:
+            raise RecordingNotFound("no audio is named (missing index)")
+        if "\0" in name or any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in name.split("/")):
+            raise RecordingNotFound(f"{name[:60]!r} is not a file name")
+        for path in self._candidates(name.encode("utf-8", "replace").decode()):
+            if os.path.isfile(path):  # false too for a name that the system does not take
+                return self._checked(Path(path), name)
+        raise RecordingNotFound(f"the audio {name[:60]!r} is not in {self.folder}")
+
+    def has(self, name: str) -> bool:
+        """Whether `find` finds it."""
+        try:
+            return bool(self.find(name))
+        except RecordingNotFound:
+            return False
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        """Possible paths, as strings and in existing folders only: most do not exist, and this runs for every row."""
+        pure = PurePosixPath(name.replace("\\", "/")) if "\\" in name else PurePosixPath(name)
+        if pure.is_absolute() or name[1:2] == ":":
+            if not self._foreign:
+                yield name
+        else:
+            for place in self._places:
+                yield f"{place}{pure}"
+                if not is_audio(name):
+                    yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
+        parts = [part for part in pure.parts if part not in ("/", "..") and not part.endswith(":")]
+        if ".." not in pure.parts:
+            for first in range(0 if pure.is_absolute() else 1,
+                               len(parts)):  # the table may have been written in another folder
+                rest = "/".join(parts[first:])
+                yield f"{self.folder}/{rest}"
+                yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
+
+    @cached_property
+    def _places(self) -> list[str]:
+        """The existing ones of `AUDIO_FOLDERS`, each with a separator at its end."""
+        return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
+
+    def _checked(self, path: Path, name: str) -> Path:
+        whole = os.path.isabs(name) and path == Path(name) and not self._foreign
+        real = os.path.realpath(path)
+        if whole or os.path.commonpath([real, self._real]) == self._real:
+            return path
+        if ".." in path.parts:
+            raise RecordingNotFound(f"{name[:60]!r} leads out of {self.folder}; what lies outside is not read")
+        raise RecordingNotFound(f"{name[:60]!r} is a link to {real!r}, outside of {self.folder}; put the file itself "
+                                f"there")
+
+
+def has_column(names: Collection[str], meaning: str) -> bool:
+    """Whether one of `names` has this meaning."""
+    return any(name in COLUMNS[meaning] for name in names)
+
+
+def has_clip_columns(names: Collection[str]) -> bool:
+    """Whether these columns are enough for a table of recordings."""
+    return has_column(names, "text") and (has_column(names, "audio") or has_column(names, "id"))
+
+
+def standard_values(record: Mapping[str, object]) -> dict[str, str]:
+    """The values of a record under the names of `COLUMNS`; the first of each meaning that is not empty."""
+    found = {}
+    for meaning, names in COLUMNS.items():
+        value = next((value for name in names if (value := record.get(name)) not in (None, "")), None)
+        if isinstance(value, Mapping):  # a hub's audio: {"path": ..., "bytes": ...}
+            value = value.get("path")
+        if value is not None and not isinstance(value, list):
+            found[meaning] = str(value)
+    return found
+
+
+def span_of(values: Mapping[str, str]) -> tuple[float, float | None]:
+    """Begin and end in seconds; a duration counts only from a begin. `ValueError` for a value that is no time."""
+    begin = _seconds(values.get("begin", "0"))
+    if "end" in values:
+        return begin, _seconds(values["end"])
+    if "begin" in values and "duration" in values:
+        return begin, begin + _seconds(values["duration"])
+    return begin, None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.strip().replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]!r} is not a time in seconds")
+    return value

@@ -1,8 +1,10 @@
-"""SubRip (SRT) and WebVTT: blocks of a line of times and lines of text, each a part of a film or recording.
+"""Text with times: SubRip (SRT), WebVTT, LRC lyrics and Audacity labels, each a part of a recording.
 
-Blocks may lack their index, times may have a comma or a dot and leave the hours out, and positions may follow them. A
-block that cannot be read is skipped under its number and line; so is one that describes a sound, such as `[music]`.
-Shapes: https://www.w3.org/TR/webvtt1/ and what players accept as SRT, which has no standard.
+SRT and WebVTT (https://www.w3.org/TR/webvtt1/; SRT has no standard): blocks may lack their index, times may have a
+comma or a dot and omit the hours, and positions may follow them. A block that cannot be parsed is skipped with its
+number and line, and so is one that describes a sound, such as `[music]`. (pysubs2 drops bad blocks without a word.)
+LRC: `[mm:ss.xx] text` a line, which lasts until the next one begins.
+Audacity: begin, end (seconds) and text, separated by tabs; lines of frequencies are ignored.
 """
 
 from __future__ import annotations
@@ -10,77 +12,166 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
-from data.importers import text
-from data.importers.rows import Found, Skipped, Utterance
+from data.importers import text_files
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow
 
 _CLOCK = r"(?:(\d{1,3})\s*:\s*)?(\d{1,2})\s*:\s*(\d{1,2})(?:\s*[,.:]\s*(\d{1,3}))?"
-TIMES = re.compile(rf"^\s*{_CLOCK}\s*-{{1,3}}>\s*{_CLOCK}(?:\s|$)")
+_TIMES = re.compile(rf"^\s*{_CLOCK}\s*-{{1,3}}>\s*{_CLOCK}(?:\s|$)")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]{1,80})>")
-MARKUP = re.compile(r"<(?:/?[A-Za-z][^<>]{0,200}|[\d:.]+)>|\{\\[^{}]{0,200}\}")
+_MARKUP = re.compile(r"<(?:/?[A-Za-z][^<>]{0,200}|[\d:.]+)>|\{\\[^{}]{0,200}\}")
 _NOT_SPOKEN = re.compile(r"[\[(（【♪♫*#].*[\])）】♪♫*#]", re.DOTALL)
-_ASIDE = ("NOTE", "STYLE", "REGION", "X-TIMESTAMP-MAP")  # blocks of WebVTT that are no cues
-_MOST_LINES = 200  # of one block
+_NOT_CUES = ("NOTE", "STYLE", "REGION", "X-TIMESTAMP-MAP")  # blocks of WebVTT that are no cues
+_MAX_BLOCK_LINES = 200
+_STAMP = re.compile(r"\[(\d{1,3}):(\d{1,2})(?:[.:](\d{1,3}))?\]")
+_TAG = re.compile(r"\[([A-Za-z#_]+):(.*)\]")
+_MAX_STAMPS = 100_000
+_LABEL = re.compile(r"^\s*(\d+(?:[.,]\d+)?)\t(\d+(?:[.,]\d+)?)(?:\t(.*))?$")
 
 
-def looks_like(head: str) -> bool:
-    """Whether there is a line of times near the start."""
-    return any("->" in line and TIMES.match(line) for line in head.splitlines()[:200])
+def looks_like_subtitles(head: str) -> bool:
+    """Whether a line of times stands near the start."""
+    return any("->" in line and _TIMES.match(line) for line in head.splitlines()[:200])
 
 
-def read(path: Path, audio: str) -> Iterator[Found]:
+def read_subtitles(path: Path, audio: str) -> Iterator[ParsedItem]:
     """The blocks of the subtitles at `path`, which belong to the recording `audio`."""
-    for number, (first, block) in enumerate(_blocks(text.lines(path)), start=1):
+    for number, (first, block) in enumerate(_blocks(text_files.lines(path)), start=1):
         found = _cue(block, f"{path.name} block {number} (line {first})", audio)
         if found is not None:
             yield found
 
 
 def _blocks(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    """The line number and the lines of each block: parted by blank lines, or by the next line of times."""
+    """First line number and lines of each block: blocks end at a blank line or before the next line of times."""
     block: list[str] = []
     first = 1
     has_times = False
     for number, line in lines:
         line = line.strip().removeprefix("\ufeff")
-        again = has_times and bool(TIMES.match(line))
-        if (not line or again or len(block) >= _MOST_LINES) and block:
-            index = [block.pop()] if again and block[-1].isdecimal() and not TIMES.match(block[-2]) else []
+        again = has_times and bool(_TIMES.match(line))
+        if (not line or again or len(block) >= _MAX_BLOCK_LINES) and block:
+            index = [block.pop()] if again and block[-1].isdecimal() and not _TIMES.match(block[-2]) else []
             yield first, block
             block, has_times = index, False
             first = number - len(index)
         if line:
             first = first if block else number
             block.append(line)
-            has_times = has_times or bool(TIMES.match(line))
+            has_times = has_times or bool(_TIMES.match(line))
     if block:
         yield first, block
 
 
-def _cue(block: list[str], where: str, audio: str) -> Found | None:
-    """A block as an utterance; None for the head and the notes of WebVTT."""
-    if block[0].startswith("WEBVTT") or block[0].split(" ")[0].split("=")[0] in _ASIDE:
+def _cue(block: list[str], where: str, audio: str) -> ParsedItem | None:
+    """A block as an utterance; None for the header and the notes of WebVTT."""
+    if block[0].startswith("WEBVTT") or block[0].split(" ")[0].split("=")[0] in _NOT_CUES:
         return None
-    at = next((index for index, line in enumerate(block[:2]) if TIMES.match(line)), None)
+    at = next((index for index, line in enumerate(block[:2]) if _TIMES.match(line)), None)
     if at is None:
-        return Skipped(where, f"has no line of times: {block[min(1, len(block) - 1)][:60]!r}")
-    match = TIMES.match(block[at])
+        return SkippedRow(where, f"has no line of times: {block[min(1, len(block) - 1)][:60]!r}")
+    match = _TIMES.match(block[at])
     assert match is not None
     begin_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
     if end_s <= begin_s:
-        return Skipped(where, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
+        return SkippedRow(where, f"ends at {end_s:g} s, not after it begins at {begin_s:g} s")
     joined = " ".join(block[at + 1:])
     voice = _VOICE.search(joined)
-    spoken = " ".join(html.unescape(MARKUP.sub("", joined)).split())
+    spoken = " ".join(html.unescape(_MARKUP.sub("", joined)).split())
     if not spoken:
-        return Skipped(where, "has no text")
+        return SkippedRow(where, "has no text")
     if _NOT_SPOKEN.fullmatch(spoken):
-        return Skipped(where, f"describes a sound and is not spoken: {spoken[:60]!r}")
-    return Utterance(where, audio, spoken, speaker=voice[1].strip() if voice else "", begin_s=begin_s, end_s=end_s)
+        return SkippedRow(where, f"describes a sound and is not spoken: {spoken[:60]!r}")
+    return ParsedUtterance(where, audio, spoken, speaker=voice[1].strip() if voice else "", begin_s=begin_s,
+                           end_s=end_s)
 
 
 def _seconds(parts: tuple[str | None, ...]) -> float:
     hours, minutes, seconds, fraction = parts
     whole = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
     return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+
+
+def looks_like_lrc(head: str) -> bool:
+    """Whether lines begin with time stamps."""
+    lines = [line.strip() for line in head.splitlines() if line.strip()][:50]
+    stamped = sum(bool(_STAMP.match(line)) for line in lines)
+    return stamped > 0 and stamped + sum(bool(_TAG.match(line)) for line in lines) >= 0.8 * len(lines)
+
+
+def read_lrc(path: Path, audio: str) -> Iterator[ParsedItem]:
+    """The lines of the lyrics at `path`, which belong to the recording `audio`."""
+    stamps: list[tuple[float, str, str]] = []  # seconds, where, text
+    shift_s = 0.0
+    for number, line in text_files.lines(path):
+        where = f"{path.name} line {number}"
+        line = line.strip().removeprefix("\ufeff")
+        rest, at = line, 0
+        stamped = []
+        while match := _STAMP.match(line, at):
+            stamped.append(_lrc_seconds(match))
+            at = match.end()
+            while line[at:at + 1] == " ":
+                at += 1
+            rest = line[at:]
+        stamps += [(second, where, " ".join(_MARKUP.sub("", rest).split())) for second in stamped]
+        if len(stamps) > _MAX_STAMPS:
+            yield SkippedRow(where, f"is after the first {_MAX_STAMPS} lines, more than a recording has")
+            return
+        tag = _TAG.fullmatch(line)
+        if not stamped and tag and tag[1].lower() == "offset":
+            shift_s = _offset(tag[2])
+        elif line and not stamped and not tag:
+            yield SkippedRow(where, f"has no stamp such as [01:23.45]: {line[:60]!r}")
+    stamps.sort(key=lambda stamp: stamp[0])
+    # Lines at one time are one sentence.
+    at_once = [list(lines) for _, lines in groupby(stamps, key=lambda stamp: stamp[0])]
+    for index, group in enumerate(at_once):
+        words = " ".join(line for _, _, line in group if line)
+        if words:  # a stamp without text ends the line before
+            end_s = max(0.0, at_once[index + 1][0][0] - shift_s) if index + 1 < len(at_once) else None
+            yield ParsedUtterance(group[0][1], audio, words, begin_s=max(0.0, group[0][0] - shift_s), end_s=end_s)
+
+
+def _lrc_seconds(match: re.Match[str]) -> float:
+    minutes, seconds, fraction = match.groups()
+    return int(minutes) * 60 + int(seconds) + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+
+
+def _offset(value: str) -> float:
+    """Seconds by which the lines begin earlier, from `[offset:+500]` in milliseconds."""
+    try:
+        return int(value.strip()) / 1000
+    except ValueError:
+        return 0.0
+
+
+def looks_like_labels(head: str) -> bool:
+    """Whether the first lines are labels."""
+    lines = [line for line in head.splitlines()[:20] if line.strip() and not line.startswith("\\")]
+    labels = [bool(_LABEL.match(line)) for line in lines]
+    return bool(labels) and labels[0] and sum(labels) > len(labels) / 2
+
+
+def read_labels(path: Path, audio: str) -> Iterator[ParsedItem]:
+    """The labels at `path`, which belong to the recording `audio`."""
+    for number, line in text_files.lines(path):
+        where, line = f"{path.name} line {number}", line.strip("\r\n")
+        if not line.strip() or line.startswith("\\"):
+            continue
+        match = _LABEL.match(line)
+        if match is None:
+            yield SkippedRow(where, f"is not a label (begin, end and text, separated by tabs): {line[:60]!r}")
+            continue
+        begin_s, end_s = (float(value.replace(",", ".")) for value in match.groups()[:2])
+        words = (match[3] or "").strip()
+        if end_s == begin_s:
+            yield SkippedRow(where, f"marks the point {begin_s:g} s; label a stretch from begin to end")
+        elif end_s < begin_s:
+            yield SkippedRow(where, f"ends at {end_s:g} s, before it begins at {begin_s:g} s")
+        elif not words:
+            yield SkippedRow(where, "has no text")
+        else:
+            yield ParsedUtterance(where, audio, words, begin_s=begin_s, end_s=end_s)

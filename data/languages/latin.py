@@ -1,7 +1,6 @@
-"""Words in Latin letters inside a text of a syllabic script: by the names of their letters, or by sound.
+"""Romanisation, and Latin words in a text of a syllabic script: by the names of their letters, or by sound.
 
-The sound is that of the letters, by the rows of the rules, not of any one language's spelling.
-A letter without a row takes the place of its nearest: what comes out holds no Latin letter.
+The sound follows the table of the rules, not the spelling of one language. The output has no Latin letter.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import re
 from collections.abc import Set
 from functools import lru_cache
 
+from anyascii import anyascii
+
 from config.text_rules import Latin
 from data.languages.patterns import letters_after, letters_before, one_of
-from data.languages.traced import Traced
-from data.romanise import romanise
+from data.languages.span_map import SpanMap
 
 _WORD = re.compile(r"[A-Za-z\u00c0-\u024f\u1e00-\u1eff][A-Za-z\u00c0-\u024f\u1e00-\u1eff'\u2019\u0300-\u036f]*")
 _DOT = re.compile(r"(?<=[A-Za-z0-9])\.(?=[A-Za-z])")
@@ -21,8 +21,8 @@ _VOWELS = frozenset("aeiouy")
 _LONGEST_NAME = 5  # letters; a longer word in capitals is shouted, not spelled
 
 
-def say_latin(text: Traced, latin: Latin, attached: tuple[Set[str], Set[str]]) -> Traced:
-    """Latin words as `latin.words` says; `attached`: what may be written together with the word after it, before it."""
+def say_latin(text: SpanMap, latin: Latin, attached: tuple[Set[str], Set[str]]) -> SpanMap:
+    """Latin words as `latin.words` says; `attached`: what may be attached before and after a word."""
     if latin.words == "keep":
         return text
     if latin.dot:
@@ -43,12 +43,12 @@ def said_word(word: str, latin: Latin) -> str:
 
 def by_sound(plain: str, latin: Latin) -> str:
     """Lower-case letters a to z as syllables: a consonant takes the vowel after it, or none."""
-    said = []
+    words = []
     for match in _syllable(tuple(latin.consonants), tuple(latin.vowels)).finditer(_readable(plain)):
         consonant, vowel = match[1], match[2] or match[3]
         order = latin.vowels[vowel] if vowel else "-"
-        said.append(latin.consonants[consonant][latin.orders.index(order)] if consonant else latin.alone[order])
-    return "".join(said)
+        words.append(latin.consonants[consonant][latin.orders.index(order)] if consonant else latin.alone[order])
+    return "".join(words)
 
 
 def sound_of(text: str, latin: Latin) -> str:
@@ -58,9 +58,9 @@ def sound_of(text: str, latin: Latin) -> str:
 
 
 def _readable(plain: str) -> str:
-    """As most Latin spellings are read: c before e, i and y is s, x is ks, y without a vowel after it is i.
+    """Common rules of Latin spelling: c before e, i and y is s, x is ks, y without a vowel after it is i.
 
-    Consonants are not doubled, and an e at the end is silent after a vowel and a consonant (`phone`), and in `-gle`.
+    Double consonants are one, and a final e is silent after a vowel and a consonant (`phone`), and in `-gle`.
     """
     plain = re.sub(r"c(?=[eiy])", "s", plain).replace("x", "ks")
     plain = re.sub(r"y(?![aeiou])", "i", plain)
@@ -68,12 +68,12 @@ def _readable(plain: str) -> str:
     return re.sub(r"(?:(?<=[aeiouy][b-df-hj-np-tv-z])|(?<=[bdfgkpt]l))e$", "", plain)
 
 
-def _between(match: re.Match[str], said: str, attached_before: Set[str], attached_after: Set[str]) -> str:
-    """`said` with a space where a letter of another script stands right before or after, and does not belong to it."""
+def _between(match: re.Match[str], words: str, attached_before: Set[str], attached_after: Set[str]) -> str:
+    """`words` with a space beside a letter of another script that does not belong to it."""
     before, after = match.string[:match.start()][-1:], match.string[match.end():][:1]
     left = before.isalnum() and letters_before(match.string, match.start()) not in attached_before
     right = after.isalnum() and letters_after(match.string, match.end()) not in attached_after
-    return f"{' ' if left else ''}{said}{' ' if right else ''}"
+    return f"{' ' if left else ''}{words}{' ' if right else ''}"
 
 
 @lru_cache(maxsize=16)
@@ -82,3 +82,9 @@ def _syllable(consonants: tuple[str, ...], vowels: tuple[str, ...]) -> re.Patter
     return re.compile(rf"({consonant})({vowel})?|({vowel})")
 
 
+def romanise(text: str) -> str:
+    """`text` in lower-case ASCII by anyascii; unknown characters are dropped.
+
+    The table merges Amharic homophones (ሀ, ሐ and ኀ are "ha") and writes ejectives with an apostrophe (ቀ is "k'e").
+    """
+    return anyascii(text).lower().replace("`", "'")

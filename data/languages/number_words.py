@@ -1,7 +1,4 @@
-"""Numbers as words: by the grammar in a language's rules, or by num2words where it knows the language.
-
-The order of terms and their links follow the grammar's fields; nothing here knows a language.
-"""
+"""Numbers as words: by the grammar in the rules of a language, or by num2words."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from typing import Protocol
 
 from config.errors import UserError
 from config.text_rules import Grammar, Numbers, Ordinals
-from data.languages.packages import missing_package
+from data.languages import missing_package
 
 PACKAGE = "num2words"
-_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # num2words' answers
+_REFUSED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # what num2words raises
 
 
-class Speller(Protocol):
-    """Numbers of one language; None for a number that has no name. `point` is empty where none is known."""
+class NumberSpeller(Protocol):
+    """Numbers of one language; None for a number without a name. `point` is empty if unknown."""
 
     @property
     def point(self) -> str: ...
@@ -31,8 +28,8 @@ class Speller(Protocol):
     def ordinal(self, number: int) -> str | None: ...
 
 
-def speller(numbers: Numbers) -> Speller | None:
-    """The speller that `numbers` ask for; None when digits are kept. `UserError` when num2words is another version."""
+def number_speller(numbers: Numbers) -> NumberSpeller | None:
+    """The speller for `numbers`; None if digits stay. `UserError` for another version of num2words."""
     if numbers.engine == "grammar":
         assert numbers.grammar is not None
         return GrammarSpeller(numbers.grammar, numbers.ordinals)
@@ -88,8 +85,8 @@ class GrammarSpeller:
         if words is None:
             return None
         first, space, last = words.rpartition(" ")
-        said = ordinals.words.get(last, last + ordinals.suffix)
-        return f"{ordinals.prefix}{first}{space}{said}"
+        words = ordinals.words.get(last, last + ordinals.suffix)
+        return f"{ordinals.prefix}{first}{space}{words}"
 
     def _terms(self, number: int) -> Iterator[str]:
         """Thousands and above, hundreds, then the rest below 100."""
@@ -131,7 +128,7 @@ class GrammarSpeller:
 
 
 class LibrarySpeller:
-    """Numbers by num2words. Its commas are no pauses, so they go."""
+    """Numbers by num2words, without its commas."""
 
     def __init__(self, language: str) -> None:
         if language not in library_languages():
@@ -140,20 +137,20 @@ class LibrarySpeller:
         self._language = language
 
     def cardinal(self, number: int) -> str | None:
-        return self._said(number, "cardinal")
+        return self._words(number, "cardinal")
 
     def ordinal(self, number: int) -> str | None:
-        return self._said(number, "ordinal")
+        return self._words(number, "ordinal")
 
     @cached_property
     def point(self) -> str:
-        """What 3.5 has between 3 and 5. Some languages of num2words say 3.50, or three and a half: then nothing."""
-        said, first, last = self._said(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
-        if not (said and first and last and said.startswith(f"{first} ") and said.endswith(f" {last}")):
+        """The words between 3 and 5 in 3.5; empty for languages in which num2words says 3.50, or three and a half."""
+        words, first, last = self._words(Decimal("3.5"), "cardinal"), self.cardinal(3), self.cardinal(5)
+        if not (words and first and last and words.startswith(f"{first} ") and words.endswith(f" {last}")):
             return ""
-        return said[len(first):-len(last)].strip()
+        return words[len(first):-len(last)].strip()
 
-    def _said(self, number: int | Decimal, form: str) -> str | None:
+    def _words(self, number: int | Decimal, form: str) -> str | None:
         from num2words import num2words
 
         try:

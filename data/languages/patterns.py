@@ -1,4 +1,4 @@
-"""Regular expressions made from the tables of rules: alternatives with the longest first, and edges of words."""
+"""Regular expressions from the tables of rules: alternatives, abbreviations, attached letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARKS = "\u0300-\u036f"  # a letter may go on with these
 
 
 def one_of(entries: Iterable[str]) -> str:
-    """A group that matches any of `entries`, the longest first; nothing when there is none."""
+    """A group that matches any of `entries`, the longest first; it never matches without entries."""
     found = sorted((re.escape(entry) for entry in entries), key=len, reverse=True)
     return f"(?:{'|'.join(found)})" if found else "(?!)"
 
@@ -40,12 +40,12 @@ def abbreviation(written: str, *, last_dot: bool = False) -> str:
 
 
 def letters_before(text: str, start: int) -> str:
-    """The letters that are written together with what begins at `start`."""
+    """The letters attached before `start`."""
     found = _LETTERS_BEFORE.search(text, max(0, start - 24), start)
     return found.group() if found else ""
 
 
 def letters_after(text: str, end: int) -> str:
-    """The letters that are written together with what ends at `end`."""
+    """The letters attached after `end`."""
     found = _LETTERS_AFTER.match(text, end, end + 24)
     return found.group() if found else ""

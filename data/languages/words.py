@@ -1,7 +1,8 @@
-"""Words alone, in lower case, with one space between them: what a model without punctuation reads.
+"""The normalisers of new languages: `words` without punctuation, `punctuated` with the marks of Chatterbox.
 
-Anything spoken stays: letters, marks, digits and symbols. Homophones (Amharic ሀ and ሐ) are
-not folded: spelling is the tokenizer's business, sound the model's.
+Anything spoken stays: letters, marks, digits and symbols. Homophones (Amharic ሀ and ሐ) are not merged. `punctuated`
+maps the marks of all scripts to `. , ? ! -` and the apostrophe, for which Chatterbox has rows; a mark between letters
+or digits (3.5, example.com) stays, and quotes are removed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import re
 import unicodedata
 from typing import Literal
 
-Kind = Literal["latin", "turkic", "ethiopic", "generic"]
+ScriptKind = Literal["latin", "turkic", "ethiopic", "generic"]
 
 APOSTROPHES = "\u2018\u2019\u02bc\u2032\u00b4`\uff07"
-SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: kept, so that encoding reports them
+SPOKEN_PUNCTUATION = frozenset("%‰&@#*/\\§٪၌၍၎၏")  # category P, but read aloud: encoding reports them
 SILENT_SYMBOLS = frozenset("|~^")  # category S, but never read aloud
 JOINERS = "\u200c\u200d"  # part of the spelling in Persian and Indic scripts, noise elsewhere
 QUOTED = re.compile(r"(?<!\w)'(.+?)'(?!\w)")
@@ -29,10 +30,27 @@ _LATIN = frozenset({
     "is", "it", "lg", "ln", "lt", "lv", "mg", "ms", "mt", "nl", "no", "om", "pl", "pt", "ro", "rw", "sk", "sl",
     "sn", "so", "sq", "st", "sv", "sw", "tl", "tn", "vi", "wo", "xh", "yo", "zu",
 })
+KEPT_MARKS = ".,?!-"
+_GAP = "\x1f"  # white space where a script writes none; removed again within a number
+_STOPS = "።፨।॥。｡．︒។៕៖\u104b།༎։᠃᠉᙮꓿𑅁۔"
+_QUESTIONS = "፧？؟⁇\u037e"
+_COMMAS = "፣፤፥፦、，；：､\u104a،؛\u055d()[]{}（）［］｛｝【】〔〕"
+_MARKS = str.maketrans({
+    **dict.fromkeys(_STOPS, f".{_GAP}"), **dict.fromkeys(_QUESTIONS, f"?{_GAP}"), "！": f"!{_GAP}",
+    **dict.fromkeys(_COMMAS, f",{_GAP}"), ":": ",", ";": ",", "…": f",{_GAP}", "፡": " ",
+    **dict.fromkeys("\u055b\u055c\u055e", ""),  # Armenian writes these within words
+})
+REPLACED_MARKS = frozenset(map(chr, _MARKS))  # replaced, not left out
+_ETHIOPIC_STOP = re.compile("፡፡|::")
+_ELLIPSIS = re.compile(r"\.{2,}")
+_NUMBER = re.compile(rf"(?<=\d)([.,]){_GAP}(?=\d)")
+_LOOSE_DASH = re.compile(r"(?:^| )-+(?: |$)")
+_EDGE_DASH = re.compile(r"(?<![^ .,?!])-+|-+(?![^ .,?!])")
+_RUN = re.compile(r" ?[.,?!][ .,?!]*+")
 
 
-def kind_of(code: str) -> Kind:
-    """What a language needs: by script, `generic` where nothing special is known."""
+def script_kind(code: str) -> ScriptKind:
+    """The kind of script of a language; `generic` if none is known."""
     if code in _ETHIOPIC:
         return "ethiopic"
     if code in _TURKIC:
@@ -40,24 +58,24 @@ def kind_of(code: str) -> Kind:
     return "latin" if code in _LATIN else "generic"
 
 
-def words(text: str, kind: Kind) -> str:
-    """Apostrophes that belong to a word stay; other punctuation and all white space is one space.
+def words(text: str, kind: ScriptKind) -> str:
+    """Lower-case words with one space between them; apostrophes within a word stay.
 
-    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation to Unicode.
+    The Ethiopic word space U+1361 and the stops up to U+1368 are punctuation in Unicode.
     """
-    text = QUOTED.sub(r"\1", folded(text, kind))
+    text = QUOTED.sub(r"\1", lower_composed(text, kind))
     text = "".join(_replacement(character, kind) for character in text)
     return _SPACES.sub(" ", LONE_APOSTROPHE.sub(" ", text)).strip()
 
 
-def folded(text: str, kind: Kind) -> str:
+def lower_composed(text: str, kind: ScriptKind) -> str:
     """Composed, in lower case, with one kind of apostrophe."""
     text = unicodedata.normalize("NFC", text)
     return (text.translate(_TURKIC_CAPITALS) if kind == "turkic" else text).lower().translate(_FOLD)
 
 
-def spoken(character: str, kind: Kind) -> bool:
-    """Whether a character is part of what is read aloud, and stays."""
+def is_spoken(character: str, kind: ScriptKind) -> bool:
+    """Whether a character is read aloud, and so stays."""
     category = unicodedata.category(character)
     if category == "Cf":
         return kind == "generic" and character in JOINERS
@@ -66,7 +84,38 @@ def spoken(character: str, kind: Kind) -> bool:
     return character in SPOKEN_PUNCTUATION or category[0] not in "PZ"
 
 
-def _replacement(character: str, kind: Kind) -> str:
-    if character == "'" or spoken(character, kind):
+def _replacement(character: str, kind: ScriptKind) -> str:
+    if character == "'" or is_spoken(character, kind):
         return character
     return "" if unicodedata.category(character) == "Cf" else " "
+
+
+def punctuated(text: str, kind: ScriptKind) -> str:
+    """Lower case, NFKD, one space between words, one mark after a phrase, and a mark at the end."""
+    text = _ELLIPSIS.sub(f",{_GAP}", _ETHIOPIC_STOP.sub("።", text) if kind == "ethiopic" else text)
+    text = _NUMBER.sub(r"\1", text.translate(_MARKS))
+    text = lower_composed(unicodedata.normalize("NFKC", text), kind)
+    text = " ".join("".join(_mark_replacement(character, kind) for character in text).split())
+    text = " ".join(LONE_APOSTROPHE.sub(" ", QUOTED.sub(r"\1", text)).split())
+    text = _EDGE_DASH.sub(" ", _LOOSE_DASH.sub(", ", text))
+    text = _RUN.sub(_one_mark, " ".join(text.split())).strip()
+    if not any(is_spoken(character, kind) for character in text):
+        return ""
+    text = text if text.endswith((".", "?", "!", ",")) else f"{text}."
+    return unicodedata.normalize("NFD", text)
+
+
+def _mark_replacement(character: str, kind: ScriptKind) -> str:
+    if character == "'" or character in KEPT_MARKS or is_spoken(character, kind):
+        return character
+    return {"Cf": "", "Pd": "-"}.get(unicodedata.category(character), " ")
+
+
+def _one_mark(run: re.Match[str]) -> str:
+    """The strongest mark of a run at the end of a phrase; none at the start of a text."""
+    marks = run.group().strip(" ")
+    if not run.start():
+        return ""
+    if run.end() < len(run.string) and " " not in marks and not run.group().endswith(" "):
+        return run.group()[:-len(marks)] + marks[0]  # within a word or a number
+    return next(mark for mark in "?!.," if mark in marks) + " "

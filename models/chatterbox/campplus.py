@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data import audio
+from data.acoustics import audio
 
 SAMPLE_RATE = 16000  # Hz
 N_MELS = 80

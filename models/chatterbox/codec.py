@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from models import weights
 from models.base import Features, VocoderOptions, Voice
 from models.chatterbox import s3gen, watermark

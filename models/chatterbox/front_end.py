@@ -14,7 +14,7 @@ from pathlib import Path
 from config.errors import UserError
 from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
-from data.normalise import DATA_FILES, for_base_language
+from data.normalisers import DATA_FILES, for_base_language
 
 LANGUAGES = ("ar", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "it", "ja", "ko", "ms", "nl", "no", "pl",
              "pt", "ru", "sv", "sw", "tr", "zh")

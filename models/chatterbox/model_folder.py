@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from data.normalise import DATA_FILES
+from data.normalisers import DATA_FILES
 from models import weights
 from models.base import ExportFile, Voice
 from models.chatterbox.front_end import TOKENIZERS

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from models import weights
 from models.chatterbox.campplus import CAMPPlus
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data import audio
+from data.acoustics import audio
 from models.matmul_backends import Linear
 
 SAMPLE_RATE = 16000  # Hz

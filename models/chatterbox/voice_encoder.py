@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data import audio
+from data.acoustics import audio
 
 SAMPLE_RATE = 16000  # Hz
 N_FFT, HOP_LENGTH, N_MELS = 400, 160, 40

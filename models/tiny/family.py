@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from data.front_end import FrontEnd
 from models.base import ExportFile, Features, Sampling, Verdict, VocoderOptions, Voice
 from models.decoder import DecoderConfig

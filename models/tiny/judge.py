@@ -2,7 +2,7 @@
 
 Connectionist temporal classification (Graves et al. 2006) over convolutions and a
 bidirectional GRU, conditioned on the language. It writes letters (Amharic in Latin spelling, see
-`data.romanise`) and, for sentences whose phonemes are known, phonemes. Word spaces are
+`data.languages.latin`) and, for sentences whose phonemes are known, phonemes. Word spaces are
 not judged: nobody pronounces them. It knows only the synthetic world it was trained on.
 """
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.romanise import romanise
+from data.languages.latin import romanise
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from core.dataset.clip_index import build_index
 from core.job.reader import JobBoard
 from core.workspace import Workspace
 from data import manifest
-from data.clip_findings import Spoken
-from data.manifest import Clip
+from data.clip_findings import AnalysedClip
+from data.manifest import ManifestClip
 from data.measures import Measures
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, Take, wait_until
@@ -37,10 +37,11 @@ def dataset(workspace: Workspace, name: str) -> None:
     for number in range(CLIPS):
         scenes.tone(folder / f"audio/c{number:02}.wav", seconds=3.0, frequency=200.0 + 10 * number)
         side = "held_out" if number == CLIPS - 1 else "train"
-        clips.append(Clip(f"c{number:02}", f"audio/c{number:02}.wav", said(name, number), "am", side, 3.0, "one",
+        clips.append(ManifestClip(f"c{number:02}", f"audio/c{number:02}.wav", said(name, number), "am", side, 3.0,
+                                  "one",
                           f"{name}{number}".ljust(64, "0")))
     manifest.save(folder, manifest.make_card(name, "am", "made", clips), clips)
-    spoken = (Spoken(one.id, one.text, "one", Measures(
+    spoken = (AnalysedClip(one.id, one.text, "one", Measures(
         3.0, 16000, 0.4, 0.2 if one.id == "c00" else 0.0, -20.0, 35.0, 0.0, 0.0, 8000.0, "", "40" * 120))
         for one in clips)
     build_index(workspace, manifest.load(folder), spoken,

@@ -17,7 +17,8 @@ from core.job import asked
 from core.training import opening, rehearsal
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
-from data import audio, manifest
+from data import manifest
+from data.acoustics import audio
 from models.base import Generated
 from tests.contract.conftest import CPU, World
 from tests.worlds import ENGLISH, RATE, Listener, tone, train_options

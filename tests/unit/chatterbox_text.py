@@ -12,7 +12,7 @@ import pytest
 
 from data.bpe import highest_id, vocabulary
 from data.front_end import FrontEnd
-from data.languages import chinese, hebrew, japanese, russian
+from data.languages import chatterbox_normaliser
 from models.chatterbox.front_end import base_front_end
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -21,13 +21,14 @@ TOKENIZER = MADE_UP / "tokenizer.json"
 ROWS = highest_id(vocabulary(TOKENIZER.read_bytes(), "tokenizer.json")) + 1
 TEXTS = Path(__file__).parents[2] / "scripts" / "dev" / "tiny" / "udhr.jsonl"
 MULTILINGUAL = "grapheme_mtl_merged_expanded_v1.json"
-TOOLS = (chinese._segmenter, hebrew._dicta, japanese._converter, russian._stresser)
+TOOLS = (chatterbox_normaliser._segmenter, chatterbox_normaliser._dicta, chatterbox_normaliser._converter,
+         chatterbox_normaliser._stresser)
 
 
 def model_folder(folder: Path) -> Path:
     """The files of a multilingual model that its text needs."""
     shutil.copyfile(TOKENIZER, folder / MULTILINGUAL)
-    shutil.copyfile(MADE_UP / chinese.CODES_FILE, folder / chinese.CODES_FILE)
+    shutil.copyfile(MADE_UP / chatterbox_normaliser.CODES_FILE, folder / chatterbox_normaliser.CODES_FILE)
     return folder
 
 
@@ -69,7 +70,7 @@ def install_stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.delitem(sys.modules, "pykakasi")
     model = folder / "dicta.onnx"
     model.touch()
-    monkeypatch.setenv(hebrew.MODEL_VARIABLE, str(model))
+    monkeypatch.setenv(chatterbox_normaliser.MODEL_VARIABLE, str(model))
     forget_tools()
 
 

@@ -10,7 +10,7 @@ import soundfile
 import torch
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 
 SETTINGS = audio.MelSettings()
 

@@ -28,16 +28,16 @@ from core.training import feed, training_data
 from core.voice_model.loading import VoiceModel, load_extension
 from core.workspace import Workspace
 from data import augmentation, manifest
-from data.augmentation import Recipe, Variant
-from data.features import FeatureCache
-from data.manifest import TRAIN, Dataset
+from data.augmentation import AudioVariant, AugmentationRecipe
+from data.feature_cache import FeatureCache
+from data.manifest import TRAIN, PreparedDataset
 from tests.worlds import RATE, Listener, extended_world, tone, train_options
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 SHA = "ab" * 32
 KEY = "cd" * 32
-RECIPE = Recipe(3, 0.1, 0.5, 30.0)
+RECIPE = AugmentationRecipe(3, 0.1, 0.5, 30.0)
 
 
 def decibels(ratio: float) -> float:
@@ -68,7 +68,7 @@ def refuse(*arguments, dir=None, **others):
 tempfile.TemporaryFile = refuse
 import numpy as np
 from data import augmentation
-made = augmentation.apply(np.ones(4000, np.float32), 16000, augmentation.Variant(0.9, 0.0, None), "ab" * 32)
+made = augmentation.apply(np.ones(4000, np.float32), 16000, augmentation.AudioVariant(0.9, 0.0, None), "ab" * 32)
 import numba
 print(len(made), numba.config.CACHE_DIR or "usual")
 """
@@ -89,7 +89,7 @@ def test_librosa_works_where_folder_and_home_cannot_be_written(refused: str, usu
 @settings(max_examples=8, deadline=None)
 @given(some.floats(0.9, 1.1), some.floats(-0.5, 0.5))
 def test_length_follows_the_speed_alone_and_pitch_the_semitones_alone(speed: float, semitones: float) -> None:
-    made = augmentation.apply(sine(), RATE, Variant(speed, semitones, None), KEY)
+    made = augmentation.apply(sine(), RATE, AudioVariant(speed, semitones, None), KEY)
     assert abs(len(made) - len(sine()) / speed) <= 2
     assert pitch(made) == pytest.approx(220.0 * 2 ** (semitones / 12), rel=2e-3)
     assert abs(decibels(level(made) / level(sine()))) < 0.1
@@ -100,9 +100,9 @@ def test_length_follows_the_speed_alone_and_pitch_the_semitones_alone(speed: flo
 @given(some.floats(20.0, 60.0))
 def test_noise_is_as_far_below_the_voice_as_was_asked(noise_db: float) -> None:
     voice = tone(3, 2.0).numpy()
-    plain, noisy = (augmentation.apply(voice, RATE, Variant(1.0, 0.0, each), KEY) for each in (None, noise_db))
+    plain, noisy = (augmentation.apply(voice, RATE, AudioVariant(1.0, 0.0, each), KEY) for each in (None, noise_db))
     assert decibels(level(voice) / level(noisy - plain)) == pytest.approx(noise_db, abs=0.2)
-    assert not np.array_equal(noisy, augmentation.apply(voice, RATE, Variant(1.0, 0.0, noise_db), "0" * 64))
+    assert not np.array_equal(noisy, augmentation.apply(voice, RATE, AudioVariant(1.0, 0.0, noise_db), "0" * 64))
 
 
 def test_a_loud_recording_is_not_clipped() -> None:
@@ -117,7 +117,7 @@ def test_a_loud_recording_is_not_clipped() -> None:
 @given(some.integers(0, 10), some.floats(0, 0.1), some.floats(0, 0.5), some.floats(0, 60), some.integers(0, 99))
 def test_variants_stay_within_the_recipe_and_follow_from_it(
         variants: int, speed: float, semitones: float, noise_db: float, seed: int) -> None:
-    recipe = Recipe(variants, speed, semitones, noise_db, seed)
+    recipe = AugmentationRecipe(variants, speed, semitones, noise_db, seed)
     made = recipe.of(SHA)
     assert made == recipe.of(SHA)
     assert len({key for key, _ in made}) == variants
@@ -146,8 +146,10 @@ def extractor(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> SmallExt
     return family.small_extractor
 
 
-def prepared(source: Path, workspace: Workspace, recorder: Recorder | None = None, **changes: object) -> Dataset:
-    options = PrepareOptions(source=str(source), dataset="d", language="am", held_out=0.3, **changes)  # type: ignore[arg-type]
+def prepared(source: Path, workspace: Workspace, recorder: Recorder | None = None,
+             **changes: object) -> PreparedDataset:
+    options = PrepareOptions(source=str(source), dataset="d", language="am", held_out=0.3,
+                             **changes)  # type: ignore[arg-type]
     prepare.run(options, workspace, recorder or Recorder())
     return manifest.load(workspace.dataset("d"))
 
@@ -235,7 +237,7 @@ def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voic
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
         made: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.audio.read", lambda *given: pytest.fail(str(given)))
+    monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
     data = training_data.load(made, "demo-am", voice, varied=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]
@@ -303,6 +305,6 @@ def test_a_run_that_is_augmented_resumes_to_the_bit_and_is_measured_on_what_was_
             for name in ("whole", "cut")]
     assert rows[0].read_bytes() == rows[1].read_bytes()
     stored = json.loads((world.dataset("demo-am") / augmentation.FILE).read_text())
-    augmentation.save(world.dataset("demo-am"), Recipe(**{**stored, "variants": 1}))
+    augmentation.save(world.dataset("demo-am"), AugmentationRecipe(**{**stored, "variants": 1}))
     with pytest.raises(UserError, match="the model sees other clips of it"):
         followed(world, "cut", augmentation=0.7)

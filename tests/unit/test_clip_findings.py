@@ -9,31 +9,54 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.clip_findings import ERROR, LIMITS, WARNING, ClipFinding, Spoken, badness, robust_z
-from data.clip_survey import judge
+from data.clip_findings import (
+    ERROR,
+    LIMITS,
+    WARNING,
+    AnalysedClip,
+    ClipFinding,
+    ClipLimits,
+    DatasetSurvey,
+    badness,
+    scale,
+)
 from data.measures import Measures, differing_bits
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 TEXT = "abcdefghij klmnopqrst uvwxyz abcde"  # 31 letters in 2.8 s
 
 
-def clips(*odd: Spoken, count: int = 30) -> list[Spoken]:
+def clips(*odd: AnalysedClip, count: int = 30) -> list[AnalysedClip]:
     """Good clips by one speaker, each with a text of its own, and odd ones after them."""
     letters = "bcdfghjklmnprstvwz"
-    return [*(Spoken(f"good{index}", TEXT + letters[index % 18] + letters[index // 18], "ann", GOOD)
+    return [*(AnalysedClip(f"good{index}", TEXT + letters[index % 18] + letters[index // 18], "ann", GOOD)
               for index in range(count)), *odd]
+
+
+def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
+    """The findings of each clip, in the order of `clips`."""
+    with DatasetSurvey(limits) as survey:
+        for clip in clips:
+            survey.add(clip)
+        return [survey.judge(clip) for clip in clips]
+
+
+def robust_z(values: Sequence[float]) -> np.ndarray:
+    """Distance from the median in robust standard deviations; 0 if none differ."""
+    middle, spread = scale(values)
+    return (np.asarray(values) - middle) / spread if spread else np.zeros(len(values))
 
 
 def kinds(found: Sequence[ClipFinding]) -> list[tuple[str, str]]:
     return [(one.kind, one.level) for one in found]
 
 
-def odd(text: str = TEXT, speaker: str = "ann", **changes: float | str | None) -> Spoken:
-    return Spoken("odd", text, speaker, replace(GOOD, **changes))  # type: ignore[arg-type]
+def odd(text: str = TEXT, speaker: str = "ann", **changes: float | str | None) -> AnalysedClip:
+    return AnalysedClip("odd", text, speaker, replace(GOOD, **changes))  # type: ignore[arg-type]
 
 
 def test_good_clips_are_not_remarked_upon() -> None:
-    assert judge(clips()) == [()] * 30
+    assert survey_clips(clips()) == [()] * 30
 
 
 @pytest.mark.parametrize(("clip", "kind", "level", "number"), [
@@ -47,12 +70,13 @@ def test_good_clips_are_not_remarked_upon() -> None:
     (odd(text=TEXT + " " + TEXT[:24]), "pace", WARNING, "letters a second, the others 11.8"),
     (odd(text=TEXT[:-2] + "12"), "symbols", WARNING, "1 2 in the text"),
     (odd(speaker="bob"), "one clip", WARNING, "'bob'"),
-    (Spoken("odd", TEXT, "ann", None), "unreadable", ERROR, "could not be read"),
-    (Spoken("odd", TEXT, "ann", GOOD, unknown="ሀለ"), "unknown characters", ERROR, "ሀ ለ"),
-    (Spoken("odd", TEXT, "ann", GOOD, over="310 text ids, 256 can be held"), "too long", ERROR, "310 text ids, 256"),
+    (AnalysedClip("odd", TEXT, "ann", None), "unreadable", ERROR, "could not be read"),
+    (AnalysedClip("odd", TEXT, "ann", GOOD, unknown="ሀለ"), "unknown characters", ERROR, "ሀ ለ"),
+    (AnalysedClip("odd", TEXT, "ann", GOOD, over="310 text ids, 256 can be held"), "too long", ERROR,
+     "310 text ids, 256"),
 ])
-def test_each_fault_is_found_with_its_number(clip: Spoken, kind: str, level: str, number: str) -> None:
-    found = judge(clips(clip))
+def test_each_fault_is_found_with_its_number(clip: AnalysedClip, kind: str, level: str, number: str) -> None:
+    found = survey_clips(clips(clip))
     assert (kind, level) in kinds(found[-1])
     assert number in next(one.message for one in found[-1] if one.kind == kind)
     assert {one.kind for one in found[-1]} <= {kind, "rare characters"}
@@ -61,16 +85,16 @@ def test_each_fault_is_found_with_its_number(clip: Spoken, kind: str, level: str
 
 def test_a_text_of_another_recording_stands_out_from_real_spread() -> None:
     chance = np.random.default_rng(0)
-    spread = [Spoken(str(index), "ab" * 20, "ann", replace(GOOD, duration_s=0.2 + 3 * float(factor)))
+    spread = [AnalysedClip(str(index), "ab" * 20, "ann", replace(GOOD, duration_s=0.2 + 3 * float(factor)))
               for index, factor in enumerate(np.exp(0.15 * chance.standard_normal(300)))]
-    swapped = Spoken("swapped", "ab" * 60, "ann", GOOD)
-    found = judge([*spread, swapped])
+    swapped = AnalysedClip("swapped", "ab" * 60, "ann", GOOD)
+    found = survey_clips([*spread, swapped])
     assert ("pace", ERROR) in kinds(found[-1])
     assert sum("pace" in {one.kind for one in each} for each in found[:-1]) <= 3  # 15% of spread: no false alarms
 
 
 def test_few_clips_have_no_usual_pace() -> None:
-    assert judge([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
+    assert survey_clips([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
 
 
 def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> None:
@@ -80,12 +104,12 @@ def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> 
     first, copy = odd(sketch=sketch), replace(odd(sketch=near), id="copy")
     wrong = replace(odd(text=TEXT[::-1], sketch=near), id="wrong")
     other = replace(odd(text=TEXT[1:], sketch=far), id="other")
-    assert [sounds(each) for each in judge([first, copy, other])] == [[], [("same sound", WARNING, "odd")], []]
+    assert [sounds(each) for each in survey_clips([first, copy, other])] == [[], [("same sound", WARNING, "odd")], []]
     for order in ([first, wrong], [wrong, first]):  # either may be the one whose text is of another recording
-        found = judge(order)
+        found = survey_clips(order)
         assert sounds(found[0]) == [("two texts", ERROR, order[1].id)]
         assert sounds(found[1]) == [("two texts", ERROR, order[0].id)]
-    assert [sounds(each) for each in judge([first, copy, wrong, other])] == [
+    assert [sounds(each) for each in survey_clips([first, copy, wrong, other])] == [
         [("two texts", ERROR, "wrong")], [("two texts", ERROR, "wrong")], [("two texts", ERROR, "odd")], []]
 
 
@@ -97,7 +121,7 @@ def sounds(found: Sequence[ClipFinding]) -> list[tuple[str, str, str]]:
 
 def test_copies_are_found_among_many_as_by_comparing_all() -> None:
     chance = random.Random(3)
-    made: list[Spoken] = []
+    made: list[AnalysedClip] = []
     for number in range(80):
         bits = chance.getrandbits(256)
         if made and number % 3 == 0:  # a copy of one before, some bits apart
@@ -105,7 +129,7 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
             for _ in range(chance.choice((0, 4, 20, 60))):
                 bits ^= 1 << chance.randrange(256)
         made.append(replace(odd(sketch=f"{bits:064x}"), id=f"c{number}", text=f"{TEXT} {number}"))
-    originals: list[Spoken] = []
+    originals: list[AnalysedClip] = []
     wanted = {}
     for one in made:
         sketch = one.measures.sketch  # type: ignore[union-attr]
@@ -117,14 +141,14 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
             wanted.setdefault(like[0].id, one.id)
         else:
             originals.append(one)
-    found = {one.id: other for one, all_found in zip(made, judge(made), strict=True)
+    found = {one.id: other for one, all_found in zip(made, survey_clips(made), strict=True)
              for _, _, other in sounds(all_found)}
     assert len(wanted) > 5
     assert found == wanted
 
 
 def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
-    found = judge([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
+    found = survey_clips([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
                    replace(odd(text=TEXT[::-1], speaker="bob"), id="bob2")])
     assert [[one.message for one in each] for each in found] == [
         [], ["the text of odd, by the same speaker"], [], []]
@@ -132,18 +156,18 @@ def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
 
 def test_rare_characters_are_a_clips_fault_only_where_few_clips_have_them() -> None:
     usual = clips(count=30)
-    found = judge([*usual[:29], odd(text=TEXT[:-1] + "ö")])
+    found = survey_clips([*usual[:29], odd(text=TEXT[:-1] + "ö")])
     assert found[:-1] == [()] * 29
     assert kinds(found[-1]) == [("rare characters", WARNING)]
     few = [replace(odd(text=TEXT[:10] + 8 * chr(0x1200 + number) + chr(0x1300 + number)), id=f"c{number}")
            for number in range(10)]
-    assert judge(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
+    assert survey_clips(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
     clipped = replace(few[3], measures=replace(GOOD, clipped_share=0.02))
-    assert [bool(each) for each in judge([*few[:3], clipped, *few[4:]])] == [number == 3 for number in range(10)]
+    assert [bool(each) for each in survey_clips([*few[:3], clipped, *few[4:]])] == [number == 3 for number in range(10)]
 
 
 def test_the_worst_come_first() -> None:
-    found = judge(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
+    found = survey_clips(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
     worst = sorted(range(33), key=lambda at: -badness(found[at]))
     assert worst[:3] == [32, 30, 31]
     assert badness(found[0]) == 0

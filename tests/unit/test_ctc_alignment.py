@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.ctc_alignment import Aligned, Alignment, Prices
+from data.ctc_alignment import AlignedLabels, AlignmentCosts, CTCAligner
 
 LETTERS = 12  # labels 1 to 12; 0 is blank
 
@@ -28,8 +28,9 @@ def heard(labels: list[int], seed: int = 0, sure: float = 0.9, pause: int = 3) -
     return np.log(table), places
 
 
-def aligned(sentences: list[list[int]], table: np.ndarray, step: int = 37, prices: Prices = Prices()) -> Aligned:  # noqa: B008
-    alignment = Alignment(sentences, 0, prices)
+def aligned(sentences: list[list[int]], table: np.ndarray, step: int = 37,
+            costs: AlignmentCosts = AlignmentCosts()) -> AlignedLabels:  # noqa: B008
+    alignment = CTCAligner(sentences, 0, costs)
     for at in range(0, len(table), step):
         alignment.push(table[at:at + step])
     return alignment.finish()
@@ -44,7 +45,7 @@ def text(seed: int, sentences: int, length: int = 12) -> list[list[int]]:
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(0, 2**16))
 def test_the_way_is_the_likeliest_of_all(labels: list[int], seed: int) -> None:
     table = np.log(np.random.default_rng(seed).dirichlet(np.ones(4), size=6))
-    found = aligned([labels], table, prices=Prices(star=50.0, left_out=50.0))
+    found = aligned([labels], table, costs=AlignmentCosts(star=50.0, left_out=50.0))
     best, wanted = -np.inf, None
     for way in itertools.product(range(4), repeat=6):
         if [label for label, _ in itertools.groupby(way) if label] == labels:
@@ -70,7 +71,7 @@ def test_each_label_is_found_where_it_was_said() -> None:
 def test_a_long_text_is_aligned_in_a_small_window_as_in_a_large_one() -> None:
     sentences = text(1, 200)
     table, places = heard(list(itertools.chain(*sentences)), sure=0.6)
-    small = aligned(sentences, table, prices=Prices(states=256, held_frames=200))
+    small = aligned(sentences, table, costs=AlignmentCosts(states=256, held_frames=200))
     assert (np.abs(small.begins - np.array(places)) <= 1).mean() > 0.98
     assert np.array_equal(small.begins, aligned(sentences, table).begins)
 
@@ -135,6 +136,6 @@ def test_a_sound_in_the_pause_does_not_pass_for_the_last_letter_of_a_word() -> N
     table = np.log(np.concatenate([np.full((0, LETTERS + 1), 1.0), table]))
     alone = aligned([[mark, 1, 2, mark], other[2:]], table)
     assert alone.begins[3] - alone.begins[2] > 50  # what it did
-    alignment = Alignment([[mark, 1, 2, mark], other[2:]], 0, edges=[(4, 4), (2, 2)])
+    alignment = CTCAligner([[mark, 1, 2, mark], other[2:]], 0, edges=[(4, 4), (2, 2)])
     alignment.push(table)
     assert alignment.finish().begins.tolist() == [2, 4, 6, 8, 75, 77]

@@ -11,7 +11,7 @@ from core.speech import evaluate
 from core.speech.evaluate import HeldOutSentence, Studio
 from core.voice_model.loading import VoiceModel, extended, load_base
 from core.workspace import Workspace
-from data.rules import checked
+from data.languages.shipped_rules import checked_rules
 from models.base import Sampling, Verdict
 from tests.worlds import ENGLISH, FRENCH, write_model
 
@@ -94,7 +94,7 @@ def test_a_judge_is_given_the_words_that_are_spoken(tmp_path: Path) -> None:
     workspace = Workspace.open(tmp_path)
     write_model(workspace.models / "tiny")
     base = load_base(workspace, "tiny", torch.device("cpu"))
-    rules = checked("words: {x: ሰላም}\nalphabet: [ሀ-ፚ]", "test")
+    rules = checked_rules("words: {x: ሰላም}\nalphabet: [ሀ-ፚ]", "test")
     tables = {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
     voice = extended(base, base.front_end.extended("am", "ethiopic", list("ሰላም"), [], rules),
                      {name: torch.zeros(4, table.shape[1]) for name, table in tables.items()})

@@ -13,29 +13,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
-from data.importers import audacity, common_voice, json_rows, kaldi, ljspeech, lrc, subtitles, tables
-from data.importers.rows import Found, Skipped, Utterance
-from data.importers.text import encoding_of, head, lines
+from data.importers import corpora, subtitles, tables
+from data.importers.rows import ParsedItem, ParsedUtterance, SkippedRow
+from data.importers.text_files import encoding_of, head, lines
 
 PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LETTERS = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 WORDS = st.text(LETTERS, min_size=1, max_size=30).map(lambda text: " ".join(text.split())).filter(bool)
 PLAIN = WORDS.map(lambda text: "".join(letter for letter in text if letter not in "<>{}&|\"[]()（）【】♪♫*#")).map(
-    str.strip).filter(lambda text: bool(text) and not text.isdecimal())
+    lambda text: " ".join(text.split())).filter(lambda text: bool(text) and not text.isdecimal())
 ENCODINGS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])
 ENDS = st.sampled_from(["\n", "\r\n"])
 MADE = Path(__file__).resolve().parents[1] / "reference" / "imports"  # by other programs
 JUNK = st.one_of(st.binary(max_size=400), st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")))
 
 
-def taken(found: Iterator[Found]) -> list[Utterance]:
+def taken(found: Iterator[ParsedItem]) -> list[ParsedUtterance]:
     items = list(found)
-    assert not [item for item in items if isinstance(item, Skipped)]
-    return [item for item in items if isinstance(item, Utterance)]
+    assert not [item for item in items if isinstance(item, SkippedRow)]
+    return [item for item in items if isinstance(item, ParsedUtterance)]
 
 
-def skipped(found: Iterator[Found]) -> list[str]:
-    return [f"{item.where}: {item.reason}" for item in found if isinstance(item, Skipped)]
+def skipped(found: Iterator[ParsedItem]) -> list[str]:
+    return [f"{item.where}: {item.reason}" for item in found if isinstance(item, SkippedRow)]
 
 
 def written(folder: Path, name: str, text: str, encoding: str = "utf-8", end: str = "\n") -> Path:
@@ -61,7 +61,7 @@ def test_a_quoted_table_gives_back_its_texts(
     writer = csv.writer(out, delimiter=delimiter, quoting=quoting, lineterminator="\n")  # type: ignore[arg-type]
     writer.writerows([("audio", "text"), *((f"{index}.wav", text) for index, text in enumerate(texts))])
     path = written(tmp_path, "t.csv", out.getvalue(), encoding, end)
-    found = taken(tables.read(path))
+    found = taken(tables.read_table(path))
     assert [item.text for item in found] == texts
     assert [item.audio for item in found] == [f"{index}.wav" for index in range(len(texts))]
 
@@ -71,9 +71,9 @@ def test_a_quoted_table_gives_back_its_texts(
        suffix=st.sampled_from(["", ".wav"]))
 def test_ljspeech_gives_back_its_texts(tmp_path: Path, texts: list[str], encoding: str, end: str, suffix: str) -> None:
     body = "".join(f"a{index}{suffix}|{text}\n" for index, text in enumerate(texts))
-    found = taken(ljspeech.read(written(tmp_path, "metadata.csv", body, encoding, end)))
+    found = taken(tables.read_ljspeech(written(tmp_path, "metadata.csv", body, encoding, end)))
     assert [(item.audio, item.text) for item in found] == [(f"a{n}{suffix}", text) for n, text in enumerate(texts)]
-    headed = taken(tables.read(written(tmp_path, "metadata.csv", f"id|transcription\n{body}", encoding, end)))
+    headed = taken(tables.read_table(written(tmp_path, "metadata.csv", f"id|transcription\n{body}", encoding, end)))
     assert [(item.id, item.text) for item in headed] == [(item.audio, item.text) for item in found]
 
 
@@ -86,8 +86,9 @@ def test_json_gives_back_its_texts(
     as_lines = "".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in rows)
     as_list = json.dumps(rows, ensure_ascii=plain, indent=indent)
     as_names = json.dumps({row["audio"]: row["text"] for row in rows}, ensure_ascii=plain, indent=indent)
-    for reader, content in ((json_rows.read_lines, as_lines), (json_rows.read, as_list), (json_rows.read, as_names),
-                            (json_rows.read, json.dumps({"data": rows}))):
+    for reader, content in ((tables.read_json_lines, as_lines), (tables.read_json, as_list),
+                            (tables.read_json, as_names),
+                            (tables.read_json, json.dumps({"data": rows}))):
         found = taken(reader(written(tmp_path, "t.json", content, encoding)))
         assert [(item.audio, item.text) for item in found] == [(row["audio"], row["text"]) for row in rows]
 
@@ -104,7 +105,7 @@ def test_subtitles_give_back_their_cues(tmp_path: Path, cues: list[tuple[int, in
         body += f"{clock(begin_s, mark)} --> {clock(end_s, mark)}{position}\n{text}\n\n"
         wanted.append((round(begin_s, 3), round(end_s, 3), text))
         at = end_s
-    found = taken(subtitles.read(written(tmp_path, "f.srt", body, encoding, end), "f.mp4"))
+    found = taken(subtitles.read_subtitles(written(tmp_path, "f.srt", body, encoding, end), "f.mp4"))
     assert [(round(item.begin_s, 3), round(item.end_s or 0, 3), item.text) for item in found] == wanted
     assert {item.audio for item in found} == {"f.mp4"}
 
@@ -118,7 +119,7 @@ def test_labels_give_back_their_stretches(
         times = f"{begin / 1000:.6f}\t{(begin + length) / 1000:.6f}"
         body += f"{times.replace('.', ',') if comma else times}\t{text}\n\\\t100.0\t200.0\n"
         wanted.append((begin / 1000, (begin + length) / 1000, text))
-    found = taken(audacity.read(written(tmp_path, "l.txt", body, encoding), "a.wav"))
+    found = taken(subtitles.read_labels(written(tmp_path, "l.txt", body, encoding), "a.wav"))
     assert [(item.begin_s, item.end_s, item.text) for item in found] == wanted
 
 
@@ -130,7 +131,7 @@ def test_lyrics_last_until_the_next_line(tmp_path: Path, cues: list[tuple[int, s
         at += gap
         begins.append(at / 100)
         body += f"[{at // 6000:02d}:{at // 100 % 60:02d}.{at % 100:02d}]{text}\n"
-    found = taken(lrc.read(written(tmp_path, "l.lrc", body, encoding), "a.mp3"))
+    found = taken(subtitles.read_lrc(written(tmp_path, "l.lrc", body, encoding), "a.mp3"))
     assert [(round(item.begin_s, 2), item.text) for item in found] == [
         (begin, text) for begin, (_, text) in zip(begins, cues, strict=True)]
     assert [None if item.end_s is None else round(item.end_s, 2) for item in found] == [*begins[1:], None]
@@ -148,7 +149,7 @@ def test_kaldi_joins_its_files(tmp_path: Path, rows: dict[str, tuple[str, int]],
         written(tmp_path, "segments", "".join(f"{name} rec {n} {n + 1.5}\n" for name, (_, n) in rows.items()))
     else:
         written(tmp_path, "wav.scp", "".join(f"{name} audio/{name}.wav\n" for name in rows))
-    found = taken(kaldi.read(tmp_path))
+    found = taken(corpora.read_kaldi(tmp_path))
     assert [(item.id, item.text, item.speaker) for item in found] == [
         (name, text, f"spk{number}") for name, (text, number) in rows.items()]
     assert [(item.audio, item.begin_s, item.end_s) for item in found] == [
@@ -161,13 +162,15 @@ def test_common_voice_takes_what_was_validated_and_leaves_quotes_alone(tmp_path:
     row = 'client_id\tpath\tsentence\tup_votes\nc1\ta.mp3\t"Selam," said\t2\n'
     for name in ("validated.tsv", "train.tsv", "invalidated.tsv"):
         written(tmp_path, name, row)
-    paths = common_voice.chosen(tmp_path)
+    paths = corpora.common_voice_tables(tmp_path)
     assert [path.name for path in paths] == ["validated.tsv"]
-    (item,) = taken(common_voice.read(paths))
+    (item,) = taken(corpora.read_common_voice(paths))
     assert (item.audio, item.text, item.speaker, item.split) == ("a.mp3", '"Selam," said', "c1", "")
     paths[0].unlink()
     written(tmp_path, "dev.tsv", row)
-    assert [(item.split, item.text[:6]) for item in taken(common_voice.read(common_voice.chosen(tmp_path)))] == [
+    assert [(item.split,
+             item.text[:6])
+            for item in taken(corpora.read_common_voice(corpora.common_voice_tables(tmp_path)))] == [
         ("train", '"Selam'), ("dev", '"Selam')]
 
 
@@ -177,8 +180,8 @@ def test_broken_blocks_are_reported_by_number(tmp_path: Path) -> None:
             "5\n00:00:08,0 --> 00:00:09,0\n"
             "{\\an8}after\ntwo lines\n\n6\n00:00:10,000 --> 00:00:11,000\n\n7\n"
             "00:00:12,000 --> 00:00:13,000\n[music]\n")
-    items = list(subtitles.read(written(tmp_path, "f.srt", body), "f.wav"))
-    assert [(item.begin_s, item.text) for item in items if isinstance(item, Utterance)] == [
+    items = list(subtitles.read_subtitles(written(tmp_path, "f.srt", body), "f.wav"))
+    assert [(item.begin_s, item.text) for item in items if isinstance(item, ParsedUtterance)] == [
         (1.0, "good"), (6.5, "no index & no blank"), (8.0, "after two lines")]
     assert skipped(iter(items)) == [
         "f.srt block 2 (line 5): has no line of times: '00:00:03 -> soon'",
@@ -192,9 +195,9 @@ def test_what_ffmpeg_writes_is_read() -> None:
     """Made by ffmpeg 9.0.2 from the subtitle track of an MP4: `ffmpeg -i film.mp4 -map 0:s:0 ffmpeg.EXT`."""
     wanted = [(0.5, 1.75, "ሰላም ለሁሉም ሰው"), (2.0, 3.25, "እንዴት ነህ ወንድሜ?"), (4.0, 5.125, "5 < 7 & ውሃ")]
     for suffix in ("srt", "vtt"):
-        found = taken(subtitles.read(MADE / f"ffmpeg.{suffix}", "film.mp4"))
+        found = taken(subtitles.read_subtitles(MADE / f"ffmpeg.{suffix}", "film.mp4"))
         assert [(item.begin_s, item.end_s, item.text) for item in found] == wanted
-    found = taken(lrc.read(MADE / "ffmpeg.lrc", "film.mp4"))
+    found = taken(subtitles.read_lrc(MADE / "ffmpeg.lrc", "film.mp4"))
     assert [(item.begin_s, item.end_s, item.text) for item in found] == [
         (0.5, 2.0, wanted[0][2]), (2.0, 4.0, wanted[1][2]), (4.0, None, wanted[2][2])]
 
@@ -202,20 +205,21 @@ def test_what_ffmpeg_writes_is_read() -> None:
 def test_a_voice_in_webvtt_is_a_speaker_and_notes_are_none(tmp_path: Path) -> None:
     body = ("WEBVTT - a title\nKind: captions\n\nNOTE not\nspoken\n\nSTYLE\n::cue {}\n\nintro\n"
             "01:02.003 --> 01:04.000 align:start\n<v.loud Abebe>ሰላም <00:01:03.000><c>ነው</c></v>\n")
-    (item,) = taken(subtitles.read(written(tmp_path, "f.vtt", body), "f.wav"))
+    (item,) = taken(subtitles.read_subtitles(written(tmp_path, "f.vtt", body), "f.wav"))
     assert (item.speaker, item.text, item.begin_s, item.end_s) == ("Abebe", "ሰላም ነው", 62.003, 64.0)
 
 
 def test_a_quote_that_is_never_closed_costs_its_own_line_alone(tmp_path: Path) -> None:
     body = 'audio,text\na.wav,"open\n' + "".join(f"b{n}.wav,text {n}\n" for n in range(40)) + 'c.wav,"two\nlines"\n'
-    items = list(tables.read(written(tmp_path, "t.csv", body)))
+    items = list(tables.read_table(written(tmp_path, "t.csv", body)))
     assert skipped(iter(items)) == ["t.csv line 2: a quote is opened that is never closed"]
-    assert [item.text for item in items if isinstance(item, Utterance)][-2:] == ["text 39", "two\nlines"]
+    assert [item.text for item in items if isinstance(item, ParsedUtterance)][-2:] == ["text 39", "two\nlines"]
 
 
 def test_a_list_of_json_goes_on_as_far_as_it_can_be_read(tmp_path: Path) -> None:
-    items = list(json_rows.read(written(tmp_path, "t.json", '[{"audio": "a", "text": "one"}, 7, {"audio": "b", "te')))
-    assert [item.text for item in items if isinstance(item, Utterance)] == ["one"]
+    items = list(tables.read_json(written(tmp_path, "t.json",
+                                             '[{"audio": "a", "text": "one"}, 7, {"audio": "b", "te')))
+    assert [item.text for item in items if isinstance(item, ParsedUtterance)] == ["one"]
     assert skipped(iter(items))[0] == "t.json entry 2: is not a JSON object: '7'"
     assert "t.json entry 3: is not JSON" in skipped(iter(items))[1]
 
@@ -223,33 +227,34 @@ def test_a_list_of_json_goes_on_as_far_as_it_can_be_read(tmp_path: Path) -> None
 def test_times_in_a_table_are_parts_of_a_recording(tmp_path: Path) -> None:
     body = ("audio_filepath,text,offset,duration\na.wav,one,1.5,2\n", "path,sentence,start,end\na.wav,one,1.5,3.5\n")
     for content in body:
-        (item,) = taken(tables.read(written(tmp_path, "t.csv", content)))
+        (item,) = taken(tables.read_table(written(tmp_path, "t.csv", content)))
         assert (item.begin_s, item.end_s) == (1.5, 3.5)
-    said = skipped(tables.read(written(tmp_path, "t.csv", "path,text,start,end\na.wav,one,now,nan\n")))
-    assert said == ["t.csv line 2: 'now' is no time in seconds"]
+    said = skipped(tables.read_table(written(tmp_path, "t.csv", "path,text,start,end\na.wav,one,now,nan\n")))
+    assert said == ["t.csv line 2: 'now' is not a time in seconds"]
 
 
 def test_a_column_of_numbers_is_the_speaker(tmp_path: Path) -> None:
     for body in ("a.wav|hello|0\nb.wav|you|11\n", "a.wav|0|hello\nb.wav|11|you\n"):
-        found = taken(ljspeech.read(written(tmp_path, "list.txt", body)))
+        found = taken(tables.read_ljspeech(written(tmp_path, "list.txt", body)))
         assert [(item.text, item.speaker) for item in found] == [("hello", "speaker-0"), ("you", "speaker-11")]
 
 
 def test_commands_of_kaldi_are_never_run(tmp_path: Path) -> None:
     written(tmp_path, "wav.scp", f"a touch {tmp_path}/ran |\n")
     written(tmp_path, "text", "a hello\nb lost\n")
-    assert skipped(kaldi.read(tmp_path)) == [
+    assert skipped(corpora.read_kaldi(tmp_path)) == [
         "text line 1: wav.scp has a command for 'a', and commands are not run; give a file",
         "text line 2: wav.scp has no 'b'"]
     assert not (tmp_path / "ran").exists()
 
 
-READERS: dict[str, Callable[[Path], Iterator[Found]]] = {
-    "ljspeech": lambda path: ljspeech.read(path) if ljspeech.delimiter_of(head(path)) else iter(()),
-    "table": lambda path: tables.read(path) if tables.header_of(head(path)) else iter(()),
-    "jsonl": json_rows.read_lines, "json": json_rows.read,
-    "subtitles": lambda path: subtitles.read(path, "a.wav"), "lrc": lambda path: lrc.read(path, "a.wav"),
-    "audacity": lambda path: audacity.read(path, "a.wav"),
+READERS: dict[str, Callable[[Path], Iterator[ParsedItem]]] = {
+    "ljspeech": lambda path: tables.read_ljspeech(path) if tables.ljspeech_delimiter(head(path)) else iter(()),
+    "table": lambda path: tables.read_table(path) if tables.header_of(head(path)) else iter(()),
+    "jsonl": tables.read_json_lines, "json": tables.read_json,
+    "subtitles": lambda path: subtitles.read_subtitles(path, "a.wav"),
+    "lrc": lambda path: subtitles.read_lrc(path, "a.wav"),
+    "audacity": lambda path: subtitles.read_labels(path, "a.wav"),
 }
 SEEDS = {
     "ljspeech": b"a|one\nb|two\n", "table": b'audio,text,start,end\na.wav,"o""ne",0,1\n',
@@ -271,11 +276,11 @@ def test_broken_files_are_told_and_never_crash(
         try:
             found = list(READERS[form](path))
         except UserError as error:
-            found = [Skipped(error.message, error.hint)]
+            found = [SkippedRow(error.message, error.hint)]
         for item in found:
-            assert isinstance(item, Skipped | Utterance)
+            assert isinstance(item, SkippedRow | ParsedUtterance)
             assert item.where
-            assert isinstance(item, Utterance) or item.reason
+            assert isinstance(item, ParsedUtterance) or item.reason
 
 
 @PROPERTY

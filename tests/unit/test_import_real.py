@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_data import write_clip
 
-from data.importers import Row, import_source, kaldi
+from data.importers import SourceRow, corpora, import_source
 
 MADE = Path(__file__).resolve().parents[1] / "reference" / "imports"
 Part = tuple[str, float, float | None]
@@ -21,7 +21,7 @@ def beside(folder: Path, name: str) -> Path:
     return folder
 
 
-def parts(rows: tuple[Row, ...]) -> list[Part]:
+def parts(rows: tuple[SourceRow, ...]) -> list[Part]:
     return [(row.text, row.begin_s, row.end_s) for row in rows]
 
 
@@ -96,4 +96,4 @@ def test_a_kaldi_folder_whose_recordings_are_decoded_by_commands_needs_none_of_t
     ("flac -c -d --skip=5 a.flac |", ""), ("ffmpeg -i a.mp3 -i b.mp3 -f wav - |", ""),
 ])
 def test_a_command_stands_for_a_file_only_where_it_decodes_and_nothing_else(command: str, file: str) -> None:
-    assert kaldi.decoded_file(command) == file
+    assert corpora.decoded_file(command) == file

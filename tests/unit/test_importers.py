@@ -7,16 +7,16 @@ import pytest
 from small_data import write_clip, write_dataset
 
 from config.errors import UserError
-from data import audio
-from data.importers import Imported, Row, import_source
-from data.importers.lookup import Lookup, NotThere
+from data.acoustics import audio
+from data.importers import ImportedSource, SourceRow, import_source
+from data.importers.rows import RecordingLookup, RecordingNotFound
 
 
-def reasons(imported: Imported) -> list[str]:
+def reasons(imported: ImportedSource) -> list[str]:
     return [f"{entry.where}: {entry.reason}" for entry in imported.skipped]
 
 
-def table(folder: Path, name: str, content: str, clips: tuple[str, ...] = ("a", "b", "c")) -> Imported:
+def table(folder: Path, name: str, content: str, clips: tuple[str, ...] = ("a", "b", "c")) -> ImportedSource:
     for index, clip in enumerate(clips):
         write_clip(folder / "wavs" / f"{clip}.wav", pitch=200 + 20 * index)
     (folder / name).write_bytes(content.encode("utf-8"))
@@ -53,7 +53,7 @@ def test_bar_in_a_text_is_named_with_its_line(tmp_path: Path) -> None:
     imported = table(tmp_path, "metadata.csv", "a|one\nb|two | or more\nc|three\n")
     assert [row.id for row in imported.rows] == ["a", "c"]
     assert reasons(imported) == [
-        "metadata.csv line 2: 3 fields where 2 are wanted; is there a | in the text, or one too few?"]
+        "metadata.csv line 2: 3 fields instead of 2; is a | in the text, or one missing?"]
 
 
 def test_bar_in_a_quoted_comma_table_is_text(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_table_that_cannot_be_used_is_what_a_folder_is_told_of(tmp_path: Path,
 def test_two_columns_need_no_header_where_the_first_names_recordings(tmp_path: Path, name: str, content: str) -> None:
     imported = table(tmp_path, name, content)
     assert [(row.id, row.text) for row in imported.rows] == [("a", "one"), ("b", "two, or more")]
-    assert reasons(imported)[0].startswith(f"{name} line 3: 3 fields where 2 are wanted")
+    assert reasons(imported)[0].startswith(f"{name} line 3: 3 fields instead of 2")
     assert imported.form == "CSV without a header"
     assert [row.text for row in import_source(tmp_path / name).rows] == ["one", "two, or more"]
 
@@ -154,7 +154,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
             file.writelines(f"a.wav,ሰላም {index},{index / 100},{index / 100 + 1}\n" for index in range(count))
         tracemalloc.start()
         try:
-            assert sum(isinstance(entry, Row) for entry in import_source(folder)) == count
+            assert sum(isinstance(entry, SourceRow) for entry in import_source(folder)) == count
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -174,8 +174,8 @@ def test_a_recording_that_is_missing_costs_few_looks_at_the_disk(
         return False
 
     monkeypatch.setattr("os.path.isfile", isfile)
-    with pytest.raises(NotThere):
-        Lookup(tmp_path).find(name)
+    with pytest.raises(RecordingNotFound):
+        RecordingLookup(tmp_path).find(name)
     assert len(looked) <= most
     assert {str(tmp_path / name), str(tmp_path / "wavs" / name)} <= {str(Path(path)) for path in looked}
 

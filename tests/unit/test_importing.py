@@ -19,9 +19,11 @@ from core import prepare
 from core.job.journal import Plan
 from core.sources import dataset_source
 from core.workspace import Workspace
-from data import audio, film, manifest
+from data import ffmpeg_audio, manifest
+from data.acoustics import audio
 from data.importers import import_source
-from data.manifest import Dataset
+from data.manifest import PreparedDataset
+from data.sound_files import cut_to_flac
 
 SRT = "".join(f"{n + 1}\n00:00:0{n},500 --> 00:00:0{n + 1},250\n{text}\n\n" for n, text in enumerate(AMHARIC))
 
@@ -35,7 +37,7 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def imported(workspace: Workspace, source: Path | str, name: str = "d", recorder: Recorder | None = None,
-             **more: object) -> Dataset:
+             **more: object) -> PreparedDataset:
     options = PrepareOptions.model_validate({"source": str(source), "dataset": name, "language": "am", "held_out": 0.3,
                                              **more})
     prepare.run(options, workspace, recorder or Recorder())
@@ -56,14 +58,14 @@ def noise(path: Path, duration_s: float, subtype: str = "PCM_16") -> np.ndarray:
 @pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
 def test_a_part_has_the_samples_of_its_time_and_the_same_bytes_each_time(tmp_path: Path, subtype: str) -> None:
     whole = noise(tmp_path / "a.wav", 2.0, subtype)
-    content = audio.cut(tmp_path / "a.wav", 0.5, 1.25)
+    content = cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)
     (tmp_path / "part.flac").write_bytes(content)
     part, rate = audio.read(tmp_path / "part.flac")
     assert rate == RATE
     assert torch.allclose(part, torch.from_numpy(whole[8000:20000]), atol=2**-23 if subtype == "FLOAT" else 0)
-    assert content == audio.cut(tmp_path / "a.wav", 0.5, 1.25)
+    assert content == cut_to_flac(tmp_path / "a.wav", 0.5, 1.25)
     with pytest.raises(UserError, match=r"begins at 2 s, and .*a\.wav lasts 2\.0 s"):
-        audio.cut(tmp_path / "a.wav", 2.0, None)
+        cut_to_flac(tmp_path / "a.wav", 2.0, None)
 
 
 def test_one_recording_and_its_subtitles_become_clips(tmp_path: Path, ready: Workspace) -> None:
@@ -179,7 +181,7 @@ def ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(FAKE)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(film, "ffmpeg", lambda: str(program))
+    monkeypatch.setattr(ffmpeg_audio, "ffmpeg_path", lambda: str(program))
     return program
 
 

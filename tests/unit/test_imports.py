@@ -169,7 +169,12 @@ def test_nothing_that_the_page_imports_leads_to_torch() -> None:
 
 
 def test_torchaudio_is_imported_in_one_module() -> None:
-    assert importers(ROOT, "torchaudio") == {"data.audio"}
+    assert importers(ROOT, "torchaudio") == {"data.acoustics.audio"}
+
+
+def test_data_loads_torch_in_one_package_alone() -> None:
+    modules = [one for one in sources(ROOT) if within(one, ("data",)) and not within(one, ("data.acoustics",))]
+    assert {module: chains for module in modules if (chains := heavy_paths(ROOT, module))} == {}
 
 
 def test_gradio_is_imported_by_the_page_alone() -> None:

@@ -32,9 +32,9 @@ from core.text.tokenizer_comparison import (
 )
 from core.text.tokenizer_report import prove
 from core.workspace import Workspace
-from data import blocks, manifest
+from data import manifest, unicode_blocks
 from data.front_end import FrontEnd
-from data.manifest import Clip
+from data.manifest import ManifestClip
 from scripts import command
 
 NUMBERS = TokenizerCandidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, None, 1.0, 12.0, 90, 0, 5, ())
@@ -52,7 +52,7 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def write(workspace: Workspace, name: str, language: str, texts: tuple[str, ...]) -> None:
-    clips = [Clip(str(n), f"audio/{n}.wav", text, language, "train", 2.0, "one", str(n))
+    clips = [ManifestClip(str(n), f"audio/{n}.wav", text, language, "train", 2.0, "one", str(n))
              for n, text in enumerate(texts)]
     clips[-1] = replace(clips[-1], split="held_out")
     folder = workspace.datasets / name
@@ -268,11 +268,11 @@ def test_a_cover_takes_the_sentence_that_brings_most_first() -> None:
 
 
 def test_blocks_and_their_letters() -> None:
-    assert (blocks.block_of("ሀ"), blocks.block_of("ß"), blocks.block_of("☃")) == (
-        "Ethiopic", "Latin-1 Supplement", blocks.OTHER)
-    assert {"ሀ", "ፚ"} <= set(blocks.letters("Ethiopic"))
-    assert "፩" not in blocks.letters("Ethiopic")  # a numeral
-    assert blocks.letters("Hangul Syllables") == ()
+    assert (unicode_blocks.block_of("ሀ"), unicode_blocks.block_of("ß"), unicode_blocks.block_of("☃")) == (
+        "Ethiopic", "Latin-1 Supplement", unicode_blocks.OTHER)
+    assert {"ሀ", "ፚ"} <= set(unicode_blocks.letters("Ethiopic"))
+    assert "፩" not in unicode_blocks.letters("Ethiopic")  # a numeral
+    assert unicode_blocks.letters("Hangul Syllables") == ()
 
 
 def test_letters_that_never_reach_the_model_are_not_missing() -> None:

@@ -24,11 +24,11 @@ from core import tokenizer
 from core.text.tokenizer_report import TokenizerReport
 from core.voice_model.initialise import initial_rows
 from core.workspace import Workspace
-from data import sentences
+from data import text_chunking
 from data.front_end import FrontEnd
-from data.languages import punctuated
-from data.languages.words import kind_of
-from data.normalise import dropped, for_language, is_mark, normalise
+from data.languages import words
+from data.languages.words import script_kind
+from data.normalisers import dropped, for_language, is_mark, normalise
 from models.chatterbox.front_end import LANGUAGES, base_front_end
 
 TEXTS = paragraphs()
@@ -91,11 +91,11 @@ def test_marks_become_those_of_the_base(text: str, language: str, wanted: str) -
 
 
 def test_every_sentence_end_and_pause_that_is_known_is_mapped() -> None:
-    marks = sentences._STOPS + sentences._SPACED_STOPS + sentences._MARKS + sentences._SPACED_MARKS
+    marks = text_chunking._STOPS + text_chunking._SPACED_STOPS + text_chunking._MARKS + text_chunking._SPACED_MARKS
     for mark in marks:
         written = normalise(f"a{mark} b", "chatterbox-new-generic")
         assert set(written) <= set("ab .,?!-"), f"{mark} (U+{ord(mark):04X}) gives {written!r}"
-    for mark in sentences._STOPS + sentences._SPACED_STOPS.replace("…", ""):
+    for mark in text_chunking._STOPS + text_chunking._SPACED_STOPS.replace("…", ""):
         assert normalise(f"a{mark}", "chatterbox-new-generic")[-1] in ".?!", mark
 
 
@@ -106,7 +106,7 @@ def test_nothing_spoken_is_lost(language: str) -> None:
         written = normalise(text, name)
         assert letters(written) == letters(unicodedata.normalize("NFKD", text.lower()))
         assert written[-1] in ".?!,"
-        assert set(filter(is_mark, written)) <= set(punctuated.KEPT)
+        assert set(filter(is_mark, written)) <= set(words.KEPT_MARKS)
         assert unicodedata.is_normalized("NFKD", written)
         assert normalise(written, name) == written
 
@@ -190,7 +190,7 @@ def test_any_language_can_be_added(language: str, base: FrontEnd) -> None:
     texts = [normalise(text, name) for text in TEXTS[language]]
     characters = sorted({character for text in texts for character in text} - {" "})
     new = base.extended(language, name, characters, [])
-    assert name == f"chatterbox-new-{kind_of(language)}"
+    assert name == f"chatterbox-new-{script_kind(language)}"
     for text in TEXTS[language]:
         assert new.unknown_characters(text, language) == ()
         assert new.encode(text, language)[1] == new.tag_id(language) >= base.size

@@ -12,8 +12,8 @@ from core.dataset.model_limits import find_too_long, warn_too_long
 from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache
-from data.manifest import Clip, Dataset
+from data.feature_cache import FeatureCache
+from data.manifest import ManifestClip, PreparedDataset
 from models.registry import family
 from tests.unit.small_data import Recorder
 from tests.worlds import write_dataset, write_model
@@ -47,9 +47,9 @@ def test_long_clips_are_told_with_their_numbers(world: Workspace) -> None:
     ("segments:talks", "with --max-clip-s 10 (scripts.segment or scripts.align; on the page: Long recordings"),
 ])
 def test_who_reads_of_long_clips_reads_what_to_do(source: str, words: str) -> None:
-    clips = tuple(Clip(name, f"audio/{name}.flac", "ሰላም", "am", "train", seconds, "one", name)
+    clips = tuple(ManifestClip(name, f"audio/{name}.flac", "ሰላም", "am", "train", seconds, "one", name)
                   for name, seconds in (("a", 9.0), ("b", 12.01), ("c", 14.99)))
-    dataset = Dataset(Path("d"), manifest.make_card("d", "am", source, clips), clips)
+    dataset = PreparedDataset(Path("d"), manifest.make_card("d", "am", source, clips), clips)
     reporter = Recorder()
     assert warn_too_long(dataset, CodesOf({"a": 225, "b": 301, "c": 375}), 255, reporter) == 2  # 25 codes a second
     assert words in reporter.warnings

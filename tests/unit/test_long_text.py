@@ -8,9 +8,8 @@ from chatterbox_text import forget_tools, install_stand_ins, multilingual, parag
 
 from config.errors import UserError
 from data.front_end import FrontEnd
-from data.normalise import normalise
-from data.reading import pieces_of
-from data.sentences import sentences, split
+from data.normalisers import normalise
+from data.text_chunking import split_for_model, split_sentences, split_text
 from models.chatterbox.front_end import LANGUAGES
 
 TEXTS = paragraphs()
@@ -53,14 +52,14 @@ def test_long_text_is_whole_in_its_pieces(language: str, base: FrontEnd) -> None
         if character.isspace() or not front_end.unknown_characters(f"a {character}", language)
     )
     assert len(known) > 0.85 * LENGTH
-    pieces = pieces_of(known, language, front_end, LIMIT, LONGEST)
+    pieces = split_for_model(known, language, front_end, LIMIT, LONGEST)
     assert "".join("".join(piece.text.split()) for piece in pieces) == "".join(known.split())
     assert max(len(front_end.encode(piece.text, language)) for piece in pieces) <= LIMIT
     if language not in UNSPACED:
         spoken = [word for piece in pieces for word in piece.text.replace("፡", " ").split()]
         assert spoken == known.replace("፡", " ").split()
     ends = [piece.ending for piece in pieces]
-    assert ends.count("sentence") >= len(sentences(known))
+    assert ends.count("sentence") >= len(split_sentences(known))
 
 
 @pytest.mark.parametrize("language", [*LANGUAGES, *ADDED])
@@ -74,7 +73,7 @@ def test_text_is_measured_a_few_times_and_not_over_and_over(language: str) -> No
         measured += len(part)
         return len(part)
 
-    pieces = split(text, 100, count)
+    pieces = split_text(text, 100, count)
     assert max(len(piece.text) for piece in pieces) <= 100
     assert measured < 16 * LENGTH
 
@@ -85,36 +84,36 @@ def test_text_is_measured_a_few_times_and_not_over_and_over(language: str) -> No
 ])
 def test_odd_text_takes_no_forever(text: str) -> None:
     """Each of these was quadratic in one of the patterns, or could be: a minute instead of a moment."""
-    pieces = sentences(text)
+    pieces = split_sentences(text)
     assert "".join("".join(piece.split()) for piece in pieces) == "".join(text.split())
 
 
 def test_characters_that_are_not_known_are_named_before_a_word_is_spoken(base: FrontEnd) -> None:
     with pytest.raises(UserError, match=r"'Then ሰ\.' has characters outside the vocabulary of 'en': ሰ"):
-        pieces_of("First this. Then ሰ.", "en", base, 40, LONGEST)
+        split_for_model("First this. Then ሰ.", "en", base, 40, LONGEST)
 
 
 @pytest.mark.parametrize("text", ["", " ", "!", "... \n\n ?"])
 def test_text_without_words_is_refused(text: str, base: FrontEnd) -> None:
     with pytest.raises(UserError, match="The text is empty"):
-        pieces_of(text, "en", base, 40, LONGEST)
+        split_for_model(text, "en", base, 40, LONGEST)
 
 
 def test_marks_alone_are_no_piece(base: FrontEnd) -> None:
-    assert [piece.text for piece in pieces_of("Go. ! … Stop.", "en", base, 40, LONGEST)] == ["Go.", "Stop."]
+    assert [piece.text for piece in split_for_model("Go. ! … Stop.", "en", base, 40, LONGEST)] == ["Go.", "Stop."]
 
 
 def test_word_that_is_too_long_is_named(base: FrontEnd) -> None:
     with pytest.raises(UserError, match="the model speaks at most 60 at once"):
-        pieces_of("a " + "z" * 80, "en", base, 40, 60)
+        split_for_model("a " + "z" * 80, "en", base, 40, 60)
 
 
 def test_thai_is_cut_at_a_space_rather_than_between_letters() -> None:
     text = "กฎบัตรถึงความเชื่อมั่น ในสิทธิมนุษยชนอันเป็นหลักมูลในเกียรติศักดิ์และคุณค่า"
-    assert [piece.text for piece in split(text, 60, len)] == text.split(" ")
+    assert [piece.text for piece in split_text(text, 60, len)] == text.split(" ")
 
 
 def test_burmese_is_not_cut_before_a_final_consonant(tmp_path: Path) -> None:
     text = "".join(TEXTS["my"][3].split())[:120].replace("၊", "")
     for limit in range(20, 60):
-        assert not [piece.text for piece in split(text, limit, len) if piece.text[1:2] in ("\u103a", "\u1039")]
+        assert not [piece.text for piece in split_text(text, limit, len) if piece.text[1:2] in ("\u103a", "\u1039")]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from config.errors import UserError
-from data import features, manifest
-from data.features import FeatureCache
-from data.manifest import Clip
+from data import feature_cache, manifest
+from data.feature_cache import FeatureCache
+from data.manifest import ManifestClip
 
-CLIPS = tuple(Clip(f"c{n}", f"audio/c{n}.wav", f"ሰላም | {n}", "am", split, 1.5, "one", str(n) * 64)
+CLIPS = tuple(ManifestClip(f"c{n}", f"audio/c{n}.wav", f"ሰላም | {n}", "am", split, 1.5, "one", str(n) * 64)
               for n, split in enumerate(("train", "train", "held_out")))
 
 
@@ -101,7 +101,7 @@ def test_a_pack_holds_what_the_recordings_files_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_once", [1, 2, 4096])
 def test_lengths_are_told_from_a_pack_without_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                          at_once: int) -> None:
-    monkeypatch.setattr(features, "_ASKED_AT_ONCE", at_once)
+    monkeypatch.setattr(feature_cache, "_KEYS_PER_READ", at_once)
     cache = FeatureCache(tmp_path, "one")
     made = {character * 64: length for character, length in (("a", 5), ("b", 0), ("c", 7))}
     for key, length in made.items():

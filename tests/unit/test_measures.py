@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import audio
+from data.acoustics import audio
 from data.measures import (
     NO_NOISE_DB,
     Measures,

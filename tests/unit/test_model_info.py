@@ -12,7 +12,7 @@ from core.job.reader import JobBoard
 from core.library import model_info
 from core.library.catalog import FAMILIES, ModelReference, family, resolve
 from core.workspace import Workspace
-from data import normalise
+from data import normalisers
 from models import registry
 from models.chatterbox.front_end import LANGUAGES
 from tests.trained import RUN, trained_world, write_checkpoint
@@ -87,8 +87,8 @@ def test_what_a_trained_voice_was_made_from(world: Workspace) -> None:
 
 @pytest.mark.parametrize("code", LANGUAGES)
 def test_a_missing_package_is_told_as_the_front_end_tells_it(code: str) -> None:
-    files = {name: (MADE_UP / name).read_bytes() for name in normalise.DATA_FILES}
-    lacks = normalise.missing(normalise.for_base_language(code, True), files)
+    files = {name: (MADE_UP / name).read_bytes() for name in normalisers.DATA_FILES}
+    lacks = normalisers.missing(normalisers.for_base_language(code, True), files)
     told = model_info.text_package_hint(family("chatterbox"), code, taught=False)
     assert bool(told) == ("needs the package" in lacks)
     if told:

@@ -24,7 +24,7 @@ from core.workspace import Workspace
 from data import manifest
 from data.bpe import vocabulary as ids_of
 from data.front_end import FrontEnd
-from data.manifest import Clip
+from data.manifest import ManifestClip
 
 TEXTS = AMHARIC * 6
 
@@ -69,7 +69,7 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     for module in (compare_tokenizers, vocabulary):
         monkeypatch.setattr(module, "family", lambda name: SmallFamily())
     base().save(workspace.models / "tiny")
-    clips = [Clip(str(n), f"{n}.wav", text, "am", "train", 2.0, "one", str(n)) for n, text in enumerate(TEXTS)]
+    clips = [ManifestClip(str(n), f"{n}.wav", text, "am", "train", 2.0, "one", str(n)) for n, text in enumerate(TEXTS)]
     clips[-1] = replace(clips[-1], split="held_out")
     (workspace.datasets / "am").mkdir()
     manifest.save(workspace.datasets / "am", manifest.make_card("am", "am", "test", clips), clips)

@@ -18,8 +18,8 @@ from core.job.reporter import StopRequested
 from core.sources import dataset_source
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache
-from data.validation import Report
+from data.feature_cache import FeatureCache
+from data.validation import ValidationReport
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_dataset_is_written_with_audio_as_given_and_features(
         assert dataset.audio_path(clip).read_bytes() == (source / f"{clip.id}.wav").read_bytes()
     cache = FeatureCache(workspace.cache, extractor.fingerprint)
     assert len(cache.load(dataset.clips[0].sha256)["speech_codes"]) == 10
-    assert Report.from_json(json.loads((dataset.folder / "report.json").read_text())).kept == 6
+    assert ValidationReport.from_json(json.loads((dataset.folder / "report.json").read_text())).kept == 6
     progress = [event for event in recorder.events if isinstance(event, Progress)]
     assert (progress[-1].done, progress[-1].total) == (6, 6)
 

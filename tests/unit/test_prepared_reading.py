@@ -15,17 +15,18 @@ from core.library.model_card import _licence
 from core.prepare import import_dataset
 from core.workspace import Workspace
 from data import manifest
-from data.manifest import Dataset
-from data.validation import Report
+from data.manifest import PreparedDataset
+from data.validation import ValidationReport
 
 
-def prepared(source: Path, workspace: Workspace, name: str = "d", **changes: str) -> tuple[Dataset, str, Report]:
+def prepared(source: Path, workspace: Workspace, name: str = "d", **changes: str) -> tuple[PreparedDataset, str,
+                                                                                           ValidationReport]:
     options = PrepareOptions.model_validate({"source": str(source), "dataset": name, "language": "am", "held_out": 0.3,
                                              **changes})
     return import_dataset(options, "words", workspace, Recorder())
 
 
-def kinds(report: Report) -> set[str]:
+def kinds(report: ValidationReport) -> set[str]:
     return {finding.kind for finding in (*report.errors, *report.warnings)}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from tests.parity import spectral_error
 from tests.reference.clips import stepped, voiced
 from tests.unit.chatterbox_analysis import clip, reference

@@ -25,7 +25,7 @@ from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
-from data import normalise
+from data import normalisers
 from data.durable_files import hash_tree
 from models.registry import family
 from tests.worlds import SYLLABLES, Listener, extended_world, train_options, write_model
@@ -67,7 +67,7 @@ def resumed(world: Workspace) -> Listener:
 def extend_anew(world: Workspace, syllables: Sequence[str], language: str = "am") -> None:
     """The extension `tiny-am` made again with another vocabulary."""
     base = family("tiny").front_end(world.model("tiny"))
-    front_end = base.extended(language, normalise.for_language(language, base.style), syllables, [])
+    front_end = base.extended(language, normalisers.for_language(language, base.style), syllables, [])
     for folder in (world.tokenizers, world.extensions):
         shutil.rmtree(folder / "tiny-am")
     front_end.save(world.tokenizers / "tiny-am")

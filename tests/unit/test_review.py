@@ -22,8 +22,8 @@ from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
 from data import manifest
-from data.clip_findings import Spoken
-from data.manifest import HELD_OUT, TRAIN, Clip, Dataset
+from data.clip_findings import AnalysedClip
+from data.manifest import HELD_OUT, TRAIN, ManifestClip, PreparedDataset
 from data.measures import Measures
 from scripts import review as script
 from tests.processes import PATIENCE_S
@@ -59,7 +59,7 @@ def prepared(workspace: Workspace, source: Path, name: str = "d") -> dict[str, o
     return dict(prepare.run(options, workspace, Recorder()))
 
 
-def versions(workspace: Workspace, name: str) -> Dataset:
+def versions(workspace: Workspace, name: str) -> PreparedDataset:
     return manifest.load(workspace.dataset(name))
 
 
@@ -373,9 +373,9 @@ def test_measures_are_kept_by_content(workspace: Workspace) -> None:
 
 
 def test_the_longest_text_of_the_model_is_told(workspace: Workspace) -> None:
-    clip = Clip("a", "audio/a.wav", "ሰላም", "am", TRAIN, 3.0, "one", "0" * 64)
-    dataset = Dataset(workspace.datasets, manifest.make_card("d", "am", "x", [clip]), (clip,))
-    build_index(workspace, dataset, [Spoken("a", "ሰ" * 300, "one", GOOD)], {"max_text_length": "253"})
+    clip = ManifestClip("a", "audio/a.wav", "ሰላም", "am", TRAIN, 3.0, "one", "0" * 64)
+    dataset = PreparedDataset(workspace.datasets, manifest.make_card("d", "am", "x", [clip]), (clip,))
+    build_index(workspace, dataset, [AnalysedClip("a", "ሰ" * 300, "one", GOOD)], {"max_text_length": "253"})
     found = ClipIndex(workspace, dataset.card.fingerprint).page(0, 1)[0].findings
     assert "300 characters; the model holds 253 tokens" in next(one.message for one in found if one.kind == "long text")
 

@@ -17,8 +17,8 @@ from core.dataset.clip_index import FindingSummary, IndexedClip, build_index
 from core.dataset.review import ReviewDecision, ReviewDecisions
 from core.workspace import Workspace
 from data import manifest
-from data.clip_findings import ClipFinding, Spoken
-from data.manifest import Clip, Dataset
+from data.clip_findings import AnalysedClip, ClipFinding
+from data.manifest import ManifestClip, PreparedDataset
 from data.measures import Measures
 from ui import review as page_review
 from ui import review_table
@@ -26,8 +26,9 @@ from ui import review_table
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 
 
-def clip(number: int) -> Clip:
-    return Clip(f"c{number}", f"audio/c{number}.wav", f"ሰላም {number}", "am", "train", 3.0, "one", f"{number:064}")
+def clip(number: int) -> ManifestClip:
+    return ManifestClip(f"c{number}", f"audio/c{number}.wav", f"ሰላም {number}", "am", "train", 3.0, "one",
+                        f"{number:064}")
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def page(workspace: Workspace) -> Any:
     card = manifest.make_card("d", "am", "made", clips)
     manifest.save(folder, card, clips)
     loud = Measures(**{**vars(GOOD), "clipped_share": 0.2})
-    spoken = [Spoken(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", loud if one.id == "c24" else GOOD) for one in clips]
-    build_index(workspace, Dataset(folder, card, clips), spoken, {"rules": "", "normaliser": "ethiopic"})
+    spoken = [AnalysedClip(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", loud if one.id == "c24" else GOOD) for one in clips]
+    build_index(workspace, PreparedDataset(folder, card, clips), spoken, {"rules": "", "normaliser": "ethiopic"})
     return SimpleNamespace(workspace=workspace)
 
 
@@ -70,7 +71,7 @@ def test_pages_stay_within_what_there_is(page: Any) -> None:
 
 
 def test_a_row_escapes_what_it_shows() -> None:
-    bad = Clip("c", "audio/c.wav", "</textarea><script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
+    bad = ManifestClip("c", "audio/c.wav", "</textarea><script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
     found = (ClipFinding("pace", "error", "<b>2</b> letters", 1.0),)
     said = review_table.row("d", IndexedClip(0, bad, "x", GOOD, found), ReviewDecision("c", included=False))
     assert "<script>" not in said
@@ -147,13 +148,13 @@ def test_who_excludes_clips_with_two_texts_reads_that_the_right_ones_go_too() ->
 def test_errors_alone_are_excluded_and_taken_back(page: Any) -> None:
     clips = tuple(clip(number) for number in range(30))
     odd = {"c28": 6.0, "c29": 30.0}  # seconds: twice and ten times as slow as the others
-    spoken = [Spoken(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", replace(GOOD, duration_s=odd.get(one.id, 3.0)))
+    spoken = [AnalysedClip(one.id, "ሰላም ሁሉ " * 3 + one.id, "one", replace(GOOD, duration_s=odd.get(one.id, 3.0)))
               for one in clips]
     card = manifest.make_card("slow", "am", "made", clips)
     folder = page.workspace.datasets / "slow"
     folder.mkdir()
     manifest.save(folder, card, clips)
-    build_index(page.workspace, Dataset(folder, card, clips), spoken, {})
+    build_index(page.workspace, PreparedDataset(folder, card, clips), spoken, {})
     kind = next(one for one in review.index_of(page.workspace, "slow").kinds() if one.kind == "pace")
     assert (kind.level, kind.count, kind.errors, kind.parts) == ("error", 2, 1, "1 error, 1 warning")
     told(page, do="exclude-errors", kind="pace", dataset="slow")

@@ -7,32 +7,32 @@ from types import SimpleNamespace
 import pytest
 
 from config.errors import UserError
-from config.rules_file import parse
+from config.text_rules import parse_rules
 from core.text import text_rules
 from core.text.text_rules import TABLES, FoldCost, with_entry, with_folds, with_latin
 from core.workspace import Workspace
 from ui import rules as page
 
-SHIPPED = text_rules.shipped.text_of("am")
+SHIPPED = text_rules.shipped.rules_text("am")
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_an_entry_is_added_and_the_rest_stays(table: str) -> None:
     made = with_entry(SHIPPED, table, "ሀ: #", 'ለ "መ"')
-    assert getattr(parse(made, "am"), table)["ሀ: #"] == 'ለ "መ"'
+    assert getattr(parse_rules(made, "am"), table)["ሀ: #"] == 'ለ "መ"'
     assert [line for line in made.splitlines() if "ሀ: #" not in line] == SHIPPED.splitlines()
 
 
 def test_an_entry_that_is_there_is_replaced() -> None:
     made = with_entry(SHIPPED, "abbreviations", "ዶ/ር", "ሐኪም")
-    assert parse(made, "am").abbreviations["ዶ/ር"] == "ሐኪም"
+    assert parse_rules(made, "am").abbreviations["ዶ/ር"] == "ሐኪም"
     assert len(made.splitlines()) == len(SHIPPED.splitlines())
 
 
 def test_tables_that_are_empty_or_not_there() -> None:
-    text = text_rules.shipped.text_of("sv")
+    text = text_rules.shipped.rules_text("sv")
     made = with_entry(with_entry(text, "abbreviations", "t.ex.", "till exempel"), "characters", "a", "b")
-    rules = parse(made, "sv")
+    rules = parse_rules(made, "sv")
     assert (rules.abbreviations, rules.characters) == ({"t.ex.": "till exempel"}, {"a": "b"})
     with pytest.raises(UserError, match="stands in one line"):
         with_entry("words: {a: b}", "words", "c", "d")
@@ -43,15 +43,15 @@ def test_tables_that_are_empty_or_not_there() -> None:
 @pytest.mark.parametrize("choice", ["keep", "letters", "sound"])
 def test_choices_are_set_where_they_stand(choice: str) -> None:
     made = with_folds(with_latin(SHIPPED, choice), ["homophones", "labialised"])
-    rules = parse(made, "am")
+    rules = parse_rules(made, "am")
     assert (rules.latin.words, rules.fold) == (choice, ("homophones", "labialised"))
-    assert parse(with_folds(made, []), "am").fold == ()
+    assert parse_rules(with_folds(made, []), "am").fold == ()
     assert len(made.splitlines()) == len(SHIPPED.splitlines())
-    assert parse(with_latin("version: 1\n", "keep"), "x").latin.words == "keep"
+    assert parse_rules(with_latin("version: 1\n", "keep"), "x").latin.words == "keep"
 
 
 def test_changed_spans_are_marked_and_text_is_escaped() -> None:
-    shown = page.shown_view(text_rules.preview(parse(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
+    shown = page.shown_view(text_rules.preview(parse_rules(SHIPPED, "am"), ["<b> 50% 😀", "ሰላም"]))
     assert '<mark class="old" title="percent">50%</mark>' in shown
     assert '<mark class="new" title="percent">ሃምሳ በመቶ</mark>' in shown
     assert "1 of 2 texts change" in shown

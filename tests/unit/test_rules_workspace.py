@@ -24,9 +24,9 @@ from core.text import text_rules
 from core.text.tokenizer_report import TokenizerReport
 from core.voice_model.loading import load_extension
 from core.workspace import Workspace
-from data import rules as shipped
 from data.front_end import FrontEnd
-from data.reading import pieces_of
+from data.languages import shipped_rules as shipped
+from data.text_chunking import split_for_model
 from models import registry
 from scripts import rules as script
 from tests.worlds import write_model
@@ -38,7 +38,7 @@ ETHIOPIC = [chr(code) for code in range(0x1200, 0x135B)]
 @cache
 def reader(style: str) -> FrontEnd:
     """A front-end with the shipped rules that knows every Ethiopic letter."""
-    rules = shipped.checked(shipped.text_of("am"), "am")
+    rules = shipped.checked_rules(shipped.rules_text("am"), "am")
     if style == "words":
         old = FrontEnd.base({"en": "latin", "fr": "latin"}, LETTERS)
     else:
@@ -59,7 +59,7 @@ def test_preparation_training_and_synthesis_encode_alike(text: str, style: str) 
         return
     ids = prepared.encode(text, "am").tolist()
     assert trained.encode(text, "am").tolist() == ids
-    pieces = pieces_of(text, "am", trained, 10_000, 10_000)
+    pieces = split_for_model(text, "am", trained, 10_000, 10_000)
     spoken = [trained.encode(piece.text, "am").tolist() for piece in pieces]
     if len(spoken) == 1:
         assert spoken[0] == ids
@@ -80,7 +80,7 @@ def loaded(style: str) -> FrontEnd:
 
 
 def test_a_dot_of_an_abbreviation_ends_no_sentence() -> None:
-    pieces = pieces_of("በ1967 ዓ. ም. ተወለደ። ዶ.ር 3.5 ኪ.ሜ. ሄደ።", "am", reader("words"), 10_000, 10_000)
+    pieces = split_for_model("በ1967 ዓ. ም. ተወለደ። ዶ.ር 3.5 ኪ.ሜ. ሄደ።", "am", reader("words"), 10_000, 10_000)
     assert [piece.text for piece in pieces] == [
         "በአንድ ሺህ ዘጠኝ መቶ ስልሳ ሰባት ዓመተ ምህረት ተወለደ።", "ዶክተር ሶስት ነጥብ አምስት ኪሎ ሜትር ሄደ።"]
 
@@ -124,7 +124,7 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 @pytest.fixture
 def made(ready: Workspace) -> Workspace:
     """The same with a tokenizer that was made with rules of a person's own."""
-    text_rules.save(ready, "mine", shipped.text_of("am"))
+    text_rules.save(ready, "mine", shipped.rules_text("am"))
     make(ready, "mine")
     return ready
 
@@ -203,8 +203,8 @@ def test_an_edit_in_the_file_itself_is_seen(made: Workspace) -> None:
 def test_shipped_rules_are_not_overwritten(workspace: Workspace) -> None:
     for name in ("am", "sv"):
         with pytest.raises(UserError, match="ship with the app"):
-            text_rules.save(workspace, name, shipped.text_of("am"))
-    assert text_rules.save_copy(workspace, "am", shipped.text_of("am")).name == "am-2"
+            text_rules.save(workspace, name, shipped.rules_text("am"))
+    assert text_rules.save_copy(workspace, "am", shipped.rules_text("am")).name == "am-2"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".x", "x" * 65])
@@ -221,7 +221,7 @@ def test_rules_of_another_language_are_refused(workspace: Workspace) -> None:
 
 
 def test_cost_of_a_folding_counts_words_that_fall_together(workspace: Workspace) -> None:
-    text_rules.save(workspace, "mine", shipped.text_of("am"))
+    text_rules.save(workspace, "mine", shipped.rules_text("am"))
     costs = {cost.name: cost for cost in text_rules.fold_costs(
         text_rules.load(workspace, "mine"), ["ሰላም ሠላም ኃይል", "ሰላም ሐይል ቍጥር 5"])}
     assert (costs["homophones"].words, costs["homophones"].merged_word_count) == (6, 2)

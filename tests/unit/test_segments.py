@@ -21,9 +21,10 @@ from core.dataset.reference_text import read_reference, spell_sentences, split_w
 from core.job.reporter import StopRequested
 from core.library.segments import TABLE, SegmentClip, Segments
 from core.workspace import Workspace
-from data import audio, manifest
-from data.cuts import Limits
-from data.level import loudness
+from data import manifest
+from data.acoustics import audio
+from data.loudness import integrated_loudness
+from data.segmentation import SegmentLimits
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = 16000
@@ -245,7 +246,7 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     for number in range(3):
         write_long(tmp_path / "in" / f"{number}.wav", 10 * number, 3, number)
     heard: list[str] = []
-    true = segment.long_audio.hear
+    true = segment.detect_voice
 
     def hear(path: Path, tell: object) -> object:
         heard.append(path.name)
@@ -253,7 +254,7 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
             raise StopRequested("Stopped.")
         return true(path, tell)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segment.long_audio, "hear", hear)
+    monkeypatch.setattr(segment, "detect_voice", hear)
     with pytest.raises(StopRequested):
         cut(ready, tmp_path / "in")
     assert not (ready.segments / "talks").exists()
@@ -319,8 +320,8 @@ def test_loudness_rate_and_speakers_are_as_asked(tmp_path: Path, ready: Workspac
     segments = cut(ready, tmp_path / "in", lufs=-30, sample_rate=24000, speakers="folder")
     piece = segments.pieces()[0]
     assert soundfile.info(segments.folder / piece.audio).samplerate == 24000
-    assert cutting.long_audio.length(segments.folder / piece.audio)[1] == 24000
-    assert loudness(sound_of(segments, piece), 24000) == pytest.approx(-30, abs=0.2)
+    assert cutting.sound_files.duration_and_rate(segments.folder / piece.audio)[1] == 24000
+    assert integrated_loudness(sound_of(segments, piece), 24000) == pytest.approx(-30, abs=0.2)
     assert piece.speaker == "anna"
 
 
@@ -347,8 +348,7 @@ def test_marks_stay_with_their_words() -> None:
     assert split_words("日本 go") == [("日", ""), ("本", " "), ("go", "")]
     sentences = spell_sentences(["«ab cd.» …"], lambda word: [ord(letter) for letter in word if letter.isalpha()])
     found = [reference_text.AlignedWord(0, 0, 1.0, 1.5, 0.9), reference_text.AlignedWord(0, 1, 1.6, 3.2, 0.9)]
-    spans, left_out = reference_text.choose_clips(reference_text.AlignedText(sentences, found, [0, 0]), 9.0, Limits(),
-                                                  0.3,
-                                                  0.1)
+    spans, left_out = reference_text.choose_clips(reference_text.AlignedText(sentences, found, [0, 0]), 9.0,
+                                                  SegmentLimits(), 0.3, 0.1)
     assert [span.text for span in spans] == ["«ab cd.» …"]
     assert left_out == []

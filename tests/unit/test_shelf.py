@@ -17,7 +17,7 @@ from core.library.records import CheckpointRecord
 from core.speech.shelf import Ready, Shelf
 from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from data.durable_files import hash_tree
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.worlds import RATE, tone

@@ -12,7 +12,7 @@ from small_data import AMHARIC, write_clip, write_dataset
 from config.errors import UserError
 from core.sources import source_preview
 from core.workspace import Workspace
-from data.importers import Imported, import_source
+from data.importers import ImportedSource, import_source
 
 SRT = "1\n00:00:00,000 --> 00:00:01,000\nሰላም\n"
 ROW = "c\ta.wav\tሰላም\n"
@@ -130,7 +130,7 @@ def test_every_form_is_recognised_in_its_folder_also_one_folder_deep(tmp_path: P
             assert imported.notes[0].startswith(f"Recognised as {name}: ")
 
 
-def again(folder: Path) -> Imported:
+def again(folder: Path) -> ImportedSource:
     """The same within another folder, as archives have it."""
     outer = folder.with_name(f"{folder.name}-outer")
     outer.mkdir()

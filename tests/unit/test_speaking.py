@@ -24,7 +24,7 @@ from core.speech import originals, spectrogram
 from core.speech.speak import Speaker, joined
 from core.voice_model.loading import load
 from core.workspace import Workspace
-from data import audio
+from data.acoustics import audio
 from models.base import Generated
 from models.language_model import LanguageModel
 from tests.trained import RUN, trained_world

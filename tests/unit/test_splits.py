@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.errors import UserError
-from data.importers import Row
-from data.manifest import HELD_OUT, TRAIN, Clip
+from data.importers import SourceRow
+from data.manifest import HELD_OUT, TRAIN, ManifestClip
 from data.splits import Sides, assign, note_one_recording, overlaps, with_sources
 from data.validation import CheckedRow
 
@@ -20,7 +20,7 @@ few = settings(max_examples=40, deadline=None)
 
 def checked(name: str, text: str, recording: str = "", speaker: str = "a", split: str = "") -> CheckedRow:
     audio = Path("/talks") / (recording or f"{name}.wav")
-    return CheckedRow(Row(name, audio, text, name, speaker, split), text, 1.0, name)
+    return CheckedRow(SourceRow(name, audio, text, name, speaker, split), text, 1.0, name)
 
 
 def made(facts: list[tuple[int, int, int]], start: int = 0) -> list[CheckedRow]:
@@ -28,8 +28,8 @@ def made(facts: list[tuple[int, int, int]], start: int = 0) -> list[CheckedRow]:
             for at, (text, recording, speaker) in enumerate(facts)]
 
 
-def clips_of(rows: list[CheckedRow], splits: tuple[str, ...], there: Sides = NONE) -> list[tuple[Clip, str]]:
-    clips = tuple(Clip(row.row.id, "", row.normal, "am", split, 1.0, row.row.speaker, row.sha256)
+def clips_of(rows: list[CheckedRow], splits: tuple[str, ...], there: Sides = NONE) -> list[tuple[ManifestClip, str]]:
+    clips = tuple(ManifestClip(row.row.id, "", row.normal, "am", split, 1.0, row.row.speaker, row.sha256)
                   for row, split in zip(rows, splits, strict=True))
     return list(zip(with_sources(clips, rows, there), [row.normal for row in rows], strict=True))
 

@@ -6,27 +6,26 @@ from dataclasses import replace
 
 from core.dataset.clip_index import ClipIndex, DatasetPlots, build_index
 from core.workspace import Workspace
-from data.clip_findings import Spoken
-from data.clip_plots import Histogram, Spread
-from data.manifest import Clip, Dataset, make_card
+from data.clip_findings import AnalysedClip, ClipStatistics, Histogram
+from data.manifest import ManifestClip, PreparedDataset, make_card
 from data.measures import Measures
 from ui import bars, voices
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.3, 10000.0, "")
 
 
-def spread(*clips: Spoken) -> Spread:
-    made = Spread()
+def spread(*clips: AnalysedClip) -> ClipStatistics:
+    made = ClipStatistics()
     for one in clips:
         made.add(one)
     return made
 
 
-def spoken(text: str = "ab", speaker: str = "ann", **changes: float) -> Spoken:
-    return Spoken("id", text, speaker, replace(GOOD, **changes))  # type: ignore[arg-type]
+def spoken(text: str = "ab", speaker: str = "ann", **changes: float) -> AnalysedClip:
+    return AnalysedClip("id", text, speaker, replace(GOOD, **changes))  # type: ignore[arg-type]
 
 
-def histogram(found: Spread, title: str) -> Histogram:
+def histogram(found: ClipStatistics, title: str) -> Histogram:
     return next(one for one in found.histograms() if one.title == title)
 
 
@@ -46,7 +45,7 @@ def test_where_nothing_is_clipped_that_is_said() -> None:
 
 
 def test_a_recording_that_could_not_be_read_is_in_no_plot() -> None:
-    assert spread(Spoken("id", "ab", "ann", None)).histograms() == ()
+    assert spread(AnalysedClip("id", "ab", "ann", None)).histograms() == ()
 
 
 def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
@@ -64,13 +63,13 @@ def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
     assert "ጰ 1" in drawn
 
 
-def clip(name: str, speaker: str, seconds: float) -> Clip:
-    return Clip(name, f"audio/{name}.wav", "ሰላም", "am", "train", seconds, speaker, f"{name:0>64}")
+def clip(name: str, speaker: str, seconds: float) -> ManifestClip:
+    return ManifestClip(name, f"audio/{name}.wav", "ሰላም", "am", "train", seconds, speaker, f"{name:0>64}")
 
 
-def index(workspace: Workspace, *clips: Clip) -> ClipIndex:
-    dataset = Dataset(workspace.datasets, make_card("d", "am", "made", clips), clips)
-    build_index(workspace, dataset, [Spoken(one.id, "ሰላም", one.speaker, GOOD) for one in clips], {})
+def index(workspace: Workspace, *clips: ManifestClip) -> ClipIndex:
+    dataset = PreparedDataset(workspace.datasets, make_card("d", "am", "made", clips), clips)
+    build_index(workspace, dataset, [AnalysedClip(one.id, "ሰላም", one.speaker, GOOD) for one in clips], {})
     return ClipIndex(workspace, dataset.card.fingerprint)
 
 

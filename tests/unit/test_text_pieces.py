@@ -5,7 +5,7 @@ import random
 import pytest
 
 from config.errors import UserError
-from data.sentences import sentences, split
+from data.text_chunking import split_sentences, split_text
 
 LINES = {
     "am": "እያንዳንዱ፡ሰው፡የመኖር፣፡በነጻነትና፡በሰላም፡የመኖሩ፡መጠበቅ፡መብት፡አለው። ሰላም ነው? እንዴት ነህ፧ ደህና ነኝ፡፡ አመሰግናለሁ:: ዋጋው 3.5 ብር ነው፤ ነገ እመጣለሁ።",
@@ -35,7 +35,7 @@ def letters(text: str) -> str:
             "كيف حالك؟", "أنا بخير؛ شكرا."]),
 ])
 def test_sentences_end_at_the_full_stops_of_their_script(language: str, wanted: list[str]) -> None:
-    assert sentences(LINES[language]) == wanted
+    assert split_sentences(LINES[language]) == wanted
 
 
 @pytest.mark.parametrize(("text", "wanted"), [
@@ -51,26 +51,26 @@ def test_sentences_end_at_the_full_stops_of_their_script(language: str, wanted: 
     ("", []), (" \n\n ", []),
 ])
 def test_a_full_stop_within_a_sentence_does_not_end_it(text: str, wanted: list[str]) -> None:
-    assert sentences(text) == wanted
+    assert split_sentences(text) == wanted
 
 
 def test_long_sentences_are_cut_at_commas_before_spaces() -> None:
-    found = split("one two three four, five six seven eight", 20, len)
+    found = split_text("one two three four, five six seven eight", 20, len)
     assert [(piece.text, piece.ending) for piece in found] == [
         ("one two three four,", "phrase"), ("five six seven eight", "sentence")]
-    found = split("one two three four five six seven eight", 20, len)
+    found = split_text("one two three four five six seven eight", 20, len)
     assert [piece.ending for piece in found] == ["word", "sentence"]
 
 
 def test_numbers_are_not_cut_at_their_commas() -> None:
-    assert "1,000,000" in [word for piece in split("it is 1,000,000 of them, at 10:30 here", 14, len)
+    assert "1,000,000" in [word for piece in split_text("it is 1,000,000 of them, at 10:30 here", 14, len)
                            for word in piece.text.split()]
 
 
 def test_a_word_longer_than_the_limit_is_refused_or_kept_but_never_cut() -> None:
     with pytest.raises(UserError, match="'incomprehensibilities' takes 21 tokens; the model speaks at most 20 at once"):
-        split("these incomprehensibilities", 20, len)
-    assert [piece.text for piece in split("these incomprehensibilities", 10, len, word_limit=30)] == [
+        split_text("these incomprehensibilities", 20, len)
+    assert [piece.text for piece in split_text("these incomprehensibilities", 10, len, word_limit=30)] == [
         "these", "incomprehensibilities"]
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_lost_and_no_piece_is_too_long(language: str) -> None:
         text = " ".join(words[generator.randrange(len(words)):] + words)
         limit = generator.randrange(28, 90)
         count = generator.choice([len, lambda part: len(part.encode()) // 3 + 1])
-        pieces = split(text, limit, count, word_limit=90)
+        pieces = split_text(text, limit, count, word_limit=90)
         assert letters("".join(piece.text for piece in pieces)) == letters(text)
         assert all(piece.text == piece.text.strip() != "" for piece in pieces)
         too_long = [piece.text for piece in pieces if count(piece.text) > limit]

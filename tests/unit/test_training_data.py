@@ -15,7 +15,7 @@ from core.training import replay, training_data
 from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.workspace import Workspace
 from data import manifest
-from data.features import FeatureCache
+from data.feature_cache import FeatureCache
 from tests.worlds import extended_world
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatc
     def opened(*given: object) -> None:
         raise AssertionError(given)
 
-    monkeypatch.setattr("data.audio.load", opened)
+    monkeypatch.setattr("data.acoustics.audio.load", opened)
     assert len(training_data.load(world, "demo-am", voice).train) == 12
 
 

@@ -7,18 +7,18 @@ import pytest
 from small_data import AMHARIC, write_clip, write_dataset
 
 from config.errors import UserError
-from data.importers import Imported, Row, Skipped, import_source
+from data.importers import ImportedSource, SkippedRow, SourceRow, import_source
 from data.manifest import HELD_OUT, TRAIN
 from data.splits import assign, overlaps
-from data.validation import CheckedRow, Finding, Report, validate
+from data.validation import CheckedRow, ValidationFinding, ValidationReport, validate
 
 
-def row(folder: Path, name: str, text: str = "ሰላም ለሁሉም", **clip: float) -> Row:
+def row(folder: Path, name: str, text: str = "ሰላም ለሁሉም", **clip: float) -> SourceRow:
     pitch = 100 + 7 * len(list(folder.glob("*.wav")))
-    return Row(name, write_clip(folder / f"{name}.wav", pitch=pitch, **clip), text, name)
+    return SourceRow(name, write_clip(folder / f"{name}.wav", pitch=pitch, **clip), text, name)
 
 
-def kinds(report: Report) -> dict[str, str]:
+def kinds(report: ValidationReport) -> dict[str, str]:
     return {finding.where: finding.kind for finding in report.errors}
 
 
@@ -33,10 +33,10 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
     rows = (
         row(tmp_path, "good"), row(tmp_path, "wordless", "።"), row(tmp_path, "short", duration_s=0.1),
         row(tmp_path, "long", duration_s=31.0), row(tmp_path, "quiet", level=0.0),
-        Row("text", tmp_path / "text.wav", "ሰላም", "text"),
-        Row("again", tmp_path / "good.wav", "ሰላም, ለሁሉም።", "again"),
+        SourceRow("text", tmp_path / "text.wav", "ሰላም", "text"),
+        SourceRow("again", tmp_path / "good.wav", "ሰላም, ለሁሉም።", "again"),
     )
-    kept, report = validate(Imported((Skipped("line 9", "no audio is named"), *rows)), "ethiopic")
+    kept, report = validate(ImportedSource((SkippedRow("line 9", "no audio is named"), *rows)), "ethiopic")
     assert [entry.row.id for entry in kept] == ["good"]
     assert kinds(report) == {"line 9": "skipped", "wordless": "empty text", "short": "too short", "long": "too long",
                              "quiet": "silent", "text": "not audio", "again": "duplicate"}
@@ -48,8 +48,8 @@ def test_faults_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_path: Path) -> None:
-    rows = (row(tmp_path, "first"), Row("second", tmp_path / "first.wav", "እንደገና", "second"))
-    kept, report = validate(Imported(rows), "ethiopic")
+    rows = (row(tmp_path, "first"), SourceRow("second", tmp_path / "first.wav", "እንደገና", "second"))
+    kept, report = validate(ImportedSource(rows), "ethiopic")
     assert [entry.row.id for entry in kept] == ["first"]
     assert report.errors[0].message == "the same recording as first, with another text"
     assert [(one.where, one.kind) for one in report.warnings if "second" in one.message] == [("first", "duplicate")]
@@ -57,10 +57,10 @@ def test_of_two_texts_for_one_recording_neither_is_said_to_be_the_right_one(tmp_
 
 def test_dataset_without_usable_audio_is_refused_with_reasons(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_text("no sound")
-    rows = (Row("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
-    message = r"without audio that can be used: none of its 1 rows is left \(a\.wav: "
+    rows = (SourceRow("a", tmp_path / "a.wav", "ሰላም", "a.wav"),)
+    message = r"has no usable audio: none of its 1 rows is left \(a\.wav: "
     with pytest.raises(UserError, match=message) as caught:
-        validate(Imported(rows), "ethiopic")
+        validate(ImportedSource(rows), "ethiopic")
     assert caught.value.hint
 
 
@@ -72,15 +72,15 @@ def test_texts_that_are_missing_are_not_blamed_on_the_audio(tmp_path: Path) -> N
 
 def test_a_text_that_nobody_could_say_is_left_out(tmp_path: Path) -> None:
     rows = (row(tmp_path, "good"), row(tmp_path, "wrong", "ሀ" * 20_000, duration_s=2.4))
-    kept, report = validate(Imported(rows), "ethiopic")
+    kept, report = validate(ImportedSource(rows), "ethiopic")
     assert [one.row.id for one in kept] == ["good"]
     assert kinds(report) == {"wrong": "pace"}
-    assert "8,333 characters a second, which nobody says" in report.errors[0].message
+    assert "8,333 characters a second, more than is possible" in report.errors[0].message
 
 
 def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
     rows = (row(tmp_path, "nul", "ሰላም\x00ለሁሉም\x07"), row(tmp_path, "only", "\x00"))
-    kept, report = validate(Imported(rows), "ethiopic")
+    kept, report = validate(ImportedSource(rows), "ethiopic")
     assert [one.row.text for one in kept] == ["ሰላም ለሁሉም"]
     assert [finding.kind for finding in report.errors] == ["empty text"]
     assert "nul: U+0000, U+0007 in the text; taken out" in [finding.message for finding in report.warnings]
@@ -89,7 +89,7 @@ def test_control_characters_are_named_and_taken_out(tmp_path: Path) -> None:
 def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
     rows = (row(tmp_path, "loud", level=1.5), row(tmp_path, "slow", "እ", duration_s=4.0),
             row(tmp_path, "digits", "በ 1997 ዓ.ም. 50%"))
-    kept, report = validate(Imported(rows), "ethiopic")
+    kept, report = validate(ImportedSource(rows), "ethiopic")
     assert len(kept) == 3
     found = {finding.kind: finding.message for finding in report.warnings}
     assert "at full scale" in found["clipping"]
@@ -101,21 +101,21 @@ def test_oddities_are_warned_of_and_kept(tmp_path: Path) -> None:
 
 def test_combining_marks_are_letters(tmp_path: Path) -> None:
     rows = (row(tmp_path, "a", "नमस्ते दुनिया"), row(tmp_path, "b", "ɛ̀kɔ́ o'o"))
-    _, report = validate(Imported(rows), "generic")
+    _, report = validate(ImportedSource(rows), "generic")
     assert "characters" not in {finding.kind for finding in report.warnings}
 
 
 def test_report_survives_json(tmp_path: Path) -> None:
-    _, report = validate(Imported((row(tmp_path, "a"), Skipped("b", "gone"))), "ethiopic")
-    report = report.with_warnings([Finding("pace", "“here”", "so\u2028so")])
+    _, report = validate(ImportedSource((row(tmp_path, "a"), SkippedRow("b", "gone"))), "ethiopic")
+    report = report.with_warnings([ValidationFinding("pace", "“here”", "so\u2028so")])
     report.save(tmp_path / "report.json")
     written = (tmp_path / "report.json").read_text("utf-8")
-    assert Report.from_json(json.loads(written)) == report
+    assert ValidationReport.from_json(json.loads(written)) == report
     assert '\n  {"kind": "pace", "where": "“here”"' in written  # a finding a line, for people to search
 
 
 def checked(text: str, split: str = "") -> CheckedRow:
-    return CheckedRow(Row(text, Path(text), text, text, split=split), text, 1.0, text)
+    return CheckedRow(SourceRow(text, Path(text), text, text, split=split), text, 1.0, text)
 
 
 def test_split_follows_the_text_and_the_seed() -> None:

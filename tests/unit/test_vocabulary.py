@@ -17,8 +17,8 @@ from core.text.tokenizer_report import TokenizerReport, prove
 from core.workspace import Workspace
 from data import manifest
 from data.front_end import FrontEnd
-from data.manifest import Clip
-from data.normalise import normalise
+from data.manifest import ManifestClip
+from data.normalisers import normalise
 
 ALGORITHMS = ("bpe", "sentencepiece")
 WORDS = [normalise(text, "latin") for text in SOMALI]
@@ -37,7 +37,8 @@ def ready(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def write(workspace: Workspace, name: str, language: str, texts: tuple[str, ...]) -> None:
     """A dataset whose last text is held out; no audio is needed here."""
     clips = [
-        Clip(str(n), f"audio/{n}.wav", text, language, "train", 1.0, "one", str(n)) for n, text in enumerate(texts)
+        ManifestClip(str(n), f"audio/{n}.wav", text, language, "train", 1.0, "one", str(n)) for n,
+        text in enumerate(texts)
     ]
     clips[-1] = replace(clips[-1], split="held_out")
     folder = workspace.datasets / name

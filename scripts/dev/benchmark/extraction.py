@@ -12,9 +12,9 @@ from core.job.journal import Event
 from core.prepare import extract_features
 from core.sources.dataset_source import demo_dataset
 from core.workspace import Workspace
-from data import audio
 from data.importers import import_source
-from data.manifest import TRAIN, Clip, Dataset, make_card
+from data.manifest import TRAIN, ManifestClip, PreparedDataset, make_card
+from data.sound_files import file_duration
 from models import tiny as pack
 from models.chatterbox.codec import ChatterboxExtractor
 from models.chatterbox.s3gen import S3Gen
@@ -57,9 +57,10 @@ def _built_in(bench: Bench) -> BenchmarkRow:
     extractor = family("tiny").extractor(Path(pack.__file__).parent / "pack", bench.device)
     source = demo_dataset("am")
     rows = import_source(source, "am").rows[:bench.sizes.demo_clips]
-    clips = [Clip(row.id, str(row.audio.relative_to(source)), row.text, "am", TRAIN, audio.duration(row.audio), "",
+    clips = [ManifestClip(row.id, str(row.audio.relative_to(source)), row.text, "am", TRAIN, file_duration(row.audio),
+                          "",
                   hashlib.sha256(row.id.encode()).hexdigest()) for row in rows]
-    dataset = Dataset(source, make_card("demo", "am", "demo", clips), tuple(clips))
+    dataset = PreparedDataset(source, make_card("demo", "am", "demo", clips), tuple(clips))
     total_s = sum(clip.duration_s for clip in clips)
 
     def prepare() -> float:

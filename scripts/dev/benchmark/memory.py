@@ -22,11 +22,11 @@ from core import prepare
 from core.dataset.clip_index import build_index
 from core.workspace import Workspace
 from data import manifest, splits, validation
-from data.importers import Row, import_source
-from data.manifest import Clip
+from data.importers import SourceRow, import_source
+from data.manifest import ManifestClip
 from data.measures import Measures
-from data.normalise import Reading
-from data.validation import CheckedRow, rows_on_disk
+from data.normalisers import TextNormaliser
+from data.validation import CheckedRow, checked_rows_on_disk
 from scripts.dev.benchmark.review import _clip, _spoken
 
 _TEXT = "ሰላም ለሁሉም ሰው እንዴት ነህ ወንድሜ " * 4
@@ -59,17 +59,18 @@ def _import(count: int, folder: Path) -> Callable[[], object]:
 
 def _assign(count: int, folder: Path) -> Callable[[], object]:
     def work() -> None:
-        rows = rows_on_disk(folder)
+        rows = checked_rows_on_disk(folder)
         for number in range(count):
-            rows.add(CheckedRow(Row(f"u{number}", Path(f"/in/u{number}.wav"), f"{_TEXT}{number}",
+            rows.add(CheckedRow(SourceRow(f"u{number}", Path(f"/in/u{number}.wav"), f"{_TEXT}{number}",
                                     f"metadata.csv:{number}"), f"{_TEXT}{number}", 3.0, f"{number:064x}"))
         splits.overlaps(rows, splits.assign(rows, 0.1, 0))
 
     return work
 
 
-def _made(count: int) -> Iterator[Clip]:
-    return (Clip(f"u{number}", f"audio/u{number}.wav", f"{_TEXT}{number}", "am", "train", 3.0, "one", f"{number:064x}")
+def _made(count: int) -> Iterator[ManifestClip]:
+    return (ManifestClip(f"u{number}", f"audio/u{number}.wav", f"{_TEXT}{number}", "am", "train", 3.0, "one",
+                         f"{number:064x}")
             for number in range(count))
 
 
@@ -84,7 +85,7 @@ def _load(count: int, folder: Path) -> Callable[[], object]:
     return lambda: deque(manifest.load(folder / "large").clips, maxlen=0)
 
 
-def _clips(count: int) -> Iterator[Clip]:
+def _clips(count: int) -> Iterator[ManifestClip]:
     chance = random.Random(0)
     return (_clip(number, chance) for number in range(count))
 
@@ -125,17 +126,17 @@ def _prepare(count: int, folder: Path) -> Callable[[], object]:
     workspace = Workspace.open(folder / "workspace")
     options = PrepareOptions(source=str(folder / "in"), dataset="made", language="am")
 
-    def checked(row: Row, reading: Reading, *rest: object) -> CheckedRow:
+    def checked(row: SourceRow, reading: TextNormaliser, *rest: object) -> CheckedRow:
         return CheckedRow(row, reading.normal(row.text), 3.0, sha256(row.id.encode()).hexdigest())
 
-    def measured(clip: Clip, *rest: object) -> Measures | None:
+    def measured(clip: ManifestClip, *rest: object) -> Measures | None:
         return _spoken(clip, random.Random(clip.id)).measures
 
     def work() -> None:
         with (patch.object(validation, "_check", checked), patch.object(prepare, "_copy_audio", lambda *given: None),
               patch.object(prepare, "_measured", measured)):
             dataset, _, _ = prepare.import_dataset(options, "words", workspace, _SilentReporter())
-            prepare.index_clips(dataset, workspace, _SilentReporter(), Reading("ethiopic", str))
+            prepare.index_clips(dataset, workspace, _SilentReporter(), TextNormaliser("ethiopic", str))
 
     return work
 

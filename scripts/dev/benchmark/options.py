@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from core.training import memory
 from core.training.trainer import Trainer
 from core.training.training_data import Utterance
-from data.batches import Clip
+from data.batches import BatchClip
 from scripts.dev.benchmark import training
 from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.results import BenchmarkResults, BenchmarkRow
@@ -38,8 +38,8 @@ class _AnyLength(Utterance):
     """A clip that is put into batches as if all were of one length."""
 
     @property
-    def order_clip(self) -> Clip:
-        return Clip(1, self.speaker)
+    def order_clip(self) -> BatchClip:
+        return BatchClip(1, self.speaker)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from core.dataset.clip_index import ClipIndex, build_index
 from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
 from data import manifest
-from data.clip_findings import Spoken
-from data.manifest import Clip, Dataset, make_card
+from data.clip_findings import AnalysedClip
+from data.manifest import ManifestClip, PreparedDataset, make_card
 from data.measures import Measures
 
 PAGE = 10
@@ -33,7 +33,7 @@ def main(count: int, decided: int) -> None:
     spoken = [_spoken(clip, chance) for clip in clips]
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace.open(folder)
-        dataset = Dataset(workspace.datasets / "made", make_card("made", "am", "random", clips), clips)
+        dataset = PreparedDataset(workspace.datasets / "made", make_card("made", "am", "random", clips), clips)
         dataset.folder.mkdir()
         manifest.save(dataset.folder, dataset.card, clips)
         _timed("judge and index", lambda: build_index(workspace, dataset, spoken, {}))
@@ -57,16 +57,16 @@ def main(count: int, decided: int) -> None:
         print(f"{files / 2**20:.0f} MiB on disk")
 
 
-def _clip(number: int, chance: random.Random) -> Clip:
+def _clip(number: int, chance: random.Random) -> ManifestClip:
     text = " ".join("".join(chance.choices(_LETTERS, k=5)) for _ in range(8))
-    return Clip(f"c{number:06}", f"audio/c{number:06}.wav", text, "am", "train", chance.uniform(2, 8),
+    return ManifestClip(f"c{number:06}", f"audio/c{number:06}.wav", text, "am", "train", chance.uniform(2, 8),
                 f"s{chance.randrange(200)}", f"{chance.getrandbits(256):064x}")
 
 
-def _spoken(clip: Clip, chance: random.Random) -> Spoken:
+def _spoken(clip: ManifestClip, chance: random.Random) -> AnalysedClip:
     measures = Measures(clip.duration_s, 24000, 0.5, 0.01 if chance.random() < 0.02 else 0.0, chance.gauss(-20, 3),
                         chance.gauss(30, 8), 0.1, 0.1, 11000.0, f"{chance.getrandbits(256):064x}")
-    return Spoken(clip.id, clip.text, clip.speaker, measures)
+    return AnalysedClip(clip.id, clip.text, clip.speaker, measures)
 
 
 def _timed(what: str, work: Callable[[], Value]) -> Value:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from config.errors import UserError
-from data import audio
+from data.acoustics import audio
 from models.base import Sampling, Voice
 from models.chatterbox import t3
 from models.chatterbox.campplus import CAMPPlus

@@ -27,7 +27,7 @@ from core.training.training_data import TrainingData
 from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
-from data.batches import Order
+from data.batches import BatchOrder
 from data.durable_files import atomic_directory
 from models.base import LossOptions, SpeechModel
 from scripts.dev.experiments import plan
@@ -84,7 +84,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     for table in model.text_tables:
         module.get_parameter(f"{table}.weight").register_hook(_without(old_rows))
     optimizer = torch.optim.AdamW(module.parameters(), lr=options.layer_lr, weight_decay=options.weight_decay)
-    order = Order([clip.order_clip for clip in data.train], options.batch_size, options.seed)
+    order = BatchOrder([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
         batch = training_data.samples(order.next(), data.train, model.max_prompt_length)

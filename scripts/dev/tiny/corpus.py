@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from data.audio import MelSettings, log_mel
+from data.acoustics.audio import MelSettings, log_mel
 from scripts.dev.tiny import sentences
 from scripts.dev.tiny.espeak import Espeak
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from data.audio import resample
+from data.acoustics.audio import resample
 
 _SYNCHRONOUS, _PHONEME_EVENTS, _PHONEME_IPA = 2, 1, 2
 _WORD, _PHONEME = 1, 7

@@ -18,7 +18,7 @@ import torch
 
 import data
 import models
-from data import audio
+from data.acoustics import audio
 from models.base import Sampling, Voice
 from models.tiny.family import Tiny
 from scripts.dev.tiny.corpus import SETTINGS, VOICE_NAMES, VOICES, Corpus, CorpusClip

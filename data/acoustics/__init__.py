@@ -1,0 +1,1 @@
+"""Audio with torch: waveforms, mel spectrograms, voice activity. No other package of `data` loads torch."""

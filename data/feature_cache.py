@@ -1,0 +1,196 @@
+"""Cached features: one safetensors file a recording, in a folder named for the extractor, and one pack a dataset.
+
+The key of a recording is the hash of its audio's bytes, so a changed file has no stale features. Files are replaced
+atomically. The pack of a dataset holds copies of the features of its recordings, because tens of thousands of small
+files take long to open; recordings that it lacks are read from their own files.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from config.errors import UserError
+from data.disk_collections import DiskDict, unnamed_file
+from data.durable_files import atomic_path
+
+Arrays = Mapping[str, np.ndarray]
+_KEYS, _ENDS = "keys", ".ends"
+_LETTERS = {"u": "U", "i": "I", "f": "F"}  # of numpy's kinds, in safetensors
+_KEYS_PER_READ = 4096
+
+
+@dataclass(frozen=True)
+class FeaturePack:
+    """Features of many recordings in memory: each array is one concatenation of values, split at `ends`."""
+
+    index: Mapping[str, int]  # position of a key
+    values: Arrays  # (total,) by name
+    ends: Arrays  # (recordings + 1,) int64 by name
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self.index
+
+    def arrays(self, sha256: str) -> dict[str, np.ndarray]:
+        """The arrays of a recording, as views."""
+        at = self.index[sha256]
+        return {name: run[self.ends[name][at]:self.ends[name][at + 1]] for name, run in self.values.items()}
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """One-dimensional arrays by name for each recording; `fingerprint` is the extractor's."""
+
+    root: Path
+    fingerprint: str
+
+    def path(self, sha256: str) -> Path:
+        return self.root / self.fingerprint / f"{sha256}.safetensors"
+
+    def pack_path(self, dataset: str) -> Path:
+        """Path of the pack of the dataset with this fingerprint."""
+        return self.root / self.fingerprint / "packs" / f"{dataset}.safetensors"
+
+    def has(self, sha256: str) -> bool:
+        return self.path(sha256).is_file()
+
+    def load(self, sha256: str) -> dict[str, np.ndarray]:
+        """The arrays of a recording; raises `UserError` when they are missing or damaged."""
+        path = self.path(sha256)
+        if not path.is_file():
+            raise UserError(f"The recording {sha256[:12]} has no features.", "Prepare the dataset again.")
+        return _read(path)
+
+    def save(self, sha256: str, arrays: Arrays) -> None:
+        """Store the arrays of a recording."""
+        _write(self.path(sha256), arrays)
+
+    def load_pack(self, dataset: str) -> FeaturePack:
+        """The pack of a dataset; an empty one if it was never written."""
+        path = self.pack_path(dataset)
+        if not path.is_file():
+            return FeaturePack({}, {}, {})
+        stored = _read(path)
+        keys = stored.pop(_KEYS).tobytes().decode().split()
+        ends = {name.removesuffix(_ENDS): stored.pop(name) for name in list(stored) if name.endswith(_ENDS)}
+        return FeaturePack({key: at for at, key in enumerate(keys)}, stored, ends)
+
+    def save_pack(self, dataset: str, recordings: Iterable[str]) -> None:
+        """Write the pack of a dataset from the files of its `recordings`; those without one are left out.
+
+        One recording is in memory at a time: arrays grow in temporary files, since the header needs their lengths.
+        """
+        with ExitStack() as opened, DiskDict() as seen:
+            runs: dict[str, _PackedArray] = {_KEYS: _PackedArray.empty(_KEYS, np.dtype(np.uint8), opened)}
+            for sha256 in recordings:
+                if not self.has(sha256) or seen.put(sha256, "") is not None:
+                    continue
+                arrays = self.load(sha256)
+                if len(runs) == 1:
+                    for name, array in arrays.items():
+                        runs[name] = _PackedArray.empty(name, array.dtype, opened)
+                        runs[name + _ENDS] = _PackedArray.empty(name + _ENDS, np.dtype(np.int64), opened,
+                                                                np.zeros(1, np.int64))
+                for name in runs.keys() & arrays.keys():
+                    runs[name].add(arrays[name])
+                    runs[name + _ENDS].add(np.array([runs[name].count], np.int64))
+                runs[_KEYS].add(np.frombuffer(("\n" * bool(runs[_KEYS].count) + sha256).encode(), np.uint8))
+            _replace(self.pack_path(dataset), lambda path: _write_runs(path, list(runs.values())))
+
+    def lengths(self, dataset: str, name: str) -> Iterator[tuple[str, int]]:
+        """The length of each recording's array `name`, from the pack's ends alone."""
+        path = self.pack_path(dataset)
+        if not path.is_file():
+            return
+        try:
+            with safe_open(str(path), framework="np") as pack:
+                if name + _ENDS not in pack.keys():  # noqa: SIM118  no dictionary
+                    return
+                keys, ends = pack.get_slice(_KEYS), pack.get_slice(name + _ENDS)
+                count = ends.get_shape()[0] - 1
+                size = keys.get_shape()[0]
+                wide = (size + 1) // max(1, count)  # keys are hashes, of one length
+                for start in range(0, count, _KEYS_PER_READ):
+                    stop = min(count, start + _KEYS_PER_READ)
+                    names = keys[start * wide:min(size, stop * wide)].tobytes().decode().split()
+                    yield from zip(names, np.diff(ends[start:stop + 1]).tolist(), strict=True)
+        except (SafetensorError, OSError) as error:
+            raise _damaged(path, error) from error
+
+
+@dataclass
+class _PackedArray:
+    """One array of all recordings, concatenated in a temporary file."""
+
+    name: str
+    dtype: np.dtype
+    file: IO[bytes]
+    count: int = 0
+
+    @classmethod
+    def empty(cls, name: str, dtype: np.dtype, opened: ExitStack, first: np.ndarray | None = None) -> _PackedArray:
+        made = cls(name, dtype, opened.enter_context(unnamed_file()))
+        if first is not None:
+            made.add(first)
+        return made
+
+    def add(self, values: np.ndarray) -> None:
+        self.file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+        self.count += len(values)
+
+
+def _write_runs(path: Path, runs: Sequence[_PackedArray]) -> None:
+    """Write a safetensors file (header length, header, values) from arrays on disk, the widest type first."""
+    header: dict[str, object] = {}
+    end = 0
+    ordered = sorted(runs, key=lambda run: (-run.dtype.itemsize, run.name))
+    for run in ordered:
+        begin, end = end, end + run.count * run.dtype.itemsize
+        kind = f"{_LETTERS[run.dtype.kind]}{8 * run.dtype.itemsize}"
+        header[run.name] = {"dtype": kind, "shape": [run.count], "data_offsets": [begin, end]}
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    with open(path, "wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        for run in ordered:
+            run.file.seek(0)
+            shutil.copyfileobj(run.file, file)
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return load_file(str(path))
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged ({path.stat().st_size} bytes): {error}.",
+                     "Delete it and prepare the dataset again.")
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    _replace(path, lambda temporary: temporary.write_bytes(save(content)))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Put a new file in the place of what is there, once it is whole."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path, sync=False) as temporary:
+            write(temporary)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"Features could not be written to {path.parent}: {error}.",
+            "Free space on the disk, then prepare again: what is cached is kept.",
+        ) from error

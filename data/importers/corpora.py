@@ -1,0 +1,185 @@
+"""The folder layouts of Kaldi, LibriSpeech and Common Voice.
+
+Kaldi (https://kaldi-asr.org/doc/data_prep.html): `wav.scp`, `text`, and optionally `segments` and `utt2spk`. Commands
+in `wav.scp` (lines that end in a bar) are never run; one that only decodes a file, as in LibriSpeech's recipe, stands
+for that file.
+LibriSpeech (Panayotov et al. 2015): `READER/CHAPTER/READER-CHAPTER.trans.txt`, one recording a line, its name and its
+text. Multilingual LibriSpeech has a `transcripts.txt` and is read as a table.
+Mozilla Common Voice: `validated.tsv` beside `clips/`, without quoting: a quotation mark at the start of a sentence
+belongs to it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from data.disk_collections import DiskDict
+from data.importers import sidecars, tables, text_files
+from data.importers.rows import SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
+
+_FORMAT = {"-t": True, "-r": True, "-b": True, "-e": True, "-c": True}
+_DECODERS: dict[str, dict[str, bool]] = {  # options that do not change the sound, and whether a value follows
+    "flac": {"-c": False, "-d": False, "-s": False, "-cd": False, "-cds": False, "-dcs": False, "-sdc": False,
+             "--decode": False, "--stdout": False, "--silent": False},
+    "sox": _FORMAT,
+    "ffmpeg": {"-i": True, "-f": True, "-ar": True, "-ab": True, "-ac": True, "-acodec": True, "-v": True,
+               "-loglevel": True, "-nostdin": False, "-vn": False},
+}
+TRANSCRIPT_SUFFIX = ".trans.txt"
+_TABLES = ("validated.tsv", "train.tsv", "dev.tsv", "test.tsv")
+_REQUIRED_COLUMNS = {"client_id", "path", "sentence"}
+
+
+def is_kaldi(folder: Path) -> bool:
+    return (folder / "wav.scp").is_file() and (folder / "text").is_file()
+
+
+def read_kaldi(folder: Path) -> Iterator[ParsedItem]:
+    """The utterances that `text` names."""
+    with DiskDict() as recordings, DiskDict() as speakers, DiskDict() as segments:
+        _store(folder / "wav.scp", recordings)
+        _store(folder / "utt2spk", speakers)
+        has_segments = _store(folder / "segments", segments)
+        for number, line in text_files.lines(folder / "text"):
+            if not line.strip():
+                continue
+            name, _, words = line.strip().replace("\t", " ").partition(" ")
+            where = f"text line {number}"
+            span = segments.get(name) if has_segments else name
+            if span is None:
+                yield SkippedRow(where, f"segments has no {name[:60]!r}")
+                continue
+            yield _utterance(where, name, words, span.split(), recordings, speakers.get(name) or "")
+
+
+def _utterance(where: str, name: str, words: str, span: list[str], recordings: DiskDict, speaker: str) -> ParsedItem:
+    """`span` is a recording's name, then perhaps begin and end."""
+    begin_s, end_s = 0.0, None
+    if len(span) not in (1, 3):
+        return SkippedRow(where, f"segments has {' '.join(span)[:60]!r} for {name[:60]!r}, not a recording, begin and "
+                                 f"end")
+    if len(span) == 3:
+        try:
+            begin_s, end_s = float(span[1]), float(span[2])
+        except ValueError:
+            return SkippedRow(where,
+                              f"segments has {' '.join(span[1:])[:60]!r} for {name[:60]!r}, which are not seconds")
+        end_s = None if end_s < 0 else end_s  # -1 is the end of the recording
+    path = recordings.get(span[0])
+    if path is None:
+        return SkippedRow(where, f"wav.scp has no {span[0][:60]!r}")
+    if path.endswith("|"):
+        path = decoded_file(path)
+    if not path:
+        return SkippedRow(where, f"wav.scp has a command for {span[0][:60]!r}, and commands are not run; give a file")
+    return ParsedUtterance(where, path, words.strip(), name, speaker, begin_s=begin_s, end_s=end_s)
+
+
+def decoded_file(command: str) -> str:
+    """The file that a command of `wav.scp` decodes and does nothing else to; empty for any other command.
+
+    `flac -c -d -s FILE |`, and `sox FILE -t wav - |` or `ffmpeg -i FILE -f wav - |`, which may change rate and format.
+    """
+    try:
+        program, *words = shlex.split(command.strip().removesuffix("|"))
+    except ValueError:
+        return ""
+    takes = _DECODERS.get(Path(program).name)
+    if takes is None:
+        return ""
+    files, rest = [], iter(words)
+    for word in rest:
+        if word.startswith("-") and word != "-":
+            if word not in takes or (takes[word] and next(rest, None) is None):
+                return ""
+        elif word != "-":
+            files.append(word)
+    if Path(program).name == "ffmpeg":
+        return words[words.index("-i") + 1] if words.count("-i") == 1 and not files else ""
+    return files[0] if len(files) == 1 else ""
+
+
+def _store(path: Path, target: DiskDict) -> bool:
+    """Store the rest of each line under its first word; False without such a file."""
+    if not path.is_file():
+        return False
+    for _, line in text_files.lines(path):
+        name, _, rest = line.strip().replace("\t", " ").partition(" ")
+        if name:
+            target.put(name, rest.strip())
+    return True
+
+
+def librispeech_transcripts(folder: Path) -> list[Path]:
+    """The transcripts below `folder`, one a chapter, in order."""
+    return [place / name for place, names in sidecars.walk_folders(folder) for name in names
+            if name.lower().endswith(TRANSCRIPT_SUFFIX)]
+
+
+def read_librispeech(folder: Path, found: list[Path]) -> Iterator[ParsedItem]:
+    """The utterances of the transcripts `found` with their readers, and their splits where one is for training."""
+    sides = {path: _split(path.relative_to(folder)) for path in found}
+    named = "train" in sides.values() and len(set(sides.values())) > 1
+    for path in found:
+        by_stem = {Path(name.name).stem: name for name in sorted(path.parent.iterdir()) if is_audio(name.name)}
+        place = path.relative_to(folder)
+        for number, line in text_files.lines(path):
+            where = f"{place}:{number}"
+            name, _, words = line.strip().partition(" ")
+            if not name:
+                continue
+            if name not in by_stem:
+                yield SkippedRow(where, f"there is no recording {name} beside it")
+            elif not words.strip():
+                yield SkippedRow(where, f"{name} has no text")
+            else:
+                yield ParsedUtterance(where, str(by_stem[name].relative_to(folder)), words.strip(), name,
+                                      _reader(place),
+                                sides[path] if named else "")
+
+
+def _reader(place: Path) -> str:
+    """The reader of a transcript: the start of its name where a folder has that name too; else its folder."""
+    first = place.name.partition("-")[0]
+    return first if first in place.parts[:-1] else place.parent.name or first
+
+
+def _split(place: Path) -> str:
+    """The split that a folder such as `train-clean-100` or `dev-other` names; empty for none."""
+    for part in place.parts[:-1]:
+        name = part.lower().partition("-")[0]
+        if name in SPLIT_NAMES:
+            return name
+    return ""
+
+
+def common_voice_tables(folder: Path) -> list[Path]:
+    """The tables to read: the validated one, else the splits. Empty for another format."""
+    if not (folder / "clips").is_dir():
+        return []
+    found = [folder / name for name in _TABLES if _fits(folder / name)]
+    return found[:1] if found and found[0].name == _TABLES[0] else found
+
+
+def _fits(path: Path) -> bool:
+    header = tables.header_of(text_files.head(path)) if path.is_file() else None
+    return header is not None and header[0] == "\t" and set(header[1]) >= _REQUIRED_COLUMNS
+
+
+def read_common_voice(paths: list[Path]) -> Iterator[ParsedItem]:
+    """Every clip of the tables; with its split where the tables are splits."""
+    for path in paths:
+        split = "" if path.name == _TABLES[0] else path.stem
+        names: list[str] | None = None
+        for number, cells in tables.table_records(text_files.lines(path), "\t", False):
+            where = f"{path.name} line {number}"
+            if names is None:
+                names = [cell.strip().lower() for cell in cells]
+            elif len(cells) != len(names):
+                yield SkippedRow(where, tables.wrong_field_count(list(cells), len(names), "\t"))
+            else:
+                values = dict(zip(names, cells, strict=True))
+                yield ParsedUtterance(where, values["path"], values["sentence"], speaker=values["client_id"],
+                                      split=split)

@@ -1,0 +1,152 @@
+"""Recordings with a text file of the same name beside each: plain text, subtitles, lyrics or labels.
+
+The content decides what a text file is: a `.txt` may also hold Audacity labels or subtitles. A name may contain the
+language, as in `film.am.srt`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config.errors import UserError
+from data.importers import subtitles, text_files
+from data.importers.rows import AUDIO_FOLDERS, SPLIT_NAMES, ParsedItem, ParsedUtterance, SkippedRow, is_audio
+
+TIMED_SUFFIXES = (".srt", ".vtt", ".lrc")
+SUFFIXES = (*TIMED_SUFFIXES, ".txt", ".lab")
+_LONGEST_TEXT = 20_000  # characters of one recording's plain text
+_LONGEST_LANGUAGE = 12  # letters of a language in a file's name
+
+
+@dataclass(frozen=True)
+class SidecarKind:
+    """The format of a sidecar; `read` gets its path and the recording's name."""
+
+    title: str
+    read: Callable[[Path, str], Iterator[ParsedItem]]
+    timed: bool = True
+
+
+def _plain(path: Path, audio: str) -> Iterator[ParsedItem]:
+    try:
+        words = text_files.read(path, _LONGEST_TEXT)
+    except UserError as error:
+        yield SkippedRow(audio, error.message)
+        return
+    if spoken := " ".join(words.split()):
+        yield ParsedUtterance(audio, audio, spoken)
+    else:
+        yield SkippedRow(audio, f"there is nothing in {path.name} beside it")
+
+
+SRT = SidecarKind("subtitles (SRT)", subtitles.read_subtitles)
+VTT = SidecarKind("subtitles (WebVTT)", subtitles.read_subtitles)
+LRC = SidecarKind("lyrics (LRC)", subtitles.read_lrc)
+LABELS = SidecarKind("Audacity labels", subtitles.read_labels)
+PLAIN = SidecarKind("a text beside each recording", _plain, timed=False)
+
+
+def kind_of(path: Path) -> SidecarKind:
+    """The format of the file at `path`, by its content, then by its suffix."""
+    start = text_files.head(path)
+    if start.startswith("WEBVTT"):
+        return VTT
+    if subtitles.looks_like_subtitles(start):
+        return SRT
+    if subtitles.looks_like_lrc(start):
+        return LRC
+    if subtitles.looks_like_labels(start):
+        return LABELS
+    return {".srt": SRT, ".vtt": VTT, ".lrc": LRC}.get(path.suffix.lower(), PLAIN)
+
+
+def walk_folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """`folder` and each folder below it with its sorted file names; links to folders are not followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        yield Path(place), sorted(name for name in names if not name.startswith("."))
+
+
+def speaker_folders(folder: Path) -> frozenset[str]:
+    """The top folders of `folder` if each can be a speaker; else none.
+
+    All recordings must lie in one of several, at least two in each (a single one has no prompt), and no folder may have
+    the name of a split or a usual name for a folder of audio.
+    """
+    counts: Counter[str] = Counter()
+    for place, names in walk_folders(folder):
+        parts = place.relative_to(folder).parts
+        counts[parts[0] if parts else ""] += sum(map(is_audio, names))
+    found = {name for name, count in counts.items() if count}
+    unlike = any(name == "" or name.lower() in (*SPLIT_NAMES, *AUDIO_FOLDERS) or counts[name] < 2 for name in found)
+    return frozenset() if unlike or len(found) < 2 else frozenset(found)
+
+
+def read_sidecars(folder: Path, language: str = "", speakers: Collection[str] = ()) -> Iterator[ParsedItem]:
+    """The utterances of every recording with a sidecar; files without a partner are skipped. `speakers`: folders."""
+    for item in _read_sidecars(folder, language):
+        first = Path(item.audio).parts[0] if isinstance(item, ParsedUtterance) else ""
+        yield replace(item, speaker=first) if isinstance(item, ParsedUtterance) and first in speakers else item
+
+
+def _read_sidecars(folder: Path, language: str) -> Iterator[ParsedItem]:
+    for place, names in walk_folders(folder):
+        recordings = [name for name in names if is_audio(name)]
+        texts = [name for name in names if name.lower().endswith(SUFFIXES)]
+        taken = set()
+        by_stem = by_stems(texts)
+        for name in recordings:
+            where = str((place / name).relative_to(folder))
+            mine = matching_sidecars(name, by_stem, recordings, texts, language)
+            if not mine:
+                yield SkippedRow(where, f"there is no {os.path.splitext(name)[0]}.txt beside it")
+                continue
+            taken.update(mine)
+            yield from kind_of(place / mine[0]).read(place / mine[0], where)
+            for other in mine[1:]:
+                yield SkippedRow(str((place / other).relative_to(folder)), f"{mine[0]} was taken for {name}")
+        for name in texts:
+            if name not in taken:
+                where = str((place / name).relative_to(folder))
+                yield SkippedRow(where, "there is no recording of the same name beside it")
+
+
+def by_stems(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Texts by the possible names of their recording."""
+    found: dict[str, list[str]] = {}
+    for name in texts:
+        for stem in _stems(name):
+            found.setdefault(stem, []).append(name)
+    return found
+
+
+def matching_sidecars(recording: str, by_stem: dict[str, list[str]], recordings: Sequence[str], texts: Sequence[str],
+             language: str) -> list[str]:
+    """The texts of a recording, the best first; a single text and a single recording may differ in name."""
+    found = by_stem.get(os.path.splitext(recording)[0].casefold(), [])
+    if not found and len(recordings) == len(texts) == 1 and texts[0].lower().endswith((*TIMED_SUFFIXES, ".txt")):
+        found = list(texts)
+    return sorted(found, key=lambda name: (_other_language(name, recording, language), _order(name), name))
+
+
+def _stems(name: str) -> list[str]:
+    """Possible names of the recording of the text `name`: with and without its language."""
+    stem = os.path.splitext(name)[0].casefold()
+    shorter, _, tag = stem.rpartition(".")
+    return [stem, shorter] if shorter and len(tag) <= _LONGEST_LANGUAGE else [stem]
+
+
+def _other_language(name: str, recording: str, language: str) -> int:
+    """0 where the name contains the language, 1 where it contains none, 2 for another one."""
+    tag = os.path.splitext(name)[0].casefold().removeprefix(os.path.splitext(recording)[0].casefold()).strip(".")
+    if not tag:
+        return 1
+    return 0 if tag == language or tag.split("-")[0] == language.split("-")[0] else 2
+
+
+def _order(name: str) -> int:
+    return next(index for index, suffix in enumerate(SUFFIXES) if name.lower().endswith(suffix))

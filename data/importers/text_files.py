@@ -1,0 +1,95 @@
+"""Text files line by line, in whatever Unicode they were saved in. No line is longer than `LONGEST_LINE`."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+
+from config.errors import UserError
+
+LONGEST_LINE = 1 << 20  # characters
+HEAD = 1 << 16  # bytes for recognising a format
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+def encoding_of(head: bytes) -> str:
+    """UTF-16 by its byte order mark or by the zero bytes of its spaces and line ends; otherwise UTF-8."""
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    zeros = [head[parity::2].count(0) for parity in (0, 1)]
+    if sum(zeros) > len(head) // 100 and min(zeros) * 10 < max(zeros):
+        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return "utf-8-sig"
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line with its end (`\\n`, `\\r\\n` or `\\r`)."""
+    encoding = _encoding_at(path)
+    with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
+        number = 0
+        try:
+            while line := reading.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}, line {number} has more than {LONGEST_LINE} characters.",
+                                    "This is not a table or text with one recording a line; check the file.")
+                yield number, line
+        except UnicodeDecodeError as error:
+            raise _wrong_encoding(path, encoding, raw.tell(), error) from error
+
+
+def head(path: Path) -> str:
+    """The first `HEAD` bytes as text; empty for a file that is no text or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(HEAD)
+        return codecs.getincrementaldecoder(encoding_of(first))().decode(first).lstrip("\ufeff")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def pieces(path: Path) -> Iterator[str]:
+    """The text of a file in pieces of `HEAD` characters, for files without lines."""
+    encoding = _encoding_at(path)
+    with _explained(path), open(path, "rb") as raw, TextIOWrapper(raw, encoding, newline="") as reading:
+        try:
+            while piece := reading.read(HEAD):
+                yield piece
+        except UnicodeDecodeError as error:
+            raise _wrong_encoding(path, encoding, raw.tell(), error) from error
+
+
+def read(path: Path, longest: int = LONGEST_LINE) -> str:
+    """A file as one text; `UserError` when it has more than `longest` characters."""
+    parts, size = [], 0
+    for piece in pieces(path):
+        parts.append(piece)
+        size += len(piece)
+        if size > longest:
+            raise UserError(f"{path} has more than {longest} characters.", "Write one recording a line (JSONL, CSV).")
+    return "".join(parts)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} could not be read: {error.strerror}.", "Check path and permissions.") from error
+
+
+def _encoding_at(path: Path) -> str:
+    with _explained(path), open(path, "rb") as file:
+        return encoding_of(file.read(HEAD))
+
+
+def _wrong_encoding(path: Path, encoding: str, read_to: int, error: UnicodeDecodeError) -> UserError:
+    """The first wrong byte; the bytes that were being decoded end at `read_to`."""
+    name = "UTF-16" if "16" in encoding else "UTF-8"
+    at = read_to - len(error.object) + error.start
+    return UserError(f"{path} is not {name}: byte {at} is 0x{error.object[error.start]:02x}.",
+                     "Save it as UTF-8 (in a spreadsheet: 'CSV UTF-8').")

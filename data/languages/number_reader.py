@@ -1,0 +1,364 @@
+"""Everything with digits as words: telephone numbers, dates, times, years, money, units, ordinals, fractions, numbers.
+
+Each step is a pattern and a template of the rules. What a template cannot say is left to the steps after it, the last
+of which reads digit by digit, so no number is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+
+from config.text_rules import Currency, TextRules
+from data.languages.number_words import NumberSpeller
+from data.languages.patterns import MARKS, NEVER, abbreviation, letters_after, letters_before, one_of
+from data.languages.span_map import SpanMap
+
+_LEADING_ZERO = re.compile("0[0-9]")
+_LONGEST = 40  # digits; a longer number has no name in any language
+
+# Telephone numbers: one kind of separator throughout; neither a date nor the end of a number with spaces in it.
+_DATE_LIKE = r"\d{1,2}([ \u00a0-])\d{1,2}\1\d{4}(?!\d)"
+_TELEPHONE = re.compile(rf"(?<![\w.,:/+-])(?<!\d[ \u00a0])(?!{_DATE_LIKE})"
+                        r"(?:\+\d{1,3}|0\d{1,3})(?:([ \u00a0-])\d{2,7}(?:\2\d{2,7}){0,4})(?![\w-]|[.,:/]\d)")
+_TELEPHONE_DIGITS = range(9, 16)  # with the code of the country (E.164 has at most 15)
+# Groups of three digits (ISO 80000-1, 7.3.1). One group after a plain space may be a number by itself; after a space
+# that keeps a line together it is not.
+_SPACED = re.compile(r"(?<![\d.,:/+-])[1-9]\d{0,2}(?:(?:[\u00a0\u2009\u202f]\d{3})+|(?: \d{3}){2,})(?![\d:/-])")
+_DASH = r"(?:-|\s?[–—]\s?)"
+_FAR = 40  # characters that a quantity is at most long
+
+_DATE = re.compile(r"(?<![\d./-])(\d{1,4})([./-])(\d{1,2})\2(\d{4}|\d{2})(?![\d/]|[.-]\d)")
+_ISO = re.compile(r"(?<![\d-])(\d{4})-(\d{2})-(\d{2})(?![\d-])")
+_YEAR = r"(?<![\d.,:/-])(1[1-9]\d\d|2[01]\d\d)(?![\d:/]|[.,]\d)"
+
+_GEEZ = {chr(0x1369 + index): value for index, value in enumerate((*range(1, 10), *range(10, 100, 10), 100, 10000))}
+_GEEZ_RUN = re.compile(f"[{min(_GEEZ)}-{max(_GEEZ)}]+")
+# Tens, then units; ፻ and ፼ after them. ፩፪፫ is three digits, not a numeral.
+_NUMERAL = re.compile("(?:[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?፼)*[፲-፺]?[፩-፱]?(?:፻[፲-፺]?[፩-፱]?)?")
+_OTHER = re.compile(r"(?![0-9])\d")
+_VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
+
+
+@dataclass(frozen=True)
+class NumberReader:
+    """Reads the numbers of one language; `rules.numbers.engine` is not `keep`."""
+
+    rules: TextRules
+    speller: NumberSpeller
+
+    def say(self, written: str) -> str:
+        """A written number with groups and decimals in words; digit by digit if it has no name.
+
+        Without a word for the decimal sign the number stays, and the tokenizer reports it.
+        """
+        numbers, point = self.rules.numbers, self.rules.numbers.point or self.speller.point
+        plain = written.replace(numbers.thousands, "") if numbers.thousands else written
+        whole, *parts = plain.split(numbers.decimal)
+        return f" {point} ".join([self.whole(whole), *map(self.digits, parts)]) if point or not parts else written
+
+    def whole(self, digits: str) -> str:
+        """A number without decimals."""
+        nameless = _LEADING_ZERO.match(digits) or len(digits) > _LONGEST
+        named = None if nameless else self.speller.cardinal(int(digits))
+        return self.digits(digits) if named is None else named
+
+    def digits(self, digits: str) -> str:
+        """One digit after another."""
+        return " ".join(self.speller.cardinal(int(digit)) or digit for digit in digits)
+
+    def ordinal(self, digits: str) -> str | None:
+        """`1st` in words; None if it has no name."""
+        return self.speller.ordinal(int(re.sub(r"\D", "", digits)[:_LONGEST]))
+
+    def beside(self, match: re.Match[str], words: str) -> str:
+        """`words` with a space beside letters that may not be attached."""
+        before = letters_before(match.string, match.start())
+        after = letters_after(match.string, match.end())
+        numbers = self.rules.numbers
+        left = " " if before and before not in numbers.attached_before else ""
+        if after in numbers.elided:
+            return f"{left}{words.removesuffix(numbers.elided[after])}"
+        right = " " if after and after not in numbers.attached_after else ""
+        return f"{left}{words}{right}"
+
+    def value(self, written: str) -> float:
+        """The value of a match of `amount`."""
+        numbers = self.rules.numbers
+        return float(written.replace(numbers.thousands or " ", "").replace(numbers.decimal, "."))
+
+    @property
+    def integer(self) -> str:
+        """A pattern of a number without decimals."""
+        group = re.escape(self.rules.numbers.thousands)
+        return rf"(?:\d{{1,3}}(?:{group}\d{{3}})+(?!\d)|\d+)" if group else r"\d+"
+
+    @property
+    def amount(self) -> str:
+        """A pattern of a number with decimals, or without."""
+        return rf"{self.integer}(?:{re.escape(self.rules.numbers.decimal)}\d+)?"
+
+    def read_dates(self, text: SpanMap) -> SpanMap:
+        """Digits that spaces and dashes join, dates, times and years: the steps before abbreviations."""
+        text = text.sub(_TELEPHONE, self._telephone, "number")
+        text = text.sub(_SPACED, lambda match: re.sub(r"\D", "", match.group()), "number")
+        text = text.sub(self._dash, self._span, "range")
+        if self.rules.dates.order != "keep":
+            text = text.sub(_ISO, lambda match: self._date_words(
+                match, match[3], match[2], match[1], foreign=True), "date")
+            text = text.sub(_DATE, self._date, "date")
+        text = text.sub(self._clock_pattern, self._time, "time")
+        return text.sub(self._year_pattern, lambda match: (match[1] or "") + self.beside(
+            match, self._year_words(match[2])), "year")
+
+    def read_numbers(self, text: SpanMap) -> SpanMap:
+        """Money, percent and units, then every number that is left: the steps after abbreviations."""
+        text = text.sub(self._money_pattern, self._money, "currency")
+        text = text.sub(self._percent_pattern, lambda match: self.beside(
+            match, self.rules.percent.format(number=self.say(match[1]))), "percent")
+        text = text.sub(self._unit_pattern, lambda match: self.beside(
+            match, f"{self.say(match[1])} {self.rules.units[match[2]]}"), "unit")
+        text = text.sub(self._ordinal_pattern, self._ordinal, "ordinal")
+        text = text.sub(self._range_pattern, self._range, "range")
+        text = text.sub(self._fraction_pattern, self._fraction, "fraction")
+        return text.sub(self._number_pattern, self._number, "number")
+
+    def _telephone(self, match: re.Match[str]) -> str | None:
+        digits = re.sub(r"\D", "", match.group())
+        return self.beside(match, self.digits(digits)) if len(digits) in _TELEPHONE_DIGITS else None
+
+    @cached_property
+    def _dash(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<=[\d%٪]){_DASH}(?=[^\w\s]{{0,2}}\d)") if self._link else NEVER
+
+    @property
+    def _link(self) -> str:
+        """The words between both ends of a range; empty if the template puts them elsewhere."""
+        first, last, template = "{first}", "{last}", self.rules.numbers.range
+        between = template.startswith(first) and template.endswith(last)
+        return template.removeprefix(first).removesuffix(last) if between else ""
+
+    def _span(self, match: re.Match[str]) -> str | None:
+        """The dash between two times, two dates, or two increasing numbers."""
+        before = match.string[max(0, match.start() - _FAR):match.start()]
+        date = r"\d{1,2}[./]\d{1,2}[./]\d{4}" if self.rules.dates.order != "keep" else "(?!)"
+        separators = self.rules.clock.separators
+        time = rf"\d{{1,2}}[{re.escape(separators)}][0-5]\d" if separators else "(?!)"
+        for kind in (time, date):
+            if re.search(rf"(?<![\d.,:/-]){kind}$", before) and re.compile(
+                    rf"{kind}(?![\d:/-])").match(match.string, match.end()):
+                return self._link
+        first = re.search(rf"(?<![\d.,:/-])({self.amount})[%٪]?$", before)
+        sign = one_of(name for name in self.rules.money.currencies if not name.isalpha())
+        last = re.compile(rf"{sign}?({self.amount})(?![\d:/-]|[.,]\d)").match(match.string, match.end())
+        if not first or not last or any(_LEADING_ZERO.match(number[1]) for number in (first, last)):
+            return None
+        return self._link if self.value(first[1]) < self.value(last[1]) else None
+
+    def _date(self, match: re.Match[str]) -> str | None:
+        first, _, second, third = match.groups()
+        parts = dict(zip(self.rules.dates.order, (first, second, third), strict=True))
+        if len(parts["y"]) == 3 or any(len(parts[part]) > 2 for part in "dm"):
+            return None
+        cue = self._foreign_cue.match(match.string, match.end())
+        return self._date_words(match, parts["d"], parts["m"], parts["y"], foreign=cue is not None)
+
+    def _date_words(self, match: re.Match[str], day: str, month: str, year: str, *, foreign: bool) -> str | None:
+        dates = self.rules.dates
+        months = dates.foreign_months if foreign and dates.foreign_months else dates.months
+        days = 31 if len(months) != 13 else 6 if int(month) == 13 else 30  # a calendar of 13 months
+        if not (1 <= int(month) <= len(months) and 1 <= int(day) <= days):
+            return None
+        return self.beside(match, dates.format.format(
+            day=self.whole(str(int(day))), month=months[int(month) - 1], year=self._year_words(year)))
+
+    @cached_property
+    def _foreign_cue(self) -> re.Pattern[str]:
+        cues = self.rules.dates.foreign_cues
+        return re.compile(rf"\s*(?:{'|'.join(map(abbreviation, cues))})") if cues else NEVER
+
+    @cached_property
+    def _clock_pattern(self) -> re.Pattern[str]:
+        clock = self.rules.clock
+        if not clock.separators:
+            return NEVER
+        word = one_of(clock.swallowed)
+        separator = f"[{re.escape(clock.separators)}]"
+        seconds = rf"(?:{separator}([0-5]\d))?" if clock.seconds else "()"
+        time = rf"(?<![\d.,:/])(\d{{1,2}}){separator}([0-5]\d){seconds}(?!\d|[.,:/]\d)"
+        return re.compile(rf"(?:(?<!\w){word}\s+)?{time}(?:\s*{word}(?!\w))?")
+
+    def _time(self, match: re.Match[str]) -> str | None:
+        clock, hours, minutes = self.rules.clock, int(match[1]), int(match[2])
+        if hours > 24:
+            return None
+        template = clock.whole if minutes == 0 else clock.named.get(minutes, clock.minutes)
+        words = template.format(hours=self.whole(str(hours)), minutes=self.whole(str(minutes)))
+        if int(match[3] or 0):
+            words = clock.seconds.format(time=words, seconds=self.whole(str(int(match[3]))))
+        return self.beside(match, words)
+
+    @cached_property
+    def _year_pattern(self) -> re.Pattern[str]:
+        years = self.rules.numbers.years
+        if years.style == "cardinal":
+            return NEVER
+        after = "|".join(abbreviation(cue) for cue in years.after) or "(?!)"
+        before = one_of(years.before)
+        return re.compile(rf"((?<!\w){before}\s+)?{_YEAR}(?(1)|(?=\s*(?:{after})))")
+
+    def _year_words(self, year: str) -> str:
+        style, (first, last) = self.rules.numbers.years.style, divmod(int(year), 100)
+        if style == "cardinal" or not 11 <= first <= 21 or first == 20:
+            return self.whole(str(int(year)) if len(year) == 4 else year)
+        words = [self.whole(str(first))]
+        grammar = self.rules.numbers.grammar
+        if (style == "hundreds" or not last) and grammar:
+            words.append(grammar.hundred)
+        return " ".join([*words, self.whole(str(last))] if last else words)
+
+    @cached_property
+    def _money_pattern(self) -> re.Pattern[str]:
+        if not self.rules.money.currencies:
+            return NEVER
+        sign = "|".join(_edged(name) for name in sorted(self.rules.money.currencies, key=len, reverse=True))
+        grammar = self.rules.numbers.grammar
+        scale = one_of(grammar.scales if grammar else ())
+        amount = rf"({self.amount})(?:\s*({scale})(?!\w))?"
+        codes = one_of(name for name in self.rules.money.currencies if not name.isalpha() or name.isupper())
+        # In `2016 $20` and, after a year, `2012 ETB 500` it is of what follows; in `10 USD 20 EUR` it is not.
+        of_next = rf"(?!{codes}\d)(?!(?<=(?<!\d)(?:19|20)\d\d\s){codes}\s\d)"
+        return re.compile(rf"(?:({sign})\s?{amount}|(?<![\d.,]){amount}\s?{of_next}({sign}))")
+
+    def _money(self, match: re.Match[str]) -> str | None:
+        before, amount, scale, amount_after, scale_after, after = match.groups()
+        money = self.rules.money
+        currency = money.currencies[before or after]
+        written, times = amount or amount_after, scale or scale_after
+        if times:
+            return self.beside(match, money.whole.format(amount=f"{self.say(written)} {times}", name=currency.name))
+        return self.beside(match, self._money_words(written, currency))
+
+    def _money_words(self, written: str, currency: Currency) -> str:
+        money, decimal = self.rules.money, self.rules.numbers.decimal
+        whole, _, cents = written.partition(decimal)
+        if currency.cent and len(cents) == 2 and cents.isdigit():
+            if int(cents) == 0:
+                return money.whole.format(amount=self.say(whole), name=currency.name)
+            return money.with_cents.format(amount=self.say(whole), name=currency.name,
+                                           cents=self.whole(str(int(cents))), cent=currency.cent)
+        return money.whole.format(amount=self.say(written), name=currency.name)
+
+    @cached_property
+    def _percent_pattern(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<![\d.,])({self.amount})\s?[%٪]") if self.rules.percent else NEVER
+
+    @cached_property
+    def _unit_pattern(self) -> re.Pattern[str]:
+        names = "|".join(_edged(name) for name in sorted(self.rules.units, key=len, reverse=True))
+        return re.compile(rf"(?<![\d.,])({self.amount})[ \u00a0]?({names})") if names else NEVER
+
+    @cached_property
+    def _ordinal_pattern(self) -> re.Pattern[str]:
+        markers = one_of(self.rules.numbers.ordinals.markers)
+        return re.compile(rf"(?<![\d.,])({self.integer})-?{markers}")
+
+    def _ordinal(self, match: re.Match[str]) -> str | None:
+        words = self.ordinal(match[1])
+        before = letters_before(match.string, match.start())
+        space = " " if before and before not in self.rules.numbers.attached_before else ""
+        return None if words is None else space + words
+
+    @cached_property
+    def _range_pattern(self) -> re.Pattern[str]:
+        if not self.rules.numbers.range:
+            return NEVER
+        number = rf"({self.amount})"
+        return re.compile(rf"(?<![\d.,/-]){number}(?:-|\s?[–—]\s?){number}(?![\d/-])")
+
+    def _range(self, match: re.Match[str]) -> str | None:
+        if any(_LEADING_ZERO.match(number) for number in match.groups()):
+            return None  # a telephone number
+        if self.value(match[1]) >= self.value(match[2]):
+            return self.beside(match, f"{self.say(match[1])} {self.say(match[2])}")
+        return self.beside(match, self.rules.numbers.range.format(first=self.say(match[1]), last=self.say(match[2])))
+
+    @cached_property
+    def _fraction_pattern(self) -> re.Pattern[str]:
+        plain = bool(self.rules.numbers.fraction or self.rules.numbers.fractions)
+        return re.compile(r"(?<![\d.,/-])([1-9]\d?)/([1-9]\d?)(?![\d/]|[.,]\d)") if plain else NEVER
+
+    def _fraction(self, match: re.Match[str]) -> str | None:
+        numbers = self.rules.numbers
+        if match.group() in numbers.fractions:
+            return self.beside(match, numbers.fractions[match.group()])
+        numerator, denominator = int(match[1]), int(match[2])
+        ordinal = self.speller.ordinal(denominator)
+        if not numbers.fraction or numerator >= denominator or ordinal is None:
+            return None
+        return self.beside(match, numbers.fraction.format(numerator=self.whole(match[1]), ordinal=ordinal))
+
+    @cached_property
+    def _number_pattern(self) -> re.Pattern[str]:
+        decimals = rf"(?:{re.escape(self.rules.numbers.decimal)}\d+)*"
+        return re.compile(rf"(?<![\w.,:/+-])[+\u2212-](?=\d)|{self.integer}{decimals}")
+
+    def _number(self, match: re.Match[str]) -> str:
+        numbers, written = self.rules.numbers, match.group()
+        if not written[0].isdigit():
+            return f"{numbers.plus if written == '+' else numbers.minus} "
+        if match.string[match.start() - 1:match.start()] == "+":
+            return self.beside(match, self.digits(re.sub(r"\D", "", written)))  # an international telephone number
+        return self.beside(match, self.say(written))
+
+
+def _edged(name: str) -> str:
+    """A sign, or a word with its edges."""
+    before = r"(?<![^\W\d_])" if name[0].isalpha() else ""
+    after = rf"(?![^\W\d_]|[{MARKS}])" if name[-1].isalpha() else ""
+    return before + re.escape(name) + after
+
+
+def geez_value(numeral: str) -> int:
+    """The value of a Ge'ez numeral: ፻ multiplies what stands before it in its group, ፼ all that stands before it.
+
+    Unicode Standard 16.0, section 19.1.
+    """
+    total, group = 0, 0
+    for character in numeral:
+        value = _GEEZ[character]
+        if value == 10000:
+            total, group = (total + group or 1) * value, 0
+        elif value == 100:
+            group = (group or 1) * value
+        else:
+            group += value
+    return total + group
+
+
+def is_geez_numeral(digits: str) -> bool:
+    """Whether Ge'ez digits form one numeral."""
+    return _NUMERAL.fullmatch(digits) is not None
+
+
+def to_ascii_digits(text: SpanMap) -> SpanMap:
+    """Ge'ez numerals, decimal digits of any script and fractions such as ½ in ASCII.
+
+    Ge'ez digits that form no numeral stand one by one.
+    """
+    def geez(match: re.Match[str]) -> str:
+        numerals = [match.group()] if is_geez_numeral(match.group()) else match.group()
+        return " ".join(str(geez_value(numeral)) for numeral in numerals)
+
+    text = text.sub(_GEEZ_RUN, geez, "numeral")
+    text = text.sub(_VULGAR, _plain_fraction, "numeral")
+    return text.sub(_OTHER, lambda match: str(unicodedata.decimal(match.group())), "numeral")
+
+
+def _plain_fraction(match: re.Match[str]) -> str:
+    before = match.string[match.start() - 1:match.start()]
+    return (" " if before.isdigit() else "") + unicodedata.normalize("NFKD", match.group()).replace("\u2044", "/")
+
+

@@ -1,0 +1,239 @@
+"""Verbalization: text as it is spoken, by the rules of its language, in steps of a fixed order.
+
+The order: Unicode form, characters, whole words; numerals, dates, times and years; abbreviations; amounts and numbers;
+signs, Latin words, initials; spelling variants and marks; last, characters outside the alphabet. Verbalized text passes
+unchanged, and no text raises an error.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import groupby
+
+from config.errors import UserError
+from config.text_rules import Table, TextRules, parse_rules
+from data.languages import patterns
+from data.languages.latin import say_latin, sound_of
+from data.languages.number_reader import NumberReader, to_ascii_digits
+from data.languages.number_words import number_speller
+from data.languages.patterns import NEVER, abbreviation, one_of
+from data.languages.span_map import SpanMap
+from data.languages.words import JOINERS, SPOKEN_PUNCTUATION
+
+_MOST_PASSES = 5
+_MAX_OUTPUT = 2000  # characters
+_CLUSTER = re.compile(r"[^\u0300-\u036f][\u0300-\u036f]+|[^\x00-\x7f]", re.DOTALL)
+_UNWRITTEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
+                        r"\ufff0-\uffff\ud800-\udfff\ue000-\uf8ff]")
+_CONTROLS = frozenset(map(chr, (*range(0x20), 0x85)))  # a space each; NEL ends a line
+_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+_INITIALS = re.compile(r"(?<![^\W_])((?:[^\W\d_]\.){2,}[^\W\d_]?)(?![^\W_])\.?")
+
+
+@dataclass(frozen=True)
+class VerbalizedText:
+    """A verbalized text with its source spans; `left_out` counts characters outside the alphabet that were dropped."""
+
+    traced: SpanMap
+    left_out: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Verbalizer:
+    """The rules of one language with the patterns made from them. Make one with `load_verbalizer`."""
+
+    rules: TextRules
+
+    def verbalize(self, text: str) -> str:
+        """`text` as it is spoken."""
+        return self._until_stable(SpanMap.of(text)).text
+
+    def verbalize_traced(self, text: str) -> VerbalizedText:
+        """`text` as it is spoken, with the source of each part."""
+        before = self._before_alphabet(SpanMap.of(text, track=True))
+        left_out = Counter(character for character in before.text if character != " " == self._sound(character))
+        return VerbalizedText(self._until_stable(self._within_alphabet(before)), dict(sorted(left_out.items())))
+
+    def _until_stable(self, text: SpanMap) -> SpanMap:
+        """Apply the steps until nothing changes: one step may write what an earlier one reads."""
+        for _ in range(_MOST_PASSES):
+            again = self._within_alphabet(self._before_alphabet(text))
+            if again.text == text.text:
+                break
+            text = again
+        return text
+
+    def _before_alphabet(self, text: SpanMap) -> SpanMap:
+        rules = self.rules
+        text = text.sub(_UNWRITTEN, lambda match: " " if match.group() in _CONTROLS else "", "Unicode")
+        text = _in_form(text, rules.unicode)
+        text = _table(text, self._characters, rules.characters, "character")
+        text = text.sub(
+            self._words, lambda match: f"{match[1] or ''}{rules.words[match[2]]}{match[3] or ''}", "word")
+        if rules.native_digits:
+            text = to_ascii_digits(text)
+        if self._numbers:
+            text = self._numbers.read_dates(text)
+        text = text.sub(self._abbreviations, self._abbreviated, "abbreviation")
+        if self._numbers:
+            text = self._numbers.read_numbers(text)
+        if rules.join_initials:
+            text = text.sub(_INITIALS, lambda match: match[1].replace(".", ""), "initials")
+        text = text.sub(self._symbols, lambda match: f" {rules.symbols[match.group()]} ", "sign")
+        text = say_latin(text, rules.latin, self._attached)
+        text = text.sub(self._folded, lambda match: self._folds[ord(match.group())], "folded")
+        return _table(text, self._marks, rules.marks, "mark")
+
+    def _within_alphabet(self, text: SpanMap) -> SpanMap:
+        if self.rules.alphabet:
+            text = text.sub(self._outside_run, lambda match: self._sounded(match.group()), "foreign letter")
+        return text.sub(_SPACES, lambda match: " ", "space")
+
+    def _sounded(self, run: str) -> str:
+        """The replacement of characters outside the alphabet; consecutive letters are one word."""
+        parts = []
+        for letters, characters in groupby(run, key=lambda character: unicodedata.category(character)[0] in "LM"):
+            part = "".join(characters)
+            sound = letters and self.rules.foreign == "sound" and sound_of(part, self.rules.latin)
+            parts.append(sound or "".join(map(self._sound, part)))
+        return "".join(parts)
+
+    def _sound(self, character: str) -> str:
+        """The replacement of one character: itself, its sound, or a space if it is left out."""
+        if not self.rules.alphabet or not self._outside.fullmatch(character):
+            return character
+        kind = unicodedata.category(character)[0]
+        if kind == "L":
+            return character if self.rules.foreign == "keep" else self._foreign(character)
+        if kind == "N" and self._numbers and (value := unicodedata.numeric(character, -1.0)) >= 0 and value % 1 == 0:
+            return f" {self._numbers.whole(str(int(value)))} "
+        return "" if kind == "M" else " "
+
+    def _foreign(self, letter: str) -> str:
+        """The sound of a letter; without one, the last word of its Unicode name."""
+        name = unicodedata.name(letter, "letter").split()
+        spelled = (letter, unicodedata.normalize("NFKD", letter), name[-1], "letter")
+        return next(filter(None, (sound_of(text, self.rules.latin) for text in spelled)), " ")
+
+    def _abbreviated(self, match: re.Match[str]) -> str:
+        before = match[1]
+        place = match.start(2)
+        words = next(spoken for pattern, spoken in self._abbreviation_list if pattern.match(match.string, place))
+        return (before or "") + words
+
+    @cached_property
+    def _attached(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What may be attached before and after a Latin word or digits."""
+        numbers = self.rules.numbers
+        return frozenset(numbers.attached_before), frozenset(numbers.attached_after)
+
+    @cached_property
+    def _numbers(self) -> NumberReader | None:
+        speller = number_speller(self.rules.numbers)
+        return NumberReader(self.rules, speller) if speller else None
+
+    @cached_property
+    def _abbreviation_list(self) -> tuple[tuple[re.Pattern[str], str], ...]:
+        longest_first = sorted(self.rules.abbreviations.items(), key=lambda entry: len(entry[0]), reverse=True)
+        return tuple((re.compile(abbreviation(written, last_dot=True)), spoken)
+                     for written, spoken in longest_first)
+
+    @cached_property
+    def _abbreviations(self) -> re.Pattern[str]:
+        if not self.rules.abbreviations:
+            return NEVER
+        every = "|".join(pattern.pattern for pattern, _ in self._abbreviation_list)
+        before = one_of(self.rules.numbers.attached_before)
+        return re.compile(rf"(?<![^\W\d_])({before})?({every})")
+
+    @cached_property
+    def _characters(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.characters))
+
+    @cached_property
+    def _words(self) -> re.Pattern[str]:
+        """A whole word; a Latin word also with what another script attaches to it."""
+        before, after = map(one_of, self._attached)
+        latin = one_of(word for word in self.rules.words if word[0].isascii() and word[0].isalpha())
+        edge = rf"[\w{patterns.MARKS}]"
+        return re.compile(rf"(?<!{edge})(?:({before})(?={latin}(?![A-Za-z0-9])))?({one_of(self.rules.words)})"
+                          rf"(?:({after})(?<=[^A-Za-z0-9]))?(?!{edge})")
+
+    @cached_property
+    def _symbols(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.symbols))
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        return re.compile(one_of(self.rules.marks))
+
+    @cached_property
+    def _folds(self) -> dict[int, str]:
+        return {old: new for name in self.rules.fold for old, new in self.rules.folds[name].table().items()}
+
+    @cached_property
+    def _folded(self) -> re.Pattern[str]:
+        return re.compile(one_of(map(chr, self._folds)))
+
+    @cached_property
+    def _outside(self) -> re.Pattern[str]:
+        """A character outside the alphabet that is no space and no silent mark."""
+        inside = "".join(re.escape(entry) if len(entry) == 1 else f"{re.escape(entry[0])}-{re.escape(entry[2])}"
+                         for entry in self.rules.alphabet)
+        inside = inside + (inside.upper() if "a-z" in self.rules.alphabet else "") + (
+            "A-Za-z" if self.rules.latin.words == "keep" else "") + ("" if self._numbers else "0-9")
+        return re.compile(rf"[^\s{inside}{_silent_marks()}]")
+
+    @cached_property
+    def _outside_run(self) -> re.Pattern[str]:
+        return re.compile(f"{self._outside.pattern}+")
+
+
+@lru_cache(maxsize=32)
+def load_verbalizer(content: bytes, where: str = "the rules") -> Verbalizer:
+    """The verbalizer of a rules file; `UserError` for rules that cannot be used."""
+    made = Verbalizer(parse_rules(content, where))
+    number_speller(made.rules.numbers)  # reports a missing package or another version of it now
+    return made
+
+
+def check_tables(rules: TextRules, where: str) -> None:
+    """Refuse rules that rewrite their own output without end, such as a to b and b to a."""
+    made = Verbalizer(rules)
+    for name in ("characters", "words", "abbreviations", "units", "symbols", "marks"):
+        table: Table = getattr(rules, name)
+        for written, spoken in table.items():
+            once = made.verbalize(f"{spoken} ")
+            if made.verbalize(once) != once or len(once) > _MAX_OUTPUT:
+                raise UserError(
+                    f"The rules in {where} cannot be used: {name}: {written!r} becomes {spoken!r}, and the rules "
+                    "change that again without end.", "Take out one of the entries that form a circle.",
+                )
+
+
+def _in_form(text: SpanMap, form: str) -> SpanMap:
+    """In a Unicode form; sequence by sequence if that gives the same, so that spans stay small."""
+    if form == "keep" or unicodedata.is_normalized(form, text.text):  # type: ignore[arg-type]
+        return text
+    whole = unicodedata.normalize(form, text.text)  # type: ignore[arg-type]
+
+    def normal(match: re.Match[str]) -> str:
+        return unicodedata.normalize(form, match.group())  # type: ignore[arg-type]
+
+    parts = text.sub(_CLUSTER, normal, "Unicode")
+    return parts if parts.text == whole else text.sub(re.compile(r".+", re.DOTALL), lambda match: whole, "Unicode")
+
+
+def _table(text: SpanMap, pattern: re.Pattern[str], table: Table, step: str) -> SpanMap:
+    return text.sub(pattern, lambda match: table[match.group()], step)
+
+
+@lru_cache(maxsize=1)
+def _silent_marks() -> str:
+    """Punctuation that is not read aloud, as part of a character class; the normalisers handle it."""
+    marks = [chr(code) for code in range(0x3100) if unicodedata.category(chr(code))[0] == "P"]
+    return re.escape("".join(mark for mark in marks if mark not in SPOKEN_PUNCTUATION)) + JOINERS

@@ -1,0 +1,130 @@
+"""Amharic money, digits with spaces and dashes, ranges, Latin words, abbreviations and Ge'ez numerals, written out."""
+
+from __future__ import annotations
+
+import pytest
+
+from data.languages import shipped_rules
+from data.languages.number_reader import geez_value, is_geez_numeral
+
+VERBALIZERS = {code: shipped_rules.verbalizer_of(shipped_rules.checked_rules(shipped_rules.rules_text(code), code))
+           for code in ("am", "om", "ti", "sv")}
+
+
+def am(text: str) -> str:
+    return " ".join(VERBALIZERS["am"].verbalize(text).split())
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("በ2016 $20 ሚሊዮን ተመደበ", "በሁለት ሺህ አስራ ስድስት ሃያ ሚሊዮን ዶላር ተመደበ"),
+    ("ክፍል 3 £40", "ክፍል ሶስት አርባ ፓውንድ"),
+    ("በ2012 ETB 500", "በሁለት ሺህ አስራ ሁለት አምስት መቶ ብር"),
+    ("100 ብር 50 ሳንቲም", "አንድ መቶ ብር ሃምሳ ሳንቲም"),
+    ("20 $ ነው", "ሃያ ዶላር ነው"),
+    ("500 ETB 600 ETB", "አምስት መቶ ብር ስድስት መቶ ብር"),
+    ("10 USD 20 EUR", "አስር የአሜሪካ ዶላር ሃያ ዩሮ"),
+    ("5 USD 3 ሰው", "አምስት የአሜሪካ ዶላር ሶስት ሰው"),
+    ("100$ 50 ሰው", "አንድ መቶ ዶላር ሃምሳ ሰው"),
+])
+def test_a_sign_of_money_belongs_to_the_number_after_it(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("1 000 000 ብር", "አንድ ሚሊዮን ብር"), ("25\u00a0000 ሰዎች", "ሃያ አምስት ሺህ ሰዎች"), ("12\u202f500", "አስራ ሁለት ሺህ አምስት መቶ"),
+    ("ክፍል 5 200 ተማሪዎች", "ክፍል አምስት ሁለት መቶ ተማሪዎች"),  # one group after a plain space is another number
+    ("በ2016 500 ሰዎች", "በሁለት ሺህ አስራ ስድስት አምስት መቶ ሰዎች"),
+    ("1 000 000 000 ብር", "አንድ ቢሊዮን ብር"), ("2 000 012 500", "ሁለት ቢሊዮን አስራ ሁለት ሺህ አምስት መቶ"),
+])
+def test_groups_of_three_digits_after_spaces_are_one_number(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize("text", ["0911-23-45-67", "0911 23 45 67", "0911 234567", "0911234567"])
+def test_a_telephone_number_is_read_digit_by_digit(text: str) -> None:
+    assert am(text) == "ዜሮ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት"
+    assert am(f"+251 91 123 4567 እና {text}").startswith("ሁለት አምስት አንድ ዘጠኝ አንድ አንድ ሁለት ሶስት አራት አምስት ስድስት ሰባት እና ዜሮ")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("ቀን 09-12-2013 2500 ብር", "ቀን ነሐሴ ዘጠኝ ቀን ሁለት ሺህ አስራ ሶስት ሁለት ሺህ አምስት መቶ ብር"),
+    ("05-06-2012 12 ሰዓት", "የካቲት አምስት ቀን ሁለት ሺህ አስራ ሁለት አስራ ሁለት ሰዓት"),
+    ("02 03 2014 10 ሰዎች", "ዜሮ ሁለት ዜሮ ሶስት ሁለት ሺህ አስራ አራት አስር ሰዎች"),
+    ("ክፍል 05 12", "ክፍል ዜሮ አምስት አስራ ሁለት"),
+])
+def test_a_date_is_no_telephone_number(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+def test_a_telephone_number_ends_before_what_is_parted_otherwise() -> None:
+    assert am("0911-234567 100 ብር").endswith("ስድስት ሰባት አንድ መቶ ብር")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("ከ5%-10%", "ከአምስት በመቶ እስከ አስር በመቶ"), ("ከ5-10%", "ከአምስት እስከ አስር በመቶ"), ("ከ1-5ኛ", "ከአንድ እስከ አምስተኛ"),
+    ("2:30-3:30", "ሁለት ሰዓት ተኩል እስከ ሶስት ሰዓት ተኩል"), ("$5-$10", "አምስት ዶላር እስከ አስር ዶላር"), ("5-10 ብር", "አምስት እስከ አስር ብር"),
+    ("3–5 km", "ሶስት እስከ አምስት ኪሎ ሜትር"),
+    ("1/1/2015-5/1/2015", "መስከረም አንድ ቀን ሁለት ሺህ አስራ አምስት እስከ መስከረም አምስት ቀን ሁለት ሺህ አስራ አምስት"),
+    ("2-1", "ሁለት አንድ"), ("5-3-2", "አምስት-ሶስት-ሁለት"), ("ኤፍ-16", "ኤፍ-አስራ ስድስት"),
+    ("2021-05-12", "ሜይ አስራ ሁለት ቀን ሁለት ሺህ ሃያ አንድ"),
+])
+def test_a_dash_between_like_quantities_is_a_range(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("12:30:45", "አስራ ሁለት ሰዓት ተኩል ከአርባ አምስት ሰከንድ"), ("12፡30፡45", "አስራ ሁለት ሰዓት ተኩል ከአርባ አምስት ሰከንድ"),
+    ("በ4:07:00", "በአራት ሰዓት ከሰባት ደቂቃ"), ("2፡30፡", "ሁለት ሰዓት ተኩል"),
+])
+def test_seconds(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("በGoogle", "በጎግል"), ("የGoogleን", "የጎግልን"), ("ከFacebook", "ከፌስቡክ"),
+    ("የCOVID-19", "የኮቪድ አስራ ዘጠኝ"), ("በUSA", "በዩ ኤስ ኤ"),
+    ("ሰላምLondon", "ሰላም ሎንዶን"), ("Googlebot", "ጉግሌቦት"),
+])
+def test_a_latin_word_takes_what_is_written_together_with_it(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("ም/ቤት", "ምክር ቤት"), ("የም/ቤቱ", "የምክር ቤቱ"), ("አ.አ. ከተማ", "አዲስ አበባ ከተማ"), ("አ/አ ከተማ", "አዲስ አበባ ከተማ"),
+    ("ዶ.ር. አበበ", "ዶክተር አበበ"), ("ወ.ሮ. አልማዝ", "ወይዘሮ አልማዝ"),
+])
+def test_abbreviations_with_a_last_dot(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("31/6/2015", "ሰላሳ አንድ ስድስት ሁለት ሺህ አስራ አምስት"), ("13/13/2016", "አስራ ሶስት አስራ ሶስት ሁለት ሺህ አስራ ስድስት"),
+    ("6/13/2015", "ጳጉሜን ስድስት ቀን ሁለት ሺህ አስራ አምስት"),
+    ("31/5/2015 እ.ኤ.አ", "ሜይ ሰላሳ አንድ ቀን ሁለት ሺህ አስራ አምስት እንደ አውሮፓውያን አቆጣጠር"),
+])
+def test_the_ethiopian_calendar_has_no_such_days(text: str, said: str) -> None:
+    assert am(text) == said
+
+
+@pytest.mark.parametrize(("numeral", "is_one"), [
+    ("፩", True), ("፲፱፻፷፯", True), ("፻፼", True), ("፼፼", True), ("፲፪፼፴፬፻፶፮", True),
+    ("፻፻", False), ("፩፪፫", False), ("፩፲", False),
+])
+def test_geez_digits_that_form_no_numeral(numeral: str, is_one: bool) -> None:
+    assert is_geez_numeral(numeral) == is_one
+    if is_one:
+        assert am(numeral) == am(str(geez_value(numeral)))
+
+
+def test_geez_digits_in_a_row_are_read_one_by_one() -> None:
+    assert am("፩፪፫") == "አንድ ሁለት ሶስት"
+
+
+def test_tigrinya_and_oromo_take_the_same() -> None:
+    assert VERBALIZERS["om"].verbalize("5%-10%") == "dhibbantaa shan hanga dhibbantaa kudhan"
+    assert "Google" not in VERBALIZERS["ti"].verbalize("ብGoogle")
+    assert VERBALIZERS["sv"].verbalize("1 000 000 hus") == "en miljon hus"
+
+
+def test_a_line_that_ends_in_nel_is_not_joined_with_the_next() -> None:
+    assert am("ሰላም\x85ለሁሉም") == "ሰላም ለሁሉም"
