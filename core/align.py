@@ -17,8 +17,8 @@ from config.errors import UserError
 from config.schema import AlignOptions
 from core.dataset import languages
 from core.incoming import sources
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import Reporter, counted, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said

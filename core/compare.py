@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage, telling
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import OneCount, Reporter, counted, stage, telling
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
 from core.speech.judges import judge_of, unmeasured

@@ -23,7 +23,7 @@ import soundfile
 
 from config.errors import UserError
 from core import download
-from core.job.locks import FileLock, is_held
+from core.jobs.locks import FileLock, is_held
 from core.library.model_record import find_faults, read_record
 from core.workspace import Workspace
 

@@ -22,8 +22,8 @@ from config.schema import DownloadOptions
 from core.incoming.fetch import Order, from_hub
 from core.incoming.from_folder import from_folder
 from core.incoming.hub import Hub
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import Family, family, model_name, variant
 from core.workspace import Workspace, resolve_inside
 

@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted, stage, telling
+from core.jobs.events import Plan, Progress, Result, Warned
+from core.jobs.reporter import OneCount, Reporter, check_stop, counted, stage, telling
 from core.library import catalog, exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve

@@ -13,8 +13,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import records, tensor_files
 from core.library.aside import written_aside
 from core.library.records import ExtensionRecord, Origin

@@ -13,8 +13,8 @@ from config.errors import UserError
 from config.schema import NO_RULES, LabOptions
 from config.text_rules import TextRules
 from core.dataset.token_fit import newest_tokenizer
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import lab_text, own_pieces, script_map, text_rules
 from core.text.candidates import Made, Texts, candidates, why_no_bytes

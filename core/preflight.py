@@ -21,8 +21,8 @@ import torch
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
-from core.job.journal import Event, Result, SampleMade, Warned
-from core.job.reporter import Reporter, check_stop, size_text, stage
+from core.jobs.events import Event, Result, SampleMade, Warned
+from core.jobs.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
 from core.training import advice, checkpoint, divisible, rehearsal
 from core.training.company import check_devices

@@ -24,8 +24,8 @@ from core.dataset.importing import import_dataset
 from core.dataset.languages import named
 from core.dataset.lengths import tell_of_long, too_long
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import text_rules
 from core.workspace import Workspace

@@ -22,8 +22,8 @@ from config.errors import UserError
 from config.schema import PushOptions
 from core.incoming.hub import Hub
 from core.incoming.transfer import Meter
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, size_text, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import Reporter, size_text, stage
 from core.library import exports_record
 from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
 from core.proof import certificate

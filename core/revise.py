@@ -20,8 +20,8 @@ from core.dataset import token_fit
 from core.dataset.clip_index import ClipIndex, Judged, MeasureStore, build
 from core.dataset.recordings import write_audio
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.job.journal import Result
-from core.job.reporter import Reporter, stage
+from core.jobs.events import Result
+from core.jobs.reporter import Reporter, stage
 from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.prepare import extract_features

@@ -8,8 +8,8 @@ from pathlib import Path
 from config.schema import ClipOptions, SegmentOptions
 from core.dataset import languages
 from core.incoming import sources
-from core.job.journal import Plan, Result
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result
+from core.jobs.reporter import Reporter, counted, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace

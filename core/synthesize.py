@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from config.schema import SynthesizeOptions
 from core import compute
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import Reporter, counted, stage
 from core.speech import clips, originals, spectrogram
 from core.speech.judges import judge_of, unmeasured
 from core.speech.shelf import Shelf

@@ -17,8 +17,8 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.job.journal import Result, Step, Warned
-from core.job.reporter import Reporter, check_stop, stage, telling
+from core.jobs.events import Result, Step, Warned
+from core.jobs.reporter import Reporter, check_stop, stage, telling
 from core.library import records
 from core.proof import certificate, certify
 from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers

@@ -20,8 +20,8 @@ import soxr
 
 from config.errors import UserError
 from config.schema import TranscribeOptions
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted, stage
+from core.jobs.events import Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, counted, stage
 from core.segments import recogniser as recognisers
 from core.segments.folder import Piece, Segments
 from core.segments.recogniser import Heard, Recogniser

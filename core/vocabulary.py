@@ -13,8 +13,8 @@ from pathlib import Path
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from config.text_rules import TextRules
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.aside import written_aside
 from core.library.catalog import family_of
 from core.text import own_pieces, text_rules

@@ -20,12 +20,12 @@ from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
-from core import jobs, worker
-from core.job import asked
-from core.job.directory import Job
-from core.job.journal import Event, Failed, Progress, Result
-from core.job.reporter import describe
-from core.job.state import JobState
+from core.jobs import control, worker
+from core.jobs.directory import Job
+from core.jobs.events import Event, Failed, Progress, Result
+from core.jobs.reporter import describe
+from core.jobs.state import JobState
+from core.submission import requirements
 from core.workspace import Workspace
 from scripts import preset
 from scripts.ending import ALREADY_RUNNING, ASKED_WRONGLY, CODES, to_nobody
@@ -52,9 +52,10 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
         if resuming:
             job = _load(workspace, verb, given.resume)
         else:
-            job = jobs.create(workspace, verb, options, after=asked.check(workspace, verb, options),
+            job = control.create(workspace, verb, options,
+                                 after=requirements.check_requirements(workspace, verb, options),
                               name=given.name if resumable else None)
-        return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(jobs.state(job))
+        return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(control.state(job))
     except UserError as error:
         return _refuse(error, given.json)
 
@@ -90,9 +91,9 @@ def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_jso
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run(job, jobs.claim(job, resuming=resuming), listener=console.show)
+    code = worker.run(job, control.claim(job, resuming=resuming), listener=console.show)
     console.end_line()
-    state = jobs.state(job)
+    state = control.state(job)
     if worth_continuing(state):
         console.say(f"To continue it: {continuing(job, resumable)}")
     if as_json:
@@ -161,7 +162,7 @@ def _finite(value: str | int | float | bool | None) -> str | int | float | bool 
 
 
 def _load(workspace: Workspace, verb: str, name: str) -> Job:
-    job = jobs.load(workspace, name)
+    job = control.load(workspace, name)
     if job.verb != verb:
         raise UserError(f"{name} is a run of {job.verb!r}, not of {verb!r}.", f"Use python -m scripts.{job.verb}.")
     return job
@@ -173,7 +174,7 @@ def _refuse(error: UserError, as_json: bool) -> int:
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
-    return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else ASKED_WRONGLY
+    return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else ASKED_WRONGLY
 
 
 class Console:

@@ -12,9 +12,10 @@ import json
 import sys
 
 from config.schema import CompareOptions, ExportOptions
-from core import demo, demo_report, jobs
-from core.job.directory import Job, create
+from core.jobs import control
+from core.jobs.directory import Job, create
 from core.proof import certificate
+from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
 from scripts.ending import end
@@ -31,25 +32,26 @@ def main() -> int:
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
     """The chain, then a comparison and an export, then the report."""
-    made = demo.chain(workspace)
+    made = demo_chain.create_chain(workspace)
     made += _afterwards(workspace, made[-1])
     for job in made:
         code = run_job(job, resumable=job.verb == "train")
         if code != 0:
             return code
-    states = [jobs.state(job) for job in made]
+    states = [control.state(job) for job in made]
     training = next(job for job in made if job.verb == "train")
-    outcome = demo_report.report(states, certificate.read(training.directory / certificate.FILE))
-    path = demo_report.write(workspace, outcome)
-    sys.stdout.write(f"\n{demo_report.table(outcome)}\n\nThe report is {path}.\n")
+    outcome = demo_chain.demo_report(states, certificate.read(training.directory / certificate.FILE))
+    path = demo_chain.write_report(workspace, outcome)
+    sys.stdout.write(f"\n{demo_chain.report_table(outcome)}\n\nThe report is {path}.\n")
     if as_json:
         sys.stdout.write(json.dumps(dataclasses.asdict(outcome), ensure_ascii=False) + "\n")
     return 0
 
 
 def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
-    listening = demo.preset("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
-    exporting = demo.preset("export", ExportOptions).model_copy(
+    listening = demo_chain.demo_options("compare",
+                                        CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
+    exporting = demo_chain.demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
     return [
         create(workspace, "compare", listening, after=(training.id,)),

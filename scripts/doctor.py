@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import doctor
-from core.job.state import JobState
+from core.jobs.state import JobState
 from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.ending import end

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import IO, NoReturn, ParamSpec
 
-from core import worker
+from core.jobs import worker
 
 DONE = worker.FINISHED
 FAILED = worker.FAILED

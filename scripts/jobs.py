@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
-from core import jobs
-from core.job import kept, places
-from core.job.reader import JobBoard
+from core.jobs import checkpoint_names, control
+from core.jobs import queue as queueing
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
 from scripts.ending import end
@@ -53,26 +53,26 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _stop(board: JobBoard, name: str) -> str:
     state = board.state(name)
-    jobs.stop(state.job)
+    control.stop(state.job)
     return f"{name} {'leaves the queue' if state.status == 'waiting' else 'finishes its step, saves, and stops'}."
 
 
 def _force_stop(board: JobBoard, name: str) -> str:
     job = board.state(name).job
-    jobs.force_stop(job)
-    return f"{name} was stopped by force. {kept.words(job)}"
+    control.force_stop(job)
+    return f"{name} was stopped by force. {checkpoint_names.words(job)}"
 
 
 def _resume(board: JobBoard, name: str) -> str:
     job = board.state(name).job
-    resumed = jobs.resume_with_next(job, board.states())
+    resumed = control.resume_with_next(job, board.states())
     after = [one.id for one in resumed[1:]]
-    return kept.words(job) + (f" Then: {', '.join(after)}." if after else "")
+    return checkpoint_names.words(job) + (f" Then: {', '.join(after)}." if after else "")
 
 
-def _mover(direction: places.Direction) -> Action:
+def _mover(direction: queueing.Direction) -> Action:
     def move(board: JobBoard, name: str) -> str:
-        places.move(board.queue(), name, direction)
+        queueing.move_in_queue(board.queue(), name, direction)
         return ""
 
     return move
@@ -83,7 +83,7 @@ _HELP: Mapping[str, str] = {
     "force-stop": "end its process now", "resume": "continue one that was stopped, failed or crashed",
 }
 ACTIONS: Mapping[str, Action] = {"stop": _stop, "force-stop": _force_stop, "resume": _resume}
-MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(places.Direction)}
+MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(queueing.Direction)}
 
 
 def _list(board: JobBoard, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from config.schema import TrainOptions
-from core.job import gpus
+from core.jobs import gpus
 from core.library import offers, presets
 from core.workspace import Workspace
 

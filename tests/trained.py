@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from core.job import directory as job
-from core.job.journal import CheckpointSaved, Journal
+from core.jobs import directory as job
+from core.jobs.events import CheckpointSaved, Journal
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.training import checkpoint

@@ -9,7 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.incoming import looking
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.review import index_of
 from core.text import text_rules
 from ui import long_audio, needs, present, records, review, steps, voices

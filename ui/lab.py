@@ -12,7 +12,7 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import NO_RULES, LabOptions, TokenizerOptions
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.text import lab_text, text_rules
 from core.text.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
 from ui import present, suggest

@@ -11,8 +11,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
-from core import jobs
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.state import JobState
 from core.library import offers
 from core.library.catalog import resolve, voice_models
 from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
@@ -273,7 +273,7 @@ def _question(page: Page, view: View) -> int | None:
 
 def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
     def vote(pair: str) -> Sequence[object]:
-        state = jobs.state(jobs.load(page.workspace, pair))
+        state = control.state(control.load(page.workspace, pair))
         index = listening.open_question(state, _voted(page, state))
         if index is None:
             raise UserError("There is nothing left to vote on here.", "Speak another sentence.")

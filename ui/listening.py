@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.job.journal import AudioMade
-from core.job.state import JobState
+from core.jobs.events import AudioMade
+from core.jobs.state import JobState
 from ui import media, present, training, votes
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 

@@ -9,10 +9,10 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.schema import Options
-from core import jobs
-from core.job import asked
-from core.job.directory import NO_DEVICE, Job
-from core.job.gpus import Seen
+from core.jobs import control
+from core.jobs.directory import NO_DEVICE, Job
+from core.jobs.gpus import Seen
+from core.submission import requirements
 from core.workspace import Workspace
 from ui import present, words
 from ui.live import QUIET, Live, guarded
@@ -64,9 +64,9 @@ class Page:
 
         It waits for the jobs `after` too, and does not begin when one of them fails.
         """
-        needed = asked.check(self.workspace, verb, options)
-        job = jobs.create(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
-        jobs.start(job)
+        needed = requirements.check_requirements(self.workspace, verb, options)
+        job = control.create(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
+        control.start(job)
         return job
 
     def begun(self, job: Job) -> Html:

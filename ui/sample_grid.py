@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.job.journal import SampleMade
-from core.job.state import JobState
+from core.jobs.events import SampleMade
+from core.jobs.state import JobState
 from ui import media, present
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 

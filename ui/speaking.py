@@ -10,7 +10,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.library import offers
 from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
 from core.speech import references

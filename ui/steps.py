@@ -10,8 +10,8 @@ from gradio.blocks import Block
 
 from config.loading import parse_options
 from config.schema import VERBS, Options
-from core.job.directory import Job
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.state import JobState
 from ui import present, suggest
 from ui.form import Fold, Form, Value, build_form, command_line
 from ui.live import View

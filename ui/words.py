@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import Mapping
 
-from core.job.directory import NO_DEVICE
-from core.job.journal import Progress
-from core.job.state import JobState
+from core.jobs.directory import NO_DEVICE
+from core.jobs.events import Progress
+from core.jobs.state import JobState
 
 VERB_TITLES: Mapping[str, str] = {
     "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",

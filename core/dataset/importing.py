@@ -20,8 +20,8 @@ from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core.dataset.merging import Joined, join
 from core.incoming import sources
-from core.job.journal import Plan, Progress, Warned
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Plan, Progress, Warned
+from core.jobs.reporter import Reporter, check_stop
 from core.library.aside import written_aside
 from core.text import text_rules
 from core.workspace import Workspace, resolve_inside

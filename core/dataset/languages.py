@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from config.errors import UserError
 from config.languages import doubt, language_name
-from core.job.journal import Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Warned
+from core.jobs.reporter import Reporter
 
 
 def named(code: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import floor
 
-from core.job.journal import Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Warned
+from core.jobs.reporter import Reporter
 from core.segments.folder import PREFIX
 from data.features import FeatureCache
 from data.manifest import Clip, Dataset

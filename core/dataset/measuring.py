@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from config.errors import UserError
 from core.dataset.clip_index import MeasureStore, build
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.job.journal import Plan, Progress, Warned
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Plan, Progress, Warned
+from core.jobs.reporter import Reporter, check_stop
 from core.workspace import Workspace
 from data import audio
 from data.clip_findings import Spoken

@@ -13,8 +13,8 @@ import numpy as np
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex, MeasureStore
-from core.job.journal import Progress, Warned
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Progress, Warned
+from core.jobs.reporter import Reporter, check_stop
 from core.review import Decision
 from core.workspace import Workspace
 from data import audio

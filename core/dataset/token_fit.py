@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from config.errors import UserError
-from core.job.journal import Plan, Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Plan, Warned
+from core.jobs.reporter import Reporter
 from core.workspace import Workspace
 from data.entries import name_characters
 from data.front_end import FrontEnd

@@ -19,9 +19,9 @@ from pathlib import Path
 from config.errors import UserError
 from core.incoming.hub import Hub, Listing, NoRevision, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
-from core.job.journal import Plan, Result, Warned
-from core.job.locks import FileLock
-from core.job.reporter import Reporter, size_text, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.locks import FileLock
+from core.jobs.reporter import Reporter, size_text, stage
 from core.library.catalog import Family, Part, Variant
 from core.library.model_record import (
     RECORD,

@@ -18,8 +18,8 @@ from pathlib import Path
 from config.errors import UserError
 from core.incoming.fetch import Order, check_disk, check_is, partial_folder, result, total_bytes
 from core.incoming.transfer import Meter
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, size_text, stage
+from core.jobs.events import Plan, Result, Warned
+from core.jobs.reporter import Reporter, size_text, stage
 from core.library.aside import written_aside
 from core.library.model_record import BLOCK, Expected, ModelRecord, find_faults, hash_file, read_record, write_record
 from core.workspace import Workspace, resolve_inside

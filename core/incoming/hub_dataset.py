@@ -23,8 +23,8 @@ from core.incoming.hub_tables import STOPPED, Give, write_tables
 from core.incoming.transfer import Meter, Patience, ask
 from core.incoming.unfinished import begun, give_up, unfinished
 from core.incoming.unpack import SUFFIXES, unpack
-from core.job.journal import Warned
-from core.job.reporter import Reporter, size_text
+from core.jobs.events import Warned
+from core.jobs.reporter import Reporter, size_text
 from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
 

@@ -22,7 +22,7 @@ from core.incoming.fetch import SPARE_BYTES, check_disk
 from core.incoming.hub import Hub, Listing, RemoteFile
 from core.incoming.ranged import NoRanges, Ranged
 from core.incoming.transfer import Fetcher, Meter, Patience
-from core.job.reporter import Reporter, check_stop
+from core.jobs.reporter import Reporter, check_stop
 from core.library.model_record import Hasher, hash_file
 from data.importers.parquet import FOLDER, MANIFEST, count_rows, write_out
 from data.kept import Kept

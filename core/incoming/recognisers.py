@@ -18,7 +18,7 @@ from config.errors import UserError
 from core.incoming.fetch import Order, check_disk, from_hub, partial_folder
 from core.incoming.hub import Hub, Listing, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.library.catalog import Family, Part, Variant
 from core.library.model_record import RECORD, hash_file, read_record
 from core.workspace import Workspace

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from core.job.locks import FileLock
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
 _LOCK = "lock"

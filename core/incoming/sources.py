@@ -23,8 +23,8 @@ from core.incoming.scratch import scratch
 from core.incoming.transfer import Patience
 from core.incoming.unpack import is_archive, unpack
 from core.incoming.web import fetch
-from core.job.journal import Progress
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Progress
+from core.jobs.reporter import Reporter, check_stop
 from core.segments.folder import PREFIX as PREFIX_SEGMENTS
 from core.segments.folder import find
 from core.workspace import Workspace

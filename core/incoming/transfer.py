@@ -20,8 +20,8 @@ from typing import Protocol, TypeVar
 
 from config.errors import UserError
 from core.incoming.hub import Body, Interrupted, RemoteFile, unreachable
-from core.job.journal import Progress, Warned
-from core.job.reporter import Reporter, check_stop, size_text
+from core.jobs.events import Progress, Warned
+from core.jobs.reporter import Reporter, check_stop, size_text
 from core.library.model_record import Hasher
 
 Answer = TypeVar("Answer")

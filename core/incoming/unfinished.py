@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.locks import FileLock
+from core.jobs.locks import FileLock
 
 _PLAN, _LOCK, _GONE = "plan.json", "lock", ".gone-"
 _TRIES = 5  # to hold a folder that others take away in the same moment

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from config.errors import UserError
-from core.job.reporter import size_text
+from core.jobs.reporter import size_text
 from data.importers.lookup import AUDIO_SUFFIXES
 from data.importers.rows import Skipped, visible
 

@@ -20,8 +20,8 @@ from config.errors import UserError
 from core.incoming.fetch import SPARE_BYTES, check_disk
 from core.incoming.hub import Body, Interrupted, RemoteFile, is_passing, part_of
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
-from core.job.locks import FileLock
-from core.job.reporter import Reporter
+from core.jobs.locks import FileLock
+from core.jobs.reporter import Reporter
 from core.library.model_record import Expected, Hasher, hash_file
 from data.importers import safe_id
 

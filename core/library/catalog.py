@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.directory import load
-from core.job.kept import names
-from core.job.reader import JobReader
-from core.job.state import JobState
+from core.jobs.checkpoint_names import names
+from core.jobs.directory import load
+from core.jobs.state import JobReader, JobState
 from core.library.model_record import read_record
 from core.workspace import Workspace
 

@@ -18,7 +18,7 @@ import yaml
 from config.errors import UserError
 from config.loading import ABOUT, parse_options, read_preset
 from config.schema import TrainOptions
-from core.job.gpus import Gpu
+from core.jobs.gpus import Gpu
 from core.library import catalog
 
 FOLDER = Path(__file__).resolve().parents[2] / "config" / "presets"

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 
 from config.errors import UserError
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import OneCount, Tell, to_nobody
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import rests_on

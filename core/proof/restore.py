@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from core.job.journal import Result
+from core.jobs.events import Result
 from core.library import exports, records
 from core.library.aside import written_aside
 from core.library.exports_record import CERTIFICATE, ExportRecord, write_record

@@ -20,8 +20,8 @@ from config.errors import UserError
 from config.schema import ClipOptions
 from core.incoming.fetch import partial_folder
 from core.incoming.sources import Gathered
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted
+from core.jobs.events import Progress, Result, Warned
+from core.jobs.reporter import Reporter, check_stop, counted
 from core.library.aside import flush
 from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
 from core.workspace import Workspace, resolve_inside

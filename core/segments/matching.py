@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.job.reporter import counted
+from core.jobs.reporter import counted
 from core.segments.cutting import Span
 from core.segments.said import Sentence
 from data.ctc_alignment import Aligned

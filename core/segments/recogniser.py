@@ -15,7 +15,7 @@ from config.errors import UserError
 from core import compute
 from core.incoming import recognisers
 from core.incoming.recognisers import BUILT_IN
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.segments.language_codes import names_of
 from core.workspace import Workspace
 from data import long_audio

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from core.job.journal import AudioMade, AudioPiece, Warned
-from core.job.reporter import Reporter, check_stop, counted
+from core.jobs.events import AudioMade, AudioPiece, Warned
+from core.jobs.reporter import Reporter, check_stop, counted
 from core.speech.speak import Segment, joined
 from data import audio
 from models.base import Verdict

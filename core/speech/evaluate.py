@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from config.languages import language_name
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import Tell, to_nobody
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
 from data import audio

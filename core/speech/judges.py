@@ -21,7 +21,7 @@ from config.languages import language_name
 from config.schema import TrainOptions
 from core.incoming import recognisers
 from core.incoming.recognisers import AS_JUDGE, BUILT_IN
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.library import exports, exports_record, records
 from core.library.catalog import resolve
 from core.library.exports_record import ExportRecord

@@ -18,8 +18,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import Tell, to_nobody
 from core.speech import references
 from core.voice_model.loading import VoiceModel
 from data.level import UNCLIPPED

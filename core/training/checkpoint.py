@@ -20,9 +20,9 @@ import yaml
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job import kept
-from core.job.kept import steps as steps
-from core.job.reporter import size_text
+from core.jobs import checkpoint_names
+from core.jobs.checkpoint_names import steps as steps
+from core.jobs.reporter import size_text
 from core.library import records, tensor_files
 from core.library.records import CheckpointRecord
 from core.training import sharding
@@ -33,7 +33,7 @@ from core.voice_model.loading import VoiceModel
 from core.voice_model.prefix import is_of_base, new_rows
 from data.batches import Position
 
-FOLDER = kept.CHECKPOINTS
+FOLDER = checkpoint_names.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
 _ASIDE, _DAMAGED, _REPLACED = ".writing-", ".damaged-", ".replaced-"
 _BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples

@@ -27,10 +27,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
-from core.job.reporter import StopRequested
+from core.jobs.process_watchdog import watched
+from core.jobs.reporter import StopRequested
 from core.training.divisible import RANK, number_of_processes
 from core.training.fitting import Setting
-from core.training.watching import watched
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 

@@ -14,8 +14,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
-from core.job.reporter import Reporter, StopRequested, Tell, telling
+from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
+from core.jobs.reporter import Reporter, StopRequested, Tell, telling
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
 from core.speech.evaluate import HeldOutSentence, Spoken, Studio

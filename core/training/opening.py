@@ -11,8 +11,8 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
 from core.incoming.recognisers import BUILT_IN
-from core.job.journal import Warned
-from core.job.reporter import Reporter, telling
+from core.jobs.events import Warned
+from core.jobs.reporter import Reporter, telling
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.speech import judges

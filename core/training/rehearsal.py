@@ -22,9 +22,9 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
-from core.job import kept
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs import checkpoint_names
+from core.jobs.events import Progress
+from core.jobs.reporter import Tell, to_nobody
 from core.library import tensor_files
 from core.training import replay
 from core.training.replay import Replay
@@ -73,7 +73,7 @@ def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], Non
     """
     if not options.replay_texts.strip():
         return True
-    if not kept.steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json", "safetensors")):
+    if not checkpoint_names.steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json", "safetensors")):
         return False
     tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
          "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "

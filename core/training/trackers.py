@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.job.journal import Evaluated, Event, SampleMade, Step, Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Evaluated, Event, SampleMade, Step, Warned
+from core.jobs.reporter import Reporter
 
 PROJECT = "lisan"
 FOLDER = "tensorboard"  # within the run

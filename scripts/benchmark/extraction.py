@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from core.incoming.sources import demo
-from core.job.journal import Event
+from core.jobs.events import Event
 from core.prepare import extract_features
 from core.workspace import Workspace
 from data import audio

@@ -18,9 +18,10 @@ import torch
 
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
-from core import demo, jobs
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.state import JobState
 from core.proof import certificate
+from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
@@ -76,13 +77,13 @@ def build_parser() -> argparse.ArgumentParser:
 def _prepare(workspace: Workspace) -> None:
     """The base model, the demo dataset and its tokenizer."""
     steps: list[tuple[str, Options, bool]] = [
-        ("download", demo.preset("download", DownloadOptions), "tiny" in workspace.list_models()),
-        ("prepare", demo.preset("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
-        ("tokenizer", demo.preset("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
+        ("download", demo_chain.demo_options("download", DownloadOptions), "tiny" in workspace.list_models()),
+        ("prepare", demo_chain.demo_options("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
+        ("tokenizer", demo_chain.demo_options("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
     ]
     for verb, options, there in steps:
         if not there:
-            _finish(jobs.create(workspace, verb, options))
+            _finish(control.create(workspace, verb, options))
 
 
 def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
@@ -92,12 +93,12 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
     if options.extension not in workspace.list_extensions():
-        _finish(jobs.create(workspace, "extend", options))
+        _finish(control.create(workspace, "extend", options))
     if trial.recipe:
         _break(workspace, trial, seed)
         return
-    job = (jobs.load(workspace, name) if name in workspace.list_runs()
-           else jobs.create(workspace, "train", trial.training(seed), name=name))
+    job = (control.load(workspace, name) if name in workspace.list_runs()
+           else control.create(workspace, "train", trial.training(seed), name=name))
     state, used = _finish(job)
     measured.of(trial.name, seed, state, used).write(job.directory)
 
@@ -122,14 +123,14 @@ def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
     return (workspace.exports if trial.recipe else workspace.runs) / trial.run(seed)
 
 
-def _finish(job: jobs.Job) -> tuple[JobState, Used]:
+def _finish(job: control.Job) -> tuple[JobState, Used]:
     """Let a worker do the job; its state, and what the worker used of the machine."""
-    before = jobs.state(job)
+    before = control.state(job)
     whole = not before.ended  # one that was cut off has used more than its last try does
     if before.status != "finished":
-        (jobs.resume if before.resumable else jobs.start)(job)
+        (control.resume if before.resumable else control.start)(job)
     used = NOTHING
-    while not (state := jobs.wait(job, _POLL_S)).ended:
+    while not (state := control.wait(job, _POLL_S)).ended:
         used = process.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)

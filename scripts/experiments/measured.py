@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.proof import certificate
 from core.proof.certificate import Certificate
 from scripts.experiments.process import Used

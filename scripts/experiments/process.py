@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.job.directory import Job
+from core.jobs.directory import Job
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 

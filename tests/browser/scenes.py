@@ -10,9 +10,8 @@ import numpy as np
 import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
-from core import demo
-from core.job.directory import Job, create
-from core.job.journal import (
+from core.jobs.directory import Job, create
+from core.jobs.events import (
     AudioMade,
     CheckpointSaved,
     Evaluated,
@@ -30,6 +29,7 @@ from core.job.journal import (
 from core.proof import certificate, diagnosis, verdict
 from core.proof.certificate import Certificate, Check, LanguageError
 from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.submission import demo_chain
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
@@ -63,7 +63,7 @@ def picture(path: Path) -> None:
 
 def chain(workspace: Workspace, *, steps: int = 400, total: int = 700, finished: bool = False) -> list[Job]:
     """A demo chain with its first four jobs finished and training at `steps`, or finished too."""
-    made = demo.chain(workspace, demo.ChainOptions(train=TrainOptions(steps=total)))
+    made = demo_chain.create_chain(workspace, demo_chain.ChainOptions(train=TrainOptions(steps=total)))
     for job in made[:-1]:
         append(job, Queued(), Started(1, 1), Progress(300, 300, "clips"), Finished({"folder": job.id, "seconds": 2.5}))
     train(made[-1], steps, total, finished=finished)

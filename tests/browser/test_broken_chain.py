@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import CompareOptions
-from core import demo
-from core.job.directory import create
-from core.job.journal import Failed, Finished, Queued, Skipped, Started
+from core.jobs.directory import create
+from core.jobs.events import Failed, Finished, Queued, Skipped, Started
+from core.submission import demo_chain
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, PATIENCE_MS, WIDE, Take
 from tests.serving import App, served
@@ -37,7 +37,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = world(tmp_path_factory.mktemp("broken") / "workspace")
     older = scenes.chain(workspace, steps=100, total=100, finished=True)
     scenes.compare(workspace, older[-1].id)
-    newer = demo.chain(workspace)
+    newer = demo_chain.create_chain(workspace)
     listening = create(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
                        after=(newer[-1].id,))
     for job in newer[:2]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, expect
 
-from core.job.directory import Job
-from core.job.journal import AudioMade, Finished, Step
-from core.job.locks import FileLock
+from core.jobs.directory import Job
+from core.jobs.events import AudioMade, Finished, Step
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import (

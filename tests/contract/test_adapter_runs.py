@@ -12,9 +12,9 @@ from peft import PeftModel
 from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
-from core.job import directory
-from core.job.journal import Event, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory
+from core.jobs.events import Event, Journal
+from core.jobs.reporter import StopRequested
 from core.proof import certificate
 from core.training import checkpoint
 from core.voice_model.loading import VoiceModel, load, load_checkpoint

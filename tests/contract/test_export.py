@@ -21,7 +21,7 @@ from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library import exports
 from core.proof import certificate, certify, rests_on
 from core.speech.speak import Speaker, joined

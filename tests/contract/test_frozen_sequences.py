@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import ExportOptions, TrainOptions
 from core import export, train
-from core.job import directory
-from core.job.directory import Job
-from core.job.journal import Event, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory
+from core.jobs.directory import Job
+from core.jobs.events import Event, Journal
+from core.jobs.reporter import StopRequested
 from core.library import exports_record, records
 from core.library.records import CheckpointRecord
 from core.speech import evaluate

@@ -12,9 +12,9 @@ import torch
 from config.errors import UserError
 from config.schema import ExportOptions
 from core import export, train
-from core.job import directory as job
-from core.job.journal import Evaluated, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory as job
+from core.jobs.events import Evaluated, Journal
+from core.jobs.reporter import StopRequested
 from core.proof import certify
 from core.training import checkpoint, drift, opening, scopes, training_data
 from core.training.anchors import Anchors

@@ -10,8 +10,8 @@ import pytest
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compare, train
-from core.job import directory as job
-from core.job.journal import Journal
+from core.jobs import directory as job
+from core.jobs.events import Journal
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.proof import certificate

@@ -15,7 +15,7 @@ import yaml
 from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
-from core.job.journal import Result
+from core.jobs.events import Result
 from core.library import exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate

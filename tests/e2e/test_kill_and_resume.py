@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
-from core import jobs, train
-from core.job import directory as job_files
-from core.job import journal, locks
-from core.job.directory import Job
-from core.job.journal import Evaluated, Event, Step
+from core import train
+from core.jobs import control, locks
+from core.jobs import directory as job_files
+from core.jobs import events as journal
+from core.jobs.directory import Job
+from core.jobs.events import Evaluated, Event, Step
 from core.library.catalog import resolve
 from core.training import checkpoint, ranking
 from core.workspace import Workspace
@@ -82,11 +83,11 @@ def killed(job: Job, moment: Moment) -> bool:
     tick, before = threading.Event(), steps_told(job)
     end = time.monotonic() + PATIENCE_S
     while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
-        assert locks.is_held(job.lock), f"the worker ended before it began: {jobs.log_tail(job)}"
-        assert time.monotonic() < end, jobs.log_tail(job)
+        assert locks.is_held(job.lock), f"the worker ended before it began: {control.log_tail(job)}"
+        assert time.monotonic() < end, control.log_tail(job)
         tick.wait(0.005)
     while not moment(job, before):
-        assert time.monotonic() < end, jobs.log_tail(job)
+        assert time.monotonic() < end, control.log_tail(job)
         if not locks.is_held(job.lock):
             return False
         tick.wait(0.002)
@@ -96,18 +97,18 @@ def killed(job: Job, moment: Moment) -> bool:
         return False
     while locks.is_held(job.lock):
         tick.wait(0.005)
-    return jobs.state(job).status == "crashed"
+    return control.state(job).status == "crashed"
 
 
 def killed_again_and_again(job: Job, kills: int, seed: int) -> int:
     """Run `job` with a kill at that many random moments, then to its end; how many there were."""
     noise = random.Random(seed)
-    jobs.start(job)
+    control.start(job)
     count = 0
     while count < kills and killed(job, some_moment(noise)):
         count += 1
-        jobs.resume(job)
-    assert jobs.wait(job, PATIENCE_S).status == "finished", jobs.log_tail(job)
+        control.resume(job)
+    assert control.wait(job, PATIENCE_S).status == "finished", control.log_tail(job)
     return count
 
 

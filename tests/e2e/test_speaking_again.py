@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from config.schema import CompareOptions, SamplingOptions
-from core import jobs
-from core.job.directory import create
-from core.job.state import JobState
-from core.speech.resident import Residence
+from core.jobs import control
+from core.jobs.directory import create
+from core.jobs.model_server_client import Residence
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 from tests.serving import served
@@ -20,9 +20,9 @@ def compare(workspace: Workspace) -> JobState:
     options = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", "the cat"), ("am", "ሀለመ")), device="cpu",
                              sampling=SamplingOptions(temperature=1.0, seed=5))
     job = create(workspace, "compare", options)
-    jobs.start(job)
-    state = jobs.wait(job, PATIENCE_S)
-    assert state.status == "finished", f"{state.status}: {state.message}\n{jobs.log_tail(job)}"
+    control.start(job)
+    state = control.wait(job, PATIENCE_S)
+    assert state.status == "finished", f"{state.status}: {state.message}\n{control.log_tail(job)}"
     return state
 
 

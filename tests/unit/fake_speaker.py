@@ -7,10 +7,10 @@ import time
 
 from config.errors import UserError
 from config.schema import SynthesizeOptions
-from core import worker
-from core.job.journal import AudioPiece, Plan, Result
-from core.job.reporter import Reporter, check_stop
-from core.speech import resident_process
+from core import model_server
+from core.jobs import worker
+from core.jobs.events import AudioPiece, Plan, Result
+from core.jobs.reporter import Reporter, check_stop
 from core.workspace import Workspace
 
 RESIDENT = (sys.executable, "-m", "tests.unit.fake_speaker", "resident")
@@ -49,5 +49,5 @@ class Voice:
 
 if __name__ == "__main__":
     if sys.argv[1] == "resident":
-        sys.exit(resident_process.main(sys.argv[2:], verbs={"synthesize": Voice().speak}))
+        sys.exit(model_server.main(sys.argv[2:], verbs={"synthesize": Voice().speak}))
     sys.exit(worker.main(sys.argv[1:], speaker=RESIDENT))

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 import torch
 
-from core.job.journal import Event, Warned
+from core.jobs.events import Event, Warned
 from data.front_end import FrontEnd
 from models.base import Features
 

@@ -23,12 +23,12 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
 )
-from core.job import asked
-from core.job.directory import create
-from core.job.journal import Failed, Journal, Queued
-from core.job.locks import FileLock
+from core.jobs.directory import create
+from core.jobs.events import Failed, Journal, Queued
+from core.jobs.locks import FileLock
 from core.library.exports_record import ExportRecord, write_record
 from core.library.records import FRONT_END, Origin
+from core.submission import requirements
 from core.workspace import Workspace
 
 VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
@@ -36,7 +36,7 @@ VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions
 
 
 def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
-    return asked.check(workspace, VERBS[type(options)], options)
+    return requirements.check_requirements(workspace, VERBS[type(options)], options)
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -116,7 +116,7 @@ def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
         tmp_path: Path, workspace: Workspace, chosen: Callable[[str], tuple[str, Options]]) -> None:
     for folder in (tmp_path / "none", tmp_path):
         with pytest.raises(UserError, match="holds no recogniser"):
-            asked.check(workspace, *chosen(str(folder)))
+            requirements.check_requirements(workspace, *chosen(str(folder)))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -
     with pytest.raises(UserError, match="already an export named 'first'"):
         check(workspace, ExportOptions(run="run:r", export="first"))
     with pytest.raises(UserError, match="already an export named 'first'"):
-        asked.check(workspace, "doctor", DoctorOptions(part="model", restore="first"))
+        requirements.check_requirements(workspace, "doctor", DoctorOptions(part="model", restore="first"))
     with pytest.raises(UserError, match="'base:tiny' is not a run to export"):
         check(workspace, ExportOptions(run="base:tiny", export="second"))
 

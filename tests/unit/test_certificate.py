@@ -12,8 +12,8 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.library import records
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord

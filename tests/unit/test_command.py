@@ -14,8 +14,8 @@ from config.arguments import add_arguments, command_line, flags, given_values, t
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import VERBS, Options, TrainOptions
-from core import jobs, worker
-from core.job import asked
+from core.jobs import control, worker
+from core.submission import requirements
 from core.workspace import Workspace
 from scripts import command
 from scripts import jobs as scripts_jobs
@@ -63,7 +63,7 @@ def test_the_command_shown_can_be_pasted_into_a_shell():
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk."""
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
-    monkeypatch.setattr(asked, "check", lambda *_asked: ())
+    monkeypatch.setattr(requirements, "check_requirements", lambda *_asked: ())
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
@@ -78,8 +78,8 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     assert "step 3/3  speech loss 1.0000  text loss 2.0000  100 tokens/s" in said
     outcome = json.loads(said[-1])
     assert (outcome["job"], outcome["status"], outcome["result"]) == ("mine", "finished", {"steps": 3})
-    assert jobs.state(jobs.load(workspace, "mine")).status == "finished"
-    assert "step 3/3" in jobs.log_tail(jobs.load(workspace, "mine"))
+    assert control.state(control.load(workspace, "mine")).status == "finished"
+    assert "step 3/3" in control.log_tail(control.load(workspace, "mine"))
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -89,8 +89,8 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
         printed = capsys.readouterr()
         assert said in printed.err
         assert "Traceback" not in printed.err + printed.out
-    [buggy] = [state for state in jobs.JobBoard(workspace).states() if state.traceback]
-    assert "Traceback" in jobs.log_tail(buggy.job)
+    [buggy] = [state for state in control.JobBoard(workspace).states() if state.traceback]
+    assert "Traceback" in control.log_tail(buggy.job)
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -129,11 +129,11 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
     preset = tmp_path / "preset.yaml"
     preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
     assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
-    made = jobs.load(workspace, "a")
+    made = control.load(workspace, "a")
     assert made.options() == TrainOptions(extension="quick", steps=2, seed=9, device="cpu")
     again = str(made.directory / "config.yaml")
     assert invoke(workspace, "--config", again, "--name", "b") == 0
-    assert jobs.load(workspace, "b").settings == made.settings
+    assert control.load(workspace, "b").settings == made.settings
 
 
 def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -155,17 +155,17 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
         invoke(workspace, "--resume", "mine")  # with --device
     where = ["--workspace", str(workspace.path), "--resume"]
     assert command.main("train", [*where, "mine"], resumable=True) == 1
-    assert jobs.state(jobs.load(workspace, "mine")).attempt == 2
+    assert control.state(control.load(workspace, "mine")).attempt == 2
     assert command.main("train", [*where, "nobody"], resumable=True) == ASKED_WRONGLY
     assert "no run named 'nobody'" in capsys.readouterr().err
-    jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    control.create(workspace, "prepare", schema.PrepareOptions(), name="other")
     assert command.main("train", [*where, "other", "--json"], resumable=True) == ASKED_WRONGLY
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
 
 def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(workspace: Workspace):
-    job = jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    job = control.create(workspace, "prepare", schema.PrepareOptions(), name="other")
     said = command.continuing(job, resumable=False).split()
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])
@@ -185,7 +185,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
         raise fault
 
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
-    monkeypatch.setattr(asked, "check", lambda *_asked: ())
+    monkeypatch.setattr(requirements, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
     assert command.main(verb, where, resumable=verb == "transcribe") == 1
     assert ("To continue it: " in capsys.readouterr().out) is offered
@@ -194,7 +194,7 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
 def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,
                                                               capsys: pytest.CaptureFixture[str]):
     job = train(workspace, "patient")
-    jobs.start(job, command=fake_verbs.COMMAND)
+    control.start(job, command=fake_verbs.COMMAND)
     running(job)
     code = command.main("train", ["--workspace", str(workspace.path), "--resume", job.id], resumable=True)
     assert code == worker.ALREADY_RUNNING
@@ -214,14 +214,14 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
          "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("mine in")
-    job = jobs.load(workspace, "mine")
+    job = control.load(workspace, "mine")
     running(job)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
     assert "Saved at step 7.\nTo continue it: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
-    assert jobs.state(job).status == "stopped"
+    assert control.state(job).status == "stopped"
 
 
 def test_every_verb_has_its_script():
@@ -242,12 +242,12 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
     assert do("list") == ["There are no jobs in this workspace."]
     first, second, third = (train(workspace, "patient") for _ in range(3))
     for job in (first, second, third):
-        jobs.start(job, command=fake_verbs.COMMAND)
+        control.start(job, command=fake_verbs.COMMAND)
         until(job, lambda state: state.status in ("running", "waiting"))
     running(first)
     assert [line.split()[2] for line in do("last", second.id)] == [first.id, third.id, second.id]
     assert do("stop", second.id) == [f"{second.id} leaves the queue."]
-    jobs.wait(second, PATIENCE_S)
+    control.wait(second, PATIENCE_S)
     rows, same = ([json.loads(line) for line in do(*words)] for words in (("list", "--json"), ("--json", "list")))
     for row in (*rows, *same):
         del row["reason"]  # what a job waits for may have become another meanwhile

@@ -8,8 +8,8 @@ import pytest
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core import download
-from core.job.journal import Event, Progress, Warned
-from core.job.reporter import StopRequested
+from core.jobs.events import Event, Progress, Warned
+from core.jobs.reporter import StopRequested
 from core.workspace import Workspace
 
 FILES = {"t3.safetensors": b"t" * 3_000_000, "voices/low.ogg": b"v" * 1000, "tokenizer.json": b"{}"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core import jobs
+from core.jobs import control
 from core.workspace import Workspace
 from scripts import jobs as scripts_jobs
 from scripts import keep, review, rules
@@ -72,4 +72,4 @@ def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
         f"end(command.main, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick', '--steps', '3',\n"
         "    '--device', 'cpu', '--name', 'mine', '--json'], resumable=True)")
     assert unread("-c", script) == (0, "")
-    assert jobs.state(jobs.load(workspace, "mine")).status == "finished"
+    assert control.state(control.load(workspace, "mine")).status == "finished"

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core import demo
-from core.job.directory import create
+from core.jobs.directory import create
+from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.benchmark import table as benchmark_table
@@ -24,7 +24,7 @@ ONE = Measured("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of 40
 
 
 def test_every_trial_is_the_demo_but_for_what_it_names() -> None:
-    common = demo.preset("train", TrainOptions).model_dump()
+    common = demo_chain.demo_options("train", TrainOptions).model_dump()
     for group in plan.read():
         for trial in group.trials:
             made = trial.training(2)

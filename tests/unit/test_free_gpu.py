@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core.job import free_gpu, queueing
-from core.job.directory import Job, create
-from core.job.free_gpu import FreeGpu
-from core.job.gpus import Gpu
-from core.job.journal import Event, Warned
-from core.job.locks import FileLock, is_held
-from core.job.queueing import wait_for_turn
-from core.job.reporter import Reporter, StopRequested
+from core.jobs import gpus, queue
+from core.jobs.directory import Job, create
+from core.jobs.events import Event, Warned
+from core.jobs.gpus import FreeGpu, Gpu
+from core.jobs.locks import FileLock, is_held
+from core.jobs.queue import wait_for_turn
+from core.jobs.reporter import Reporter, StopRequested
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 
@@ -71,7 +70,7 @@ def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -
 @pytest.mark.parametrize(("seen", "good"), [
     (gpu(0, 23.8), True), (gpu(0, 23.8, None), True), (gpu(0, 23.8, 40), False), (gpu(0, 20.0), False)])
 def test_an_idle_gpu_has_no_load_and_nobody_elses_memory(seen: Gpu, good: bool) -> None:
-    assert free_gpu.fits(seen, 0.0, idle=True) is good
+    assert gpus.fits(seen, 0.0, idle=True) is good
 
 
 def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> None:
@@ -124,7 +123,7 @@ class Queued:
 
 @pytest.fixture
 def queued(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Queued:
-    monkeypatch.setattr(queueing, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(queue, "_AGAIN_S", 0.0)
     return Queued(workspace)
 
 

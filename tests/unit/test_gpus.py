@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from core.job import cuda_order, gpus
-from core.job.gpus import Gpu
+from core.jobs import cuda_order, gpus
+from core.jobs.gpus import Gpu
 
 CARD, SLOW, FAST, TWIN = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "cdef")
 SLICES = [f"MIG-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab"]

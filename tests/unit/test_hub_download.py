@@ -10,7 +10,7 @@ import pytest
 
 from config.errors import UserError
 from core.incoming import fetch
-from core.job.journal import Plan
+from core.jobs.events import Plan
 from core.library import catalog
 from core.library.model_record import read_record
 from core.workspace import Workspace

@@ -11,7 +11,7 @@ import pytest
 from config.errors import UserError
 from core.incoming import fetch
 from core.incoming.hub import Hub
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library.model_record import Expected, read_record
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving

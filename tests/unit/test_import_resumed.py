@@ -21,8 +21,8 @@ from core.incoming.hub_dataset import Address, Brought, brought
 from core.incoming.ranged import BLOCK
 from core.incoming.transfer import Patience
 from core.incoming.unfinished import unfinished
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import LoopbackHub, serving

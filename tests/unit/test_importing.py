@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare
 from core.incoming import sources
-from core.job.journal import Plan
+from core.jobs.events import Plan
 from core.workspace import Workspace
 from data import audio, film, manifest
 from data.importers import import_source

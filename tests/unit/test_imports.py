@@ -19,24 +19,24 @@ SHARED_MODELS = ("models.base", "models.values", "models.decoder", "models.speec
 
 # The part of `core` that the page may import. The walk below proves that none of it leads to torch.
 WEB_SAFE = (
-    "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.demo",
+    "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.submission.demo_chain",
     "core.doctor", "core.download",
-    "core.incoming.hub", "core.incoming.looking", "core.job.asked", "core.job.directory", "core.job.events",
-    "core.job.free_gpu", "core.job.gpus", "core.job.journal", "core.job.kept",
-    "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
-    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.model_record",
+    "core.incoming.hub", "core.incoming.looking", "core.submission.requirements", "core.jobs.directory", "core.jobs.events",
+    "core.jobs.gpus", "core.jobs.gpus", "core.jobs.events", "core.jobs.checkpoint_names",
+    "core.jobs.locks", "core.jobs.app_instances", "core.jobs.queue", "core.jobs.queue", "core.jobs.state",
+    "core.jobs.reporter", "core.jobs.state", "core.jobs.control", "core.library.catalog", "core.library.model_record",
     "core.library.offers", "core.library.presets", "core.proof.certificate", "core.proof.diagnosis", "core.push",
     "core.review",
-    "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
+    "core.segments.folder", "core.speech.references", "core.jobs.model_server_client", "core.text.lab_report",
     "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text",
     "core.text.text_rules",
-    "core.training.divisible", "core.worker", "core.workspace",
+    "core.training.divisible", "core.jobs.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.
 BUILDERS = ("scripts.tiny", "scripts.build_tiny", "scripts.conformance", "scripts.benchmark",
             "scripts.experiments.broken")
-BY_NAME = ("models.registry", "core.worker")  # the two places that turn a string into a module
+BY_NAME = ("models.registry", "core.jobs.worker")  # the two places that turn a string into a module
 
 
 @dataclass(frozen=True)
@@ -219,13 +219,13 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("name", "text", "target"), [
     ("config/a.py", "import data.manifest", "data.manifest"),
-    ("data/a.py", "from core.job import journal", "core.job.journal"),
+    ("data/a.py", "from core.job import journal", "core.jobs.events"),
     ("core/a.py", "def f():\n    from models.tiny import codec", "models.tiny.codec"),
     ("core/a.py", "from models import tiny", "models.tiny"),
     ("core/a.py", "import ui.layout", "ui.layout"),
     ("models/tiny/a.py", "from models.chatterbox.t3 import T3", "models.chatterbox.t3.T3"),
     ("models/base.py", "from .tiny import family", "models.tiny.family"),
-    ("models/tiny/a.py", "import core.job.journal", "core.job.journal"),
+    ("models/tiny/a.py", "import core.jobs.events", "core.jobs.events"),
     ("ui/a.py", "from core import train", "core.train"),
     ("ui/a.py", "from data.manifest import read", "data.manifest.read"),
     ("scripts/train.py", "import models.base", "models.base"),
@@ -237,20 +237,20 @@ def test_a_wrong_direction_is_found(tmp_path: Path, name: str, text: str, target
 
 def test_a_hidden_way_to_torch_is_found(tmp_path: Path) -> None:
     write(tmp_path, {
-        "core/jobs.py": "from core import helper",
+        "core/jobs/control.py": "from core import helper",
         "core/helper.py": "def f():\n    from data import batches",
         "data/batches.py": "import torch.nn",
     })
-    assert heavy_paths(tmp_path, "core.jobs") == ["core.jobs -> core.helper -> data.batches -> torch.nn"]
+    assert heavy_paths(tmp_path, "core.jobs.control") == ["core.jobs.control -> core.helper -> data.batches -> torch.nn"]
 
 
 def test_an_import_for_the_type_checker_is_no_way_to_torch(tmp_path: Path) -> None:
-    write(tmp_path, {"core/jobs.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"})
-    assert heavy_paths(tmp_path, "core.jobs") == []
+    write(tmp_path, {"core/jobs/control.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"})
+    assert heavy_paths(tmp_path, "core.jobs.control") == []
 
 
 def test_the_package_file_counts_as_loaded(tmp_path: Path) -> None:
     write(tmp_path, {
-        "core/jobs.py": "import data.manifest", "data/__init__.py": "import torch", "data/manifest.py": "",
+        "core/jobs/control.py": "import data.manifest", "data/__init__.py": "import torch", "data/manifest.py": "",
     })
-    assert heavy_paths(tmp_path, "core.jobs") == ["core.jobs -> data -> torch"]
+    assert heavy_paths(tmp_path, "core.jobs.control") == ["core.jobs.control -> data -> torch"]

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from core import jobs
-from core.job import reader as job_reader
-from core.job.journal import (
+from core.jobs import control
+from core.jobs import state as job_reader
+from core.jobs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -22,7 +22,7 @@ from core.job.journal import (
     Stopped,
     Waiting,
 )
-from core.job.reader import JobBoard, JobReader
+from core.jobs.state import JobBoard, JobReader
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
 from tests.unit.live_jobs import train
@@ -65,9 +65,9 @@ def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: 
     for event in (Queued(), Started(1, 1), step(1), step(2), CheckpointSaved(2, "checkpoints/2", True), step(3),
                   Evaluated(3, 1.0), SampleMade(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
         journal.append(event)
-    assert [event.step for event in jobs.state(job).steps] == [1, 2, 3]
+    assert [event.step for event in control.state(job).steps] == [1, 2, 3]
     journal.append(step(3, loss=9.0))
-    state = jobs.state(job)
+    state = control.state(job)
     assert [event.speech_loss for event in state.steps] == [1.0, 1.0, 9.0]
     assert (state.evaluations, state.samples) == ((), ())
     assert [event.step for event in state.checkpoints] == [2]
@@ -79,7 +79,7 @@ def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
     for event in (Queued(), Started(1, 1), step(2), CheckpointSaved(2, "checkpoints/2", False), Queued(), Started(2, 2),
                   CheckpointSaved(2, "checkpoints/2", True)):
         journal.append(event)
-    [saved] = jobs.state(job).checkpoints
+    [saved] = control.state(job).checkpoints
     assert saved.best
 
 

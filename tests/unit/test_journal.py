@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.job import events as kinds
-from core.job import journal
-from core.job.journal import AudioMade, Evaluated, Failed, Finished, Journal, Plan, Progress, Step, Warned, read
+from core.jobs import events as journal
+from core.jobs import events as kinds
+from core.jobs.events import AudioMade, Evaluated, Failed, Finished, Journal, Plan, Progress, Step, Warned, read
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +111,7 @@ def test_an_unknown_field_of_a_known_event_is_ignored(tmp_path: Path):
 def test_a_reader_beside_a_writing_process_sees_each_event_once_in_order(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     script = (
-        "import sys; from pathlib import Path; from core.job.journal import Journal, Progress, Finished\n"
+        "import sys; from pathlib import Path; from core.jobs.events import Journal, Progress, Finished\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "for n in range(2000): journal.append(Progress(n, 2000, 'clips', 'ሰላም' * 50))\n"
         "journal.append(Finished({}))\n"

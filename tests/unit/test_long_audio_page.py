@@ -10,10 +10,10 @@ import pytest
 from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
 from core.incoming import looking
-from core.job import asked
-from core.job.directory import Job
-from core.job.state import JobState, Status
+from core.jobs.directory import Job
+from core.jobs.state import JobState, Status
 from core.segments.folder import PIECES, Card, Piece, Segments, write_card, write_pieces
+from core.submission import requirements
 from core.workspace import Workspace
 from data.importers import import_source
 from ui import long_audio as page
@@ -87,15 +87,16 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
 
 def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no source"):
-        asked.check(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
+        requirements.check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
     with pytest.raises(UserError, match="No source was given"):
-        asked.check(workspace, "align", AlignOptions())
+        requirements.check_requirements(workspace, "align", AlignOptions())
     with pytest.raises(UserError, match="There is no text"):
-        asked.check(workspace, "align", AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
+        requirements.check_requirements(workspace, "align",
+                                 AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="no segments named 'talks'"):
-        asked.check(workspace, "transcribe", TranscribeOptions(segments="talks"))
+        requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
     write_segments(workspace)
-    assert asked.check(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
+    assert requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
 
 
 def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:
@@ -117,7 +118,8 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         return SimpleNamespace(id=f"{verb}-1")
 
     stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
-    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
+    said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN,
+                                                               *clips)))  # type: ignore[arg-type]
     assert said == [""], "the source is not changed yet"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]
 

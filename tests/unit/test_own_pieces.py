@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from config.errors import UserError
 from config.schema import LabOptions, TokenizerOptions
 from core import lab, vocabulary
-from core.job import asked
+from core.submission import requirements
 from core.text import own_pieces
 from core.text.lab_report import LabReport
 from core.text.own_pieces import map_pieces, read, take
@@ -159,4 +159,4 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
-        asked.check(ready, "tokenizer", TokenizerOptions(dataset="am", own="/nope"))
+        requirements.check_requirements(ready, "tokenizer", TokenizerOptions(dataset="am", own="/nope"))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
+from core.jobs.state import JobState
 from core.proof.certificate import Certificate, Check, LanguageError
 from core.workspace import Workspace
 from ui import (

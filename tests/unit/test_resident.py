@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from config.schema import SynthesizeOptions
-from core import jobs
-from core.job import locks, pages
-from core.job.directory import Job, create
-from core.job.state import JobState
-from core.speech import resident
-from core.speech.resident import Residence
+from core.jobs import app_instances, control, locks, model_server_client
+from core.jobs.directory import Job, create
+from core.jobs.model_server_client import Residence
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
 
@@ -28,12 +26,12 @@ COMMAND = (sys.executable, "-m", "tests.unit.fake_speaker")
 @pytest.fixture
 def page(workspace: Workspace) -> Iterator[locks.FileLock]:
     """An app that lives; its resident is gone afterwards."""
-    presence = pages.announce(workspace, 600.0)
+    presence = app_instances.announce(workspace, 600.0)
     yield presence
-    for state in jobs.JobBoard(workspace).states():
+    for state in control.JobBoard(workspace).states():
         if state.alive and locks.is_held(state.job.lock):
-            jobs.force_stop(state.job, grace_s=0.0)
-    resident.dismiss(workspace, "cpu")
+            control.force_stop(state.job, grace_s=0.0)
+    model_server_client.dismiss(workspace, "cpu")
     if locks.is_held(presence.path):
         presence.close()
 
@@ -57,13 +55,13 @@ def gone(workspace: Workspace) -> None:
 
 def ask(workspace: Workspace, behaviour: str = "quick") -> Job:
     job = create(workspace, "synthesize", SynthesizeOptions(text=behaviour, device="cpu"))
-    jobs.start(job, command=COMMAND)
+    control.start(job, command=COMMAND)
     return job
 
 
 def spoken(job: Job) -> JobState:
-    state = jobs.wait(job, PATIENCE_S)
-    assert state.status == "finished", f"{state.status}: {state.message}\n{jobs.log_tail(job)}"
+    state = control.wait(job, PATIENCE_S)
+    assert state.status == "finished", f"{state.status}: {state.message}\n{control.log_tail(job)}"
     return state
 
 
@@ -88,7 +86,7 @@ def test_the_second_request_finds_what_the_first_loaded(workspace: Workspace, pa
 def test_two_requests_at_once_are_done_one_after_the_other(workspace: Workspace, page: locks.FileLock) -> None:
     asked = [ask(workspace), ask(workspace)]
     assert sorted(loaded(job) for job in asked) == [0, 1]
-    starts = [jobs.state(job) for job in asked]
+    starts = [control.state(job) for job in asked]
     first, second = sorted(starts, key=lambda state: state.started_at or 0)
     assert (first.ended_at or 0) <= (second.started_at or 0)
 
@@ -99,8 +97,8 @@ def test_a_training_gets_the_device_and_the_memory_at_once(workspace: Workspace,
     job = launch(train(workspace, "patient"))
     running(job)
     assert not here(workspace).occupied
-    jobs.stop(job)
-    assert jobs.wait(job, PATIENCE_S).status == "stopped"
+    control.stop(job)
+    assert control.wait(job, PATIENCE_S).status == "stopped"
 
 
 def test_a_killed_resident_is_replaced(workspace: Workspace, page: locks.FileLock) -> None:
@@ -114,7 +112,7 @@ def test_a_resident_killed_in_the_middle_fails_that_job_alone(workspace: Workspa
     job = ask(workspace, "patient")
     speaking(job)
     os.kill(resident_id(workspace), signal.SIGKILL)
-    state = jobs.wait(job, PATIENCE_S)
+    state = control.wait(job, PATIENCE_S)
     assert (state.status, state.resumable) == ("failed", True)
     assert "ended in the middle of the work" in state.message
     assert "memory" in state.hint
@@ -124,8 +122,8 @@ def test_a_resident_killed_in_the_middle_fails_that_job_alone(workspace: Workspa
 def test_a_stop_while_it_speaks_keeps_the_models(workspace: Workspace, page: locks.FileLock) -> None:
     job = ask(workspace, "patient")
     speaking(job)
-    jobs.stop(job)
-    state = jobs.wait(job, PATIENCE_S)
+    control.stop(job)
+    state = control.wait(job, PATIENCE_S)
     assert state.status == "stopped"
     until(job, lambda _: not locks.is_held(job.lock))
     assert loaded(ask(workspace)) == 0
@@ -134,8 +132,8 @@ def test_a_stop_while_it_speaks_keeps_the_models(workspace: Workspace, page: loc
 def test_a_forced_stop_ends_the_work_at_once(workspace: Workspace, page: locks.FileLock) -> None:
     job = ask(workspace, "stubborn")
     speaking(job)
-    jobs.force_stop(job, grace_s=0.0)
-    assert jobs.state(job).status == "stopped"
+    control.force_stop(job, grace_s=0.0)
+    assert control.state(job).status == "stopped"
     gone(workspace)
     before = job.journal.stat().st_size
     assert loaded(ask(workspace)) == 1
@@ -157,14 +155,14 @@ def test_it_ends_when_nobody_asks(workspace: Workspace, page: locks.FileLock) ->
 
 def test_what_cannot_be_spoken_is_told_and_leaves_it_alive(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
-    state = jobs.wait(ask(workspace, "wrong"), PATIENCE_S)
+    state = control.wait(ask(workspace, "wrong"), PATIENCE_S)
     assert (state.status, state.message, state.traceback) == ("failed", "There is no such voice.", "")
     assert loaded(ask(workspace)) == 0
 
 
 def test_after_a_fault_that_no_one_foresaw_nothing_is_kept(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
-    state = jobs.wait(ask(workspace, "buggy"), PATIENCE_S)
+    state = control.wait(ask(workspace, "buggy"), PATIENCE_S)
     assert (state.status, state.message) == ("failed", "ZeroDivisionError: division by zero")
     assert "fake_speaker" in state.traceback
     assert loaded(ask(workspace)) == 1
@@ -174,15 +172,15 @@ def test_after_a_fault_that_no_one_foresaw_nothing_is_kept(workspace: Workspace,
     ("killed", "killed by signal 9 (SIGKILL)"), ("exits", "ended with exit code 7")])
 def test_a_resident_that_dies_at_its_first_work_says_of_what(workspace: Workspace, page: locks.FileLock,
                                                              behaviour: str, message: str) -> None:
-    state = jobs.wait(ask(workspace, behaviour), PATIENCE_S)
+    state = control.wait(ask(workspace, behaviour), PATIENCE_S)
     assert message in state.message
     assert loaded(ask(workspace)) == 1
 
 
 def test_a_resident_that_cannot_start_is_told(workspace: Workspace, page: locks.FileLock) -> None:
     job = create(workspace, "synthesize", SynthesizeOptions(device="cpu"))
-    with pytest.raises(resident.Died) as death:
-        resident.perform(job, ("/bin/false",))
+    with pytest.raises(model_server_client.Died) as death:
+        model_server_client.perform(job, ("/bin/false",))
     assert death.value.code == 1
 
 
@@ -190,20 +188,20 @@ def test_what_is_printed_is_in_the_log_of_its_job(workspace: Workspace, page: lo
     first, second = ask(workspace, "talkative"), ask(workspace)
     spoken(first)
     spoken(second)
-    assert "from native code" in jobs.log_tail(first)
-    assert "from native code" not in jobs.log_tail(second)
+    assert "from native code" in control.log_tail(first)
+    assert "from native code" not in control.log_tail(second)
 
 
 def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
-    first = pages.announce(workspace, 60.0)
-    second = pages.announce(workspace, 90.0)
-    assert pages.keep_s(pages.living(workspace)) == 90.0
+    first = app_instances.announce(workspace, 60.0)
+    second = app_instances.announce(workspace, 90.0)
+    assert app_instances.keep_s(app_instances.living(workspace)) == 90.0
     second.close()
-    assert pages.keep_s(pages.living(workspace)) == 60.0
+    assert app_instances.keep_s(app_instances.living(workspace)) == 60.0
     first.close()
-    assert pages.living(workspace) == ()
-    third = pages.announce(workspace, 0.0, "http://127.0.0.1:7861/")
-    assert pages.addresses(pages.living(workspace)) == ("http://127.0.0.1:7861/",)
+    assert app_instances.living(workspace) == ()
+    third = app_instances.announce(workspace, 0.0, "http://127.0.0.1:7861/")
+    assert app_instances.addresses(app_instances.living(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
-    assert pages.keep_s(pages.living(workspace)) == 0.0
+    assert app_instances.keep_s(app_instances.living(workspace)) == 0.0
     third.close()

@@ -17,9 +17,9 @@ import yaml
 from config.errors import UserError
 from config.schema import ExtendOptions
 from core import compute, extend, train
-from core.job import asked
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library import records
+from core.submission import requirements
 from core.training import adopt, checkpoint, opening, ranking, resuming, validation
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.precision import Precision
@@ -253,7 +253,7 @@ def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
 def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
     listener = Listener(world.runs / "two", 1)
     options = train_options(init_from="run:one", steps=20, **CHANGES)
-    assert asked.check(world, "train", options) == ()
+    assert requirements.check_requirements(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warned")[0].message
@@ -356,4 +356,4 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
-        asked.check(world, "train", train_options(init_from="run:gone"))
+        requirements.check_requirements(world, "train", train_options(init_from="run:gone"))

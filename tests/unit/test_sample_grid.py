@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import CheckpointSaved, Evaluated, SampleMade
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import CheckpointSaved, Evaluated, SampleMade
+from core.jobs.state import JobState
 from ui import sample_grid
 
 TEXTS = ("ሰላም", "ውሃ")

@@ -16,7 +16,7 @@ from small_data import Recorder
 from config.errors import UserError
 from config.schema import AlignOptions, PrepareOptions, SegmentOptions, TranscribeOptions
 from core import align, prepare, segment, transcribe
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.segments import cutting, matching
 from core.segments.folder import TABLE, Piece, Segments
 from core.segments.said import Line, lines_of, spelled, words_of

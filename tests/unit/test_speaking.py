@@ -18,8 +18,8 @@ from PIL import Image
 from config.errors import UserError
 from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
 from core import compare, synthesize
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.speech import originals, spectrogram
 from core.speech.speak import Speaker, joined
 from core.voice_model.loading import load

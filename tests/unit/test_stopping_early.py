@@ -7,8 +7,8 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job.journal import Evaluated
-from core.job.reporter import StopRequested
+from core.jobs.events import Evaluated
+from core.jobs.reporter import StopRequested
 from core.training import checkpoint, ranking, training_data, validation
 from core.training.patience import Patience
 from core.training.validation import Measured

@@ -10,8 +10,8 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job import kept
-from core.job.reporter import describe, size_text
+from core.jobs import checkpoint_names
+from core.jobs.reporter import describe, size_text
 from core.proof import certificate
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
@@ -59,7 +59,7 @@ def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypa
     changes = {"checkpoint_every": 1, "evaluation_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
     assert checkpoint.steps(run) == [1, 2, 3, 4]
-    kept.keep(run, 3, "good")
+    checkpoint_names.keep(run, 3, "good")
     started(world, **changes)
     assert checkpoint.steps(run) == [1, 3, 6, 7, 8]
 

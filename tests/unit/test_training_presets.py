@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job import gpus
-from core.job.gpus import Gpu
+from core.jobs import gpus
+from core.jobs.gpus import Gpu
 from core.library import presets, records
 from core.library.presets import NAMES, Speech
 from core.workspace import Workspace

@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 from config.schema import TrainOptions
-from core import jobs, worker
-from core.job.directory import create
-from core.training.watching import ALONE
+from core.jobs import control, worker
+from core.jobs.directory import create
+from core.jobs.process_watchdog import ALONE
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import subprocess, sys, threading
-from core.training.watching import watched
+from core.jobs.process_watchdog import watched
 others = [subprocess.Popen([sys.executable, "-c", code]) for code in {others!r}]
 print(others[-1].pid, flush=True)
 with watched(others, grace={grace}):
@@ -60,7 +60,7 @@ def test_nobody_is_ended_while_all_live() -> None:
 def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
     job = create(Workspace.open(tmp_path), "train", TrainOptions())
     worker._note_death(job, ALONE)
-    state = jobs.state(job)
+    state = control.state(job)
     assert state.status == "failed"
     assert "Another process of this training ended" in state.message
     assert worker._crashed(job)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import Progress, Stage, Step
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import Progress, Stage, Step
+from core.jobs.state import JobState
 from core.text.row_starts import Found
 from tests.serving import ROOT
 from ui import embeddings, present, proof_time, words

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.directory import Job
-from core.job.locks import FileLock
+from core.jobs.directory import Job
+from core.jobs.locks import FileLock
 from core.workspace import resolve_inside
 
 CHECKPOINTS, NAMES = "checkpoints", "kept.json"

@@ -1,7 +1,7 @@
 """Write the UUIDs of the GPUs in the order in which CUDA counts them, a line each: a program of its own.
 
 Only the driver knows which GPU it takes for the fastest. Who asks it can fork no CUDA process any more, so
-`core.job.gpus` runs this beside itself. It makes no context and takes no memory of a GPU.
+`core.jobs.gpus` runs this beside itself. It makes no context and takes no memory of a GPU.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,10 @@ from config.schema import (
 )
 from core import review
 from core.dataset import languages
+from core.dataset.languages import named
 from core.incoming import recognisers
 from core.incoming.recognisers import BUILT_IN
-from core.job import speakable
-from core.job.reader import JobBoard
-from core.job.state import JobState
+from core.jobs.state import JobBoard, JobState
 from core.library import catalog, offers, records
 from core.library.records import ExtensionRecord
 from core.segments import folder
@@ -53,7 +52,7 @@ class _Need:
     find: Callable[[str], object]
 
 
-def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
+def check_requirements(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
     """Ids of living jobs that make what `options` need and what is not there yet; they must finish first.
 
     Raises `UserError` for what is not there and not in the making.
@@ -83,7 +82,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
                             offers.known(workspace, options.model))
     _check_new_export(workspace, options)
-    speakable.check(workspace, options)
+    check_speech(workspace, options)
     missing: list[tuple[_Need, UserError]] = []
     for need in _needs(workspace, options):
         try:
@@ -265,3 +264,33 @@ def _check_files(options: DoctorOptions) -> None:
     for what, given in (("base", base), ("checkpoint", options.checkpoint), ("tokenizer", options.tokenizer)):
         if given and not Path(given).exists():
             raise UserError(f"There is no {what} {given}.", "Give the path of a file or folder on this machine.")
+
+
+def check_speech(workspace: Workspace, options: Options) -> None:
+    """Raise `UserError` for what the models that `options` name are known not to speak."""
+    if isinstance(options, SynthesizeOptions):
+        if not options.text.strip():
+            raise UserError("There is no text to speak.", "Write what is to be said: --text TEXT.")
+        _check_model_speaks(workspace, options.voice_model, (options.language,), options.voice)
+    if isinstance(options, CompareOptions):
+        if not options.finetuned:
+            raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
+        _check_model_speaks(workspace, options.base, (), options.voice)
+        _check_model_speaks(workspace, options.finetuned, (language for language, _text in options.texts),
+                            options.voice)
+
+
+def _check_model_speaks(workspace: Workspace, reference: str, languages: Iterable[str], voice: str) -> None:
+    try:
+        model = catalog.resolve(workspace, reference)
+        base = offers.model_of_voice(workspace, model)
+    except UserError:
+        return  # it is not there; `core.submission.requirements` says so, or finds who is making it
+    spoken, voices = offers.languages(workspace, model), offers.voices(workspace, base)
+    for language in languages:
+        if spoken and language not in spoken:
+            raise UserError(f"{reference} does not speak {named(language)}.",
+                            f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
+    if voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
+        raise UserError(f"{voice!r} is neither a voice of {reference} nor a recording.",
+                        f"Its voices: {', '.join(voices)}. A reference recording is given by its path.")

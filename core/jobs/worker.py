@@ -1,4 +1,4 @@
-"""The process of one job: `python -m core.worker RUN_DIRECTORY`.
+"""The process of one job: `python -m core.jobs.worker RUN_DIRECTORY`.
 
 Two processes share the job's lock. The outer one only waits, so that a death without a word
 (a kill, a crash in native code, no memory) is still recorded with its signal; the inner one
@@ -25,16 +25,14 @@ from typing import Any
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import jobs
-from core.job import kept, pages
-from core.job.directory import Job, load_directory
-from core.job.free_gpu import FreeGpu
-from core.job.journal import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
-from core.job.locks import FileLock
-from core.job.queueing import NotBegun, wait_for_turn
-from core.job.reporter import JournalReporter, Reporter, StopRequested
-from core.speech import resident
-from core.training.watching import ALONE
+from core.jobs import app_instances, checkpoint_names, control, model_server_client
+from core.jobs.directory import Job, load_directory
+from core.jobs.events import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
+from core.jobs.gpus import FreeGpu
+from core.jobs.locks import FileLock
+from core.jobs.process_watchdog import ALONE
+from core.jobs.queue import DependencyFailed, wait_for_turn
+from core.jobs.reporter import JournalReporter, Reporter, StopRequested
 from core.workspace import Workspace
 
 Verb = Callable[[Any, Workspace, Reporter], Result]
@@ -59,9 +57,9 @@ _INTERRUPTED = "Interrupted before the step was finished."
 
 
 def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None,
-         speaker: Sequence[str] = resident.COMMAND) -> int:
+         speaker: Sequence[str] = model_server_client.COMMAND) -> int:
     """Run the job in a background process; `verbs` and `speaker` take the place of the true ones (for tests)."""
-    parser = argparse.ArgumentParser(prog="core.worker", description="Run one job of a workspace.")
+    parser = argparse.ArgumentParser(prog="core.jobs.worker", description="Run one job of a workspace.")
     parser.add_argument("directory", type=Path, help="the job's directory")
     parser.add_argument("--lock", type=int, help="descriptor of the job's lock, taken by the parent")
     given = parser.parse_args(arguments)
@@ -70,14 +68,14 @@ def main(arguments: list[str], verbs: Mapping[str, Verb] | None = None,
         lock = FileLock.inherit(job.lock, given.lock) if given.lock is not None else _claim(job)
     except UserError as error:
         sys.stderr.write(f"{error.message}\n{error.hint}\n")
-        return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else FAILED
+        return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
     os.nice(_NICENESS)
     by_resident = speaker if verbs is None and _has_listener(job) else None
     return _supervise(job, lock, verbs, by_resident)
 
 
 def _claim(job: Job) -> FileLock:
-    return jobs.claim(job, resuming=jobs.state(job).status != "created")
+    return control.claim(job, resuming=control.state(job).status != "created")
 
 
 def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
@@ -114,7 +112,7 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
         return Stopped(str(request) or "Stopped on request.")
     except KeyboardInterrupt:
         return Stopped(_INTERRUPTED)
-    except NotBegun as reason:
+    except DependencyFailed as reason:
         return Skipped(reason.message, reason.hint)
     except UserError as error:
         return Failed(error.message, error.hint, exit_code=FAILED)
@@ -130,17 +128,17 @@ def _work(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None,
     def ready() -> str:
         if by_resident:
             return ""
-        resident.dismiss(job.workspace, job.device)
+        model_server_client.dismiss(job.workspace, job.device)
         return free.obstacle()
 
     device = wait_for_turn(job, reporter, ready)
     try:
-        attempt = jobs.JobReader(job).state(worker_alive=True).attempt + 1
+        attempt = control.JobReader(job).state(worker_alive=True).attempt + 1
         reporter.emit(Started(os.getpid(), attempt))
         if by_resident:
-            return resident.perform(job, by_resident)
+            return model_server_client.perform(job, by_resident)
         return _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
-    except resident.Died as death:
+    except model_server_client.Died as death:
         return _death(death.code)
     finally:
         if device:
@@ -149,7 +147,7 @@ def _work(job: Job, reporter: Reporter, verbs: Mapping[str, Verb] | None,
 
 def _has_listener(job: Job) -> bool:
     """Whether the job speaks and a page is open, where somebody may ask for more."""
-    return job.verb in resident.VERBS and pages.keep_s(pages.living(job.workspace)) > 0
+    return job.verb in model_server_client.VERBS and app_instances.keep_s(app_instances.living(job.workspace)) > 0
 
 
 def _verb(name: str, verbs: Mapping[str, Verb] | None) -> Verb:
@@ -171,9 +169,9 @@ def _hint(error: Exception) -> str:
 def _with_kept(job: Job, ending: Event) -> Event:
     """`ending`, with what a resume begins with where the verb itself could not say so."""
     if isinstance(ending, Failed) and ending.traceback:
-        return replace(ending, hint=f"{ending.hint} {kept.words(job)}")
+        return replace(ending, hint=f"{ending.hint} {checkpoint_names.words(job)}")
     if isinstance(ending, Stopped) and ending.message == _INTERRUPTED:
-        return replace(ending, message=f"{ending.message} {kept.words(job)}")
+        return replace(ending, message=f"{ending.message} {checkpoint_names.words(job)}")
     return ending
 
 
@@ -223,7 +221,7 @@ def _tries(job: Job) -> int:
 
 def _crashed(job: Job) -> bool:
     """Whether the job ended by what nobody foresaw; what a person must mend would only be refused again."""
-    state = jobs.JobReader(job).state(worker_alive=True)
+    state = control.JobReader(job).state(worker_alive=True)
     unforeseen = state.status == "failed" and (bool(state.traceback) or state.exit_code == ALONE)
     return not job.stop_file.exists() and (state.status == "crashed" or unforeseen)
 
@@ -246,7 +244,7 @@ def _in_a_child(job: Job, lock: FileLock, verbs: Mapping[str, Verb] | None, by_r
         signal.signal(number, lambda received, _frame: os.kill(child, received))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    if jobs.JobReader(job).state(worker_alive=True).alive:
+    if control.JobReader(job).state(worker_alive=True).alive:
         _note_death(job, code)
     return code if code >= 0 else 128 - code
 
@@ -255,7 +253,7 @@ def _note_death(job: Job, code: int) -> None:
     """Write the last event of a child that ended with `code` and wrote none."""
     journal = Journal(job.journal)
     death = _death(code)
-    journal.append(replace(death, hint=f"{death.hint} {kept.words(job)}"))
+    journal.append(replace(death, hint=f"{death.hint} {checkpoint_names.words(job)}"))
     journal.close()
 
 

@@ -6,13 +6,18 @@ The Start page and `scripts.demo` make the same chain. Each job names the one be
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from config.loading import parse_options, read_preset
 from config.schema import VERBS, Options, TrainOptions
-from core.job.directory import Job, check_free, create
+from core.jobs.directory import Job, check_free, create
+from core.jobs.state import JobState
+from core.proof.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
 PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"
@@ -30,7 +35,8 @@ class ChainOptions:
     language: str = "am"
     rules: str = "am"  # that write numbers out, so that digits can be typed later, if they are not learnt
     merges: int = 0
-    train: TrainOptions = field(default_factory=lambda: preset("train", TrainOptions))  # names are set by the chain
+    train: TrainOptions = field(default_factory=lambda: demo_options("train",
+                                                                     TrainOptions))  # names are set by the chain
     name: str | None = None  # of the training run
     named: str = ""  # see `extended`
 
@@ -40,18 +46,18 @@ class ChainOptions:
         return self.named or f"{self.model}-{self.language}"
 
 
-def preset(verb: str, kind: type[Chosen]) -> Chosen:
+def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
     """Options of one verb as the demo sets them, from `config/presets/demo.yaml`."""
     return parse_options(kind, read_preset(PRESET, verb))
 
 
-def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
+def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
     """Write the jobs, in order, not yet started; `jobs.start` each of them.
 
     A name that is wrong, or taken by another run, raises `UserError` before any job is made.
     """
     chosen = options or ChainOptions()
-    planned = steps(chosen)
+    planned = chain_steps(chosen)
     if chosen.name is not None:
         check_free(workspace, chosen.name)
     made: list[Job] = []
@@ -61,7 +67,7 @@ def chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job
     return made
 
 
-def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
+def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     """Verb and options of each job of the chain."""
     model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
     tokenizer = {"tokenizer": chosen.extended}
@@ -76,3 +82,47 @@ def steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     if chosen.there:
         del values["download"]
     return [(verb, parse_options(VERBS[verb], given)) for verb, given in values.items()]
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """The demo's outcome; errors are shares of letters, 0 to about 1."""
+
+    run: str
+    step: int  # of the checkpoint that was chosen by judged speech
+    scope: str
+    errors: tuple[LanguageError, ...]
+    verdicts: dict[str, str]  # check of the certificate -> passed, failed, measured or skipped
+    seconds: dict[str, float]  # verb -> seconds
+    total_seconds: float
+
+
+def demo_report(states: Sequence[JobState], certificate: Certificate) -> DemoReport:
+    """Gather the report from the demo's finished jobs and the run's certificate."""
+    seconds = {state.verb: round(state.seconds, 1) for state in states}
+    verdicts: dict[str, str] = {check.name: check.verdict for check in certificate.checks}
+    return DemoReport(certificate.run, certificate.step, certificate.scope, certificate.errors, verdicts, seconds,
+                      round(sum(seconds.values()), 1))
+
+
+def write_report(workspace: Workspace, made: DemoReport) -> Path:
+    """Write `WORKSPACE/demo/report.json`."""
+    path = workspace.path / "demo" / "report.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def report_table(made: DemoReport) -> str:
+    """The report as a Markdown table, and a line of verdicts."""
+    rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
+    for error in made.errors:
+        shown = [_percent(value) for value in (error.before, error.after, error.original)]
+        rows.append(f"| {error.language}{' (new)' if error.new else ''} | {' | '.join(shown)} | {error.sentences} |")
+    verdicts = ", ".join(f"{name} {verdict}" for name, verdict in made.verdicts.items())
+    stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in made.seconds.items())
+    return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {made.total_seconds:.0f} in all."])
+
+
+def _percent(value: float | None) -> str:
+    return "not judged" if value is None else f"{100 * value:.1f}%"

@@ -1,27 +1,29 @@
 """A place in the queue of a device, kept by the waiting workers themselves. Never loads torch.
 
 There is no scheduler: each waiting worker holds a locked ticket file whose name sorts by the
-job's place (`core.job.places`), and the first in line takes the device's lock. A job that is not
+job's place (`core.jobs.queue`), and the first in line takes the device's lock. A job that is not
 ready for the device lets others pass meanwhile. A worker that dies loses its ticket and its
 device with its locks, so the queue outlives every restart.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from config.errors import UserError
-from core.job import locks
-from core.job.directory import NO_DEVICE, Job, load
-from core.job.journal import Waiting
-from core.job.locks import FileLock
-from core.job.places import place_of
-from core.job.reader import JobReader
-from core.job.reporter import Reporter, StopRequested
+from core.jobs import locks
+from core.jobs.directory import NO_DEVICE, Job, load
+from core.jobs.events import Waiting
+from core.jobs.locks import FileLock
+from core.jobs.reporter import Reporter, StopRequested
+from core.jobs.state import JobReader, JobState
 
 _POLL_S = 0.2
 _AGAIN_S = 5.0  # from one look at whether a job is ready to the next
@@ -29,7 +31,7 @@ _LOOKS_IN_LINE = 2  # what ended just now may not have given all back: the first
 _ASIDE = "~"  # before the name of a ticket that sorts behind all others: who has it lets them pass
 
 
-class NotBegun(UserError):
+class DependencyFailed(UserError):
     """A job whose turn cannot come: one before it did not make what it needs."""
 
 
@@ -38,7 +40,7 @@ def wait_for_turn(job: Job, reporter: Reporter, ready: Callable[[], str] = lambd
 
     `ready` says why the job cannot begin although the device is its own, as when another program is at work on it; it
     is asked while the lock is held. Until it says nothing the job lets those behind it pass, and keeps its place.
-    Raises `NotBegun` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
+    Raises `DependencyFailed` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
     """
     readers = {name: _reader(job, name) for name in job.after}
     _poll(reporter, lambda: _first_unfinished(readers))
@@ -65,8 +67,8 @@ def _reader(job: Job, name: str) -> JobReader:
     return JobReader(load(job.workspace, name))
 
 
-def _deleted(name: str) -> NotBegun:
-    return NotBegun(f"{name} was deleted, and this job needs what it makes.",
+def _deleted(name: str) -> DependencyFailed:
+    return DependencyFailed(f"{name} was deleted, and this job needs what it makes.",
                     "Start that step again, and then this one.")
 
 
@@ -75,8 +77,8 @@ def _first_unfinished(readers: Mapping[str, JobReader]) -> str:
         state = reader.state()
         if state.ended and state.status != "finished":
             if state.status == "skipped":  # the reason is the job that broke the chain, not the one between
-                raise NotBegun(state.message, state.hint)
-            raise NotBegun(f"{name} {_PAST[state.status]}, and this job needs what it makes.",
+                raise DependencyFailed(state.message, state.hint)
+            raise DependencyFailed(f"{name} {_PAST[state.status]}, and this job needs what it makes.",
                            f"Mend what it says and continue {name}: what waits for it goes on by itself.")
         if not state.ended and not reader.job.directory.is_dir():
             raise _deleted(name)
@@ -165,7 +167,7 @@ def _draw_ticket(job: Job, queue: Path) -> tuple[Path, FileLock]:
 
 def _ticket_name(job: Job) -> str:
     """It sorts by place. Times since 1970 in microseconds have ten digits before the point until the year 2286."""
-    return f"{max(0.0, place_of(job)):017.6f} {job.id}"
+    return f"{max(0.0, queue_position(job)):017.6f} {job.id}"
 
 
 def _earlier(queue: Path, own: str) -> str:
@@ -176,3 +178,61 @@ def _earlier(queue: Path, own: str) -> str:
         with suppress(FileNotFoundError):
             (queue / name).unlink()
     return ""
+
+
+POSITION_FILE = "place"
+Direction = Literal["first", "earlier", "later", "last"]
+_APART = 1.0  # between the ends of a queue and what is moved beyond them
+
+
+def queue_position(job: Job) -> float:
+    """Smaller is earlier. What cannot be read as a number counts as never moved."""
+    try:
+        place = float((job.directory / POSITION_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return job.created
+    return place if math.isfinite(place) else job.created
+
+
+def queue_order(states: Sequence[JobState]) -> list[JobState]:
+    """Living jobs in the order in which they have or get their device."""
+    return sorted(states, key=lambda state: (not _holds(state), queue_position(state.job), state.id))
+
+
+def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -> None:
+    """Give the waiting job `name` another place among the `states` that wait for the same device.
+
+    Raises `UserError` for a job that does not wait in a queue.
+    """
+    moved = next((state for state in states if state.id == name), None)
+    if moved is None or not moved.alive or _holds(moved) or moved.job.device == NO_DEVICE:
+        raise UserError(f"{name} does not wait for a device: it is {moved.status if moved else 'not there'}.",
+                        "Only a job that waits in the queue of a device can be moved.")
+    others = [state for state in queue_order(states) if state.alive and not _holds(state) and state.id != name
+              and state.job.device == moved.job.device]
+    places = [queue_position(state.job) for state in others]
+    own = sum((place, state.id) < (queue_position(moved.job), name) for place,
+              state in zip(places, others, strict=True))
+    last = len(others)
+    target = {"first": 0, "earlier": max(0, own - 1), "later": min(last, own + 1), "last": last}[direction]
+    if target != own:
+        _write(moved.job, _between(places, target))
+
+
+def _between(places: Sequence[float], target: int) -> float:
+    """A place before the one that is number `target` and after the one before it."""
+    if target == 0:
+        return places[0] - _APART
+    if target == len(places):
+        return places[-1] + _APART
+    return (places[target - 1] + places[target]) / 2
+
+
+def _holds(state: JobState) -> bool:
+    return state.status in ("running", "stopping") and state.started_at is not None
+
+
+def _write(job: Job, place: float) -> None:
+    aside = job.directory / f".{POSITION_FILE}-{uuid.uuid4().hex[:8]}"
+    aside.write_text(f"{place!r}\n", encoding="utf-8")
+    os.replace(aside, job.directory / POSITION_FILE)

@@ -6,7 +6,7 @@ resident answers with the job's last event. Since only the holder of the device 
 resident has one request at a time, and whoever gets the device for other work may end it.
 
 A request is a small file that the worker keeps locked, and the resident holds a lock of its
-own, so that each sees the other's death at once, however it dies. `core.speech.resident_process` is
+own, so that each sees the other's death at once, however it dies. `core.model_server` is
 the other end.
 """
 
@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.job import locks
-from core.job.directory import Job
-from core.job.journal import Event, decode, encode
-from core.job.locks import FileLock
+from core.jobs import locks
+from core.jobs.directory import Job
+from core.jobs.events import Event, decode, encode
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
 VERBS = ("synthesize", "compare")
-COMMAND = (sys.executable, "-m", "core.speech.resident_process")
+COMMAND = (sys.executable, "-m", "core.model_server")
 _ROOT = Path(__file__).resolve().parents[2]
 _ASKED, _TAKEN, _ANSWERED = "request", "taken", "answer"
 _POLL_S = 0.03

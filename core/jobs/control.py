@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import UserError
-from core.job import kept, locks
-from core.job.directory import Job, create, load
-from core.job.journal import Journal, Queued, Stopped
-from core.job.locks import FileLock
-from core.job.reader import JobBoard, JobReader
-from core.job.state import JobState
+from core.jobs import checkpoint_names, locks
+from core.jobs.directory import Job, create, load
+from core.jobs.events import Journal, Queued, Stopped
+from core.jobs.locks import FileLock
+from core.jobs.state import JobBoard, JobReader, JobState
 
 __all__ = [
     "AlreadyRunning", "Job", "JobBoard", "JobReader", "JobState", "claim", "create", "force_stop", "load",
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).resolve().parent.parent
-WORKER_COMMAND = (sys.executable, "-m", "core.worker")
+WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
 
 
@@ -201,7 +200,7 @@ def _note_force_stop(job: Job) -> None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
-            _append(job, Stopped(f"Stopped by force. {kept.words(job)}"))
+            _append(job, Stopped(f"Stopped by force. {checkpoint_names.words(job)}"))
     finally:
         lock.close()
 

@@ -11,8 +11,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from core.job import locks
-from core.job.locks import FileLock
+from core.jobs import locks
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
 

@@ -1,6 +1,6 @@
-"""The process that keeps models loaded: `python -m core.speech.resident_process WORKSPACE DEVICE --lock N`.
+"""The process that keeps models loaded: `python -m core.model_server WORKSPACE DEVICE --lock N`.
 
-It does what jobs' workers ask of it (`core.speech.resident`), one after another, and keeps what it
+It does what jobs' workers ask of it (`core.jobs.model_server_client`), one after another, and keeps what it
 loaded on a shelf. It ends when nobody has asked for as long as the app allows, when the apps
 that lived at its start are gone, after an error that no one foresaw (who knows what that left
 in memory), or at once when the worker that asked is gone.
@@ -19,14 +19,12 @@ from functools import partial
 from pathlib import Path
 
 from config.errors import UserError
-from core import worker
-from core.job import pages
-from core.job.directory import Job, load
-from core.job.journal import Failed, Journal
-from core.job.locks import FileLock
-from core.job.reporter import JournalReporter
-from core.speech import resident
-from core.speech.resident import Request, Residence
+from core.jobs import app_instances, model_server_client, worker
+from core.jobs.directory import Job, load
+from core.jobs.events import Failed, Journal
+from core.jobs.locks import FileLock
+from core.jobs.model_server_client import Request, Residence
+from core.jobs.reporter import JournalReporter
 from core.workspace import Workspace
 
 _POLL_S = 0.05
@@ -36,7 +34,7 @@ _LOOK_ROUND_S = 1.0  # how often it asks itself whether to stay
 def main(arguments: list[str], verbs: Mapping[str, worker.Verb] | None = None) -> int:
     """Serve until there is no reason to stay; `verbs` takes the place of those that speak (for tests)."""
     parser = argparse.ArgumentParser(
-        prog="core.speech.resident_process", description="Keep models loaded between requests.")
+        prog="core.model_server", description="Keep models loaded between requests.")
     parser.add_argument("workspace", type=Path)
     parser.add_argument("device")
     parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by who starts it")
@@ -63,19 +61,19 @@ class Resident:
 
     def __init__(self, workspace: Workspace, residence: Residence, verbs: Mapping[str, worker.Verb]) -> None:
         self._workspace, self._residence, self._verbs = workspace, residence, verbs
-        self._pages = pages.living(workspace)  # an app that starts later may be of another version
+        self._pages = app_instances.living(workspace)  # an app that starts later may be of another version
 
     def serve(self) -> None:
         """Do what is asked for, until there is no reason to stay."""
         asked = looked = time.monotonic()
         while True:
             now = time.monotonic()
-            if request := resident.take(self._residence):
+            if request := model_server_client.take(self._residence):
                 if not self._perform(request):
                     return
                 asked = looked = time.monotonic()
             elif now - looked >= _LOOK_ROUND_S:
-                if now - asked >= pages.keep_s(self._pages):
+                if now - asked >= app_instances.keep_s(self._pages):
                     return
                 looked = now
             else:
