@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import AlignOptions
 from core.dataset import languages
 from core.incoming import sources
-from core.jobs.events import Plan, Result, Warned
+from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, counted, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
@@ -63,7 +63,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         root = gathered.path if gathered.path.is_dir() else gathered.path.parent
         texts = _texts(options, found, root)
         for name in texts.without:
-            reporter.emit(Warned(f"{name} is left out: there is no text beside it."))
+            reporter.emit(WarningRaised(f"{name} is left out: there is no text beside it."))
         found = [one for one in found if one.name in texts.by_recording]
         sample = " ".join(line.text for lines in texts.by_recording.values() for line in lines)[:_SAMPLE]
         listener = recognisers.load_listener(options.recogniser, options.revision, options.language,

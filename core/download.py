@@ -22,7 +22,7 @@ from config.schema import DownloadOptions
 from core.incoming.fetch import Order, from_hub
 from core.incoming.from_folder import from_folder
 from core.incoming.hub import Hub
-from core.jobs.events import Progress, Result, Warned
+from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import Family, family, model_name, variant
 from core.workspace import Workspace, resolve_inside
@@ -73,7 +73,7 @@ def _copy_pack(wanted: Family, workspace: Workspace, reporter: Reporter) -> Resu
             f"The model needs {total / 1e6:.0f} MB. Free some disk space, then continue.",
         ) from error
     for fault in mended:
-        reporter.emit(Warned(f"{fault} It was replaced."))
+        reporter.emit(WarningRaised(f"{fault} It was replaced."))
     outcome = "already there, verified" if there else "copied, verified"
     if mended:
         outcome = f"already there, {len(mended)} damaged files replaced"

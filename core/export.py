@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
-from core.jobs.events import Plan, Progress, Result, Warned
-from core.jobs.reporter import OneCount, Reporter, check_stop, counted, stage, telling
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import CombinedProgress, Reporter, check_stop, counted, progress_callback, stage
 from core.library import catalog, exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
@@ -79,7 +79,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     record = _record(workspace, ref, model, options.export, proof)
     overridden = _overridden(proof, options)
     for name in overridden:
-        reporter.emit(Warned(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
+        reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
     languages = ", ".join(record.languages)
     reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
     with stage(reporter, "write"), _disk_explained(target), written_aside(target) as aside:
@@ -105,16 +105,16 @@ def _made_before(target: Path, job: Path) -> bool:
 
 
 def _certified(workspace: Workspace, folder: Path, device: torch.device,
-               reporter: Reporter) -> tuple[Certificate, VoiceModel, OneCount]:
+               reporter: Reporter) -> tuple[Certificate, VoiceModel, CombinedProgress]:
     """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
     wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
     kept = rests_on.find(workspace, folder.parent.parent, wanted)
     work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted,
-                                             lambda message: reporter.emit(Warned(message)))
+                                             lambda message: reporter.emit(WarningRaised(message)))
     model = work.finetuned if work else load_checkpoint(workspace, folder, device)
     size = work.size if work else 0
     still = len(_probes(model)) + len(_texts(workspace, model))
-    count = OneCount(telling(reporter, _STOPPED), size + still, certify.COUNTED)
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + still, certify.COUNTED)
     if kept:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.created))
         reporter.emit(Plan((f"The certificate of {made} rests on the same files: it is taken as it is.",)))
@@ -186,7 +186,7 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: OneCount) -> Certificate:
+def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: CombinedProgress) -> Certificate:
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
     again = exports.assemble(folder, model.device)
     probes = _probes(model)
@@ -232,7 +232,7 @@ def _texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
             if (sentences := originals.recordings(workspace, model, language))]
 
 
-def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: OneCount) -> list[Sample]:
+def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: CombinedProgress) -> list[Sample]:
     """A sentence of each language by the exported model, spoken together."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)

@@ -13,7 +13,7 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core.jobs.events import Plan, Progress, Result, Warned
+from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import records, tensor_files
 from core.library.aside import written_aside
@@ -45,7 +45,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     record = _record(options, base, front_end, made)
     reporter.emit(_plan(base, record, made))
     if made.fallen_back:
-        reporter.emit(Warned(_fallen_back(options, made)))
+        reporter.emit(WarningRaised(_fallen_back(options, made)))
     check_stop(reporter)
     state = _save(workspace, options.extension, record, front_end, made)
     with stage(reporter, "read back"):

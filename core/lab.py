@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from config.errors import UserError
-from config.schema import NO_RULES, LabOptions
+from config.schema import NO_RULES, CompareTokenizersOptions
 from config.text_rules import TextRules
 from core.dataset.token_fit import newest_tokenizer
-from core.jobs.events import Plan, Progress, Result, Warned
+from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import lab_text, own_pieces, script_map, text_rules
@@ -33,7 +33,7 @@ _SPACES = " \u1361"  # the Ethiopic space between words as well
 _STOPPED = "Stopped before the comparison was written."
 
 
-def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result:
+def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Compare candidates, recommend one, draw the map and write `lab.json`; hands back the report's main numbers."""
     model_folder = workspace.model(options.model)
     kind = family(family_of(workspace, options.model))
@@ -72,7 +72,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     }
 
 
-def _rules(options: LabOptions, workspace: Workspace, base: FrontEnd, language: str,
+def _rules(options: CompareTokenizersOptions, workspace: Workspace, base: FrontEnd, language: str,
            reporter: Reporter) -> tuple[TextRules | None, str]:
     """The chosen rules, else those that the language's newest tokenizer was saved with, and the name of that one."""
     if options.rules:
@@ -106,7 +106,7 @@ def _texts(dataset: Dataset, reader: FrontEnd, given: list[tuple[str, str]]) -> 
     return Texts(language, train, held_out, tuple(normal for _, normal in given), seconds)
 
 
-def _compare(base: FrontEnd, texts: Texts, options: LabOptions, limit: int, rules: TextRules | None,
+def _compare(base: FrontEnd, texts: Texts, options: CompareTokenizersOptions, limit: int, rules: TextRules | None,
              reporter: Reporter) -> tuple[list[Made], list[str]]:
     left_out: list[str] = []
     own = own_pieces.take(base, options.tokenizer_file) if options.tokenizer_file else None
@@ -143,7 +143,7 @@ def _show(report: LabReport, reporter: Reporter) -> None:
     reporter.emit(Plan((*lines, f"Recommended: {best.name}. {best.reason}", *map(_told, report.sentences)),
                        {"candidates": len(report.candidates), "sentences": len(report.sentences)}))
     if report.left_open:
-        reporter.emit(Warned(f"Characters that stay too rare with these sentences, {len(report.left_open)}: "
+        reporter.emit(WarningRaised(f"Characters that stay too rare with these sentences, {len(report.left_open)}: "
                              f"{' '.join(report.left_open[:30])}."))
 
 

@@ -24,7 +24,7 @@ from core.dataset.importing import import_dataset
 from core.dataset.languages import named
 from core.dataset.lengths import tell_of_long, too_long
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.jobs.events import Progress, Result, Warned
+from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import text_rules
@@ -77,7 +77,7 @@ def _tell_known(options: PrepareOptions, front_end: FrontEnd, reporter: Reporter
     if options.rules:
         raise UserError(f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
                         "Leave the text rules out, or give the code of the language that is to be added.")
-    reporter.emit(Warned(
+    reporter.emit(WarningRaised(
         f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope `full` "
         f"can rehearse them and measure its drift by them (--replay-datasets {options.dataset}). If they are in "
         "another language, prepare them under another name with its code."))
@@ -88,7 +88,7 @@ def _fits(options: PrepareOptions, workspace: Workspace, dataset: Dataset, front
     """How the texts fit the tokenizer that will read them: the base's own, or the newest of the new language."""
     if options.language in front_end.base_languages:
         if missing := front_end.unready(options.language):
-            reporter.emit(Warned(f"The texts could not be counted, and cannot be rehearsed yet: {missing}"))
+            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be rehearsed yet: {missing}"))
             return NO_TOKENIZER
         return token_fit.fit_own(dataset.clips, front_end, longest)
     tokenizer = token_fit.newest_tokenizer(workspace, front_end, options.language)
@@ -122,7 +122,8 @@ def _recipe(options: PrepareOptions, dataset: Dataset, reporter: Reporter) -> Re
         return before
     asked = Recipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise, options.seed)
     if before not in (None, asked):
-        reporter.emit(Warned(f"The dataset's variants become others: {asked}; they were {before}. Those stay in the "
+        reporter.emit(WarningRaised(f"The dataset's variants become others: {asked}; they were {before}. Those stay in "
+                                    f"the "
                              "cache, and a run that learned from them goes on when they are asked for again."))
     return asked
 
@@ -238,7 +239,7 @@ def _extracted(batch: Sequence[_Take], dataset: Dataset, extractor: Extractor,
         try:
             heard.append((take, take.load(dataset, extractor.sample_rate)))
         except UserError as error:
-            reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
+            reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
     try:
         made = extractor.extract_many([waveform for _, waveform in heard]) if heard else []
         return [(take, features) for (take, _), features in zip(heard, made, strict=True)]
@@ -255,5 +256,5 @@ def _one_by_one(heard: Sequence[tuple[_Take, torch.Tensor]], extractor: Extracto
             found.append((take, extractor.extract(waveform)))
         except (UserError, torch.OutOfMemoryError) as error:
             reason = error.message if isinstance(error, UserError) else "it does not fit in the memory of the device."
-            reporter.emit(Warned(f"{take.name} has no features: {reason}"))
+            reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
     return found

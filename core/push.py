@@ -22,7 +22,7 @@ from config.errors import UserError
 from config.schema import PushOptions
 from core.incoming.hub import Hub
 from core.incoming.transfer import Meter
-from core.jobs.events import Plan, Result, Warned
+from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library import exports_record
 from core.library.exports_record import AGAIN, CERTIFICATE, RECORD, SUMS
@@ -64,7 +64,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         upload = _Upload(hub, options, files)
         _watch(upload, Meter(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
-        reporter.emit(Warned(warning))
+        reporter.emit(WarningRaised(warning))
     return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
             "files": len(names), "bytes": total, "public": upload.public}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.schema import SynthesizeOptions
 from core import compute
-from core.jobs.events import Plan, Result, Warned
+from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, counted, stage
 from core.speech import clips, originals, spectrogram
 from core.speech.judges import judge_of, unmeasured
@@ -29,12 +29,13 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
             f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
     reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):
-        reporter.emit(Warned(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
+        reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):
         clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
-        judge = judge_of(workspace, model, lambda message: reporter.emit(Warned(message)), spoken=(options.language,))
+        judge = judge_of(workspace, model, lambda message: reporter.emit(WarningRaised(message)),
+                         spoken=(options.language,))
         said = model.front_end.written_out(options.text, options.language)
         heard = originals.verdict(judge, clip.waveform, clip.sample_rate, said, options.language)
         own_error = originals.judge_error(workspace, model, judge, options.language)

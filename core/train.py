@@ -17,8 +17,8 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.jobs.events import Result, Step, Warned
-from core.jobs.reporter import Reporter, check_stop, stage, telling
+from core.jobs.events import Result, Step, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import records
 from core.proof import certificate, certify
 from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers
@@ -46,7 +46,7 @@ def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> R
         milestones, _ = begin(options, workspace, reporter, company=company)
         if milestones.trainer.step == 0:
             for message in advice.warnings(milestones.trainer, reporter.directory):
-                reporter.emit(Warned(message))
+                reporter.emit(WarningRaised(message))
         follow(milestones)
     return _finish(milestones, workspace, reporter)
 
@@ -84,9 +84,9 @@ def follow(milestones: Milestones) -> None:
         elif milestones.validation_due():
             milestones.validate()
     if milestones.exhausted():
-        reporter.emit(Warned(_given_up(milestones)))
+        reporter.emit(WarningRaised(_given_up(milestones)))
     elif trainer.step < options.steps:
-        reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
+        reporter.emit(WarningRaised(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
                              f"{trainer.step} of {options.steps}, before the learning rate had run down."))
 
 
@@ -136,15 +136,16 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
     best = ranked.best
     if best is None:
         raise _nothing_whole(run, trainer.step)
-    tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
+    tell = progress_callback(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. "
+                                       f"Only its "
                              "certificate is missing; continue the run to make it.")
     with stage(reporter, "certificate"):
         folder = checkpoint.folder_of(run, best)
         made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell,
-                                      warn=lambda message: reporter.emit(Warned(message)))
+                                      warn=lambda message: reporter.emit(WarningRaised(message)))
         certificate.write(run / certificate.FILE, made)
     if made.failed():
-        reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))
+        reporter.emit(WarningRaised(f"The certificate has failed checks: {', '.join(made.failed())}."))
     result: Result = {
         "run": run.name, "steps": trainer.step, "best_step": best, "chosen_by": ranked.measure,
         "best_value": round(ranked.values[best], 4), "train_seconds": round(trainer.seconds, 1),
@@ -162,7 +163,8 @@ def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
     faults = {step: fault for step in checkpoint.steps(run) if step in ranked.values
               and (fault := records.damage(checkpoint.folder_of(run, step))) is not None}
     if ranked.best in faults:
-        reporter.emit(Warned(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is certified."))
+        reporter.emit(WarningRaised(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is "
+                                    f"certified."))
     return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
 
 

@@ -20,7 +20,7 @@ import soxr
 
 from config.errors import UserError
 from config.schema import TranscribeOptions
-from core.jobs.events import Progress, Result, Warned
+from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, counted, stage
 from core.segments import recogniser as recognisers
 from core.segments.folder import Piece, Segments
@@ -163,6 +163,6 @@ def _doubt(heard: Heard, seconds: float, least: float) -> str:
 def _tell(pieces: Sequence[Piece], reporter: Reporter) -> None:
     doubtful = [piece for piece in pieces if piece.doubt]
     for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_NAMED]:
-        reporter.emit(Warned(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
+        reporter.emit(WarningRaised(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
     if len(doubtful) > _NAMED:
-        reporter.emit(Warned(f"... and {len(doubtful) - _NAMED} more to listen to."))
+        reporter.emit(WarningRaised(f"... and {len(doubtful) - _NAMED} more to listen to."))

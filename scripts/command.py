@@ -18,13 +18,14 @@ from typing import Any
 
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
-from config.loading import parse_options, read_preset
-from config.schema import VERBS, Options, TrainOptions
+from config.loading import parse_options
+from config.schema import Options, TrainOptions
 from core.jobs import control, worker
 from core.jobs.directory import Job
 from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS, read_preset
 from core.submission import requirements
 from core.workspace import Workspace
 from scripts import preset
@@ -44,7 +45,7 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
     given = parser.parse_args(arguments)
     _take_any_letter()
     resuming = resumable and given.resume is not None
-    if resuming and (given_values(given, VERBS[verb]) or given.config or given.name or preset.given(given)):
+    if resuming and (given_values(given, VERBS[verb].options) or given.config or given.name or preset.given(given)):
         parser.error("--resume goes on with a run as it was configured; it takes no other option")
     try:
         workspace = Workspace.open(given.workspace)
@@ -131,7 +132,7 @@ def json_line(state: JobState) -> str:
 
 def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
-    model = VERBS[verb]
+    model = VERBS[verb].options
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, epilog=codes,
                                      allow_abbrev=False)
@@ -150,10 +151,10 @@ def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> arg
 def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
     """What the flags say, above the file of `--config`, above the preset."""
     values = read_preset(given.config, verb) if given.config else {}
-    values = merged(values, given_values(given, VERBS[verb]))
+    values = merged(values, given_values(given, VERBS[verb].options))
     if preset.given(given):
         values = merged(preset.values(given, values, workspace), values)
-    return parse_options(VERBS[verb], values)
+    return parse_options(VERBS[verb].options, values)
 
 
 def _finite(value: str | int | float | bool | None) -> str | int | float | bool | None:

@@ -13,6 +13,7 @@ from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
 from core.jobs import control
 from core.jobs.state import JobState
+from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import offers
 from core.library.catalog import resolve, voice_models
 from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
@@ -139,13 +140,13 @@ def chosen(view: View) -> JobState | None:
 
     One that never began, since what it was to compare was not made, gives way to what there is to hear.
     """
-    state = view.looked_at("pair", *listening.VERBS)
-    return view.newest(*listening.VERBS) if state is not None and state.status == "skipped" else state
+    state = view.looked_at("pair", *SYNTHESIS_VERBS)
+    return view.newest(*SYNTHESIS_VERBS) if state is not None and state.status == "skipped" else state
 
 
 def pair_choices(view: View) -> object:
     """All that was spoken, by when, what and who."""
-    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in listening.VERBS}
+    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
     found = view.choices("pair", titles, chosen(view))
     return gr.update(**found, visible=bool(found["choices"]))
 

@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core.dataset.merging import Joined, join
 from core.incoming import sources
-from core.jobs.events import Plan, Progress, Warned
+from core.jobs.events import Plan, Progress, WarningRaised
 from core.jobs.reporter import Reporter, check_stop
 from core.library.aside import written_aside
 from core.text import text_rules
@@ -201,13 +201,13 @@ def _clip(row: CheckedRow, language: str, split: str) -> Clip:
 
 def _show(report: Report, reporter: Reporter) -> None:
     if report.errors:
-        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are left out."))
+        reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are left out."))
     for findings, effect in ((report.errors, "left out"), (report.warnings, "kept")):
         for finding in findings[:SHOWN_FINDINGS]:
             place = f"{finding.where}: " if finding.where else ""
-            reporter.emit(Warned(f"{place}{finding.message} ({finding.kind}; {effect})"))
+            reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
         if len(findings) > SHOWN_FINDINGS:
-            reporter.emit(Warned(f"... and {len(findings) - SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
+            reporter.emit(WarningRaised(f"... and {len(findings) - SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
 
 
 def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str]:

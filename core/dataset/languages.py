@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from config.errors import UserError
 from config.languages import doubt, language_name
-from core.jobs.events import Warned
+from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter
 
 
@@ -19,7 +19,7 @@ def named(code: str) -> str:
 def tell_doubt(code: str, reporter: Reporter) -> None:
     """Warn of a code that may not be the one that was meant; it is taken all the same, for people have their own."""
     if said := doubt(code):
-        reporter.emit(Warned(said))
+        reporter.emit(WarningRaised(said))
 
 
 def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
-from core.jobs.events import Warned
+from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter
 from core.segments.folder import PREFIX
 from data.features import FeatureCache
@@ -19,7 +19,7 @@ def tell_of_long(dataset: Dataset, cache: FeatureCache, longest: int, reporter: 
     if long:
         named = ", ".join(f"{clip.id} ({codes} codes, {clip.duration_s:.1f} s)" for clip, codes in long[:_NAMED])
         most_s = floor(2 * min(longest * clip.duration_s / codes for clip, codes in long)) / 2
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(long)} of {len(dataset.clips)} clips are longer than the {longest} codes that the model can hold, "
             f"and will not be trained on: {named}{' ...' if len(long) > _NAMED else ''}. "
             + _way_out(dataset, most_s)))

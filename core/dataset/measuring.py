@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from config.errors import UserError
 from core.dataset.clip_index import MeasureStore, build
 from core.dataset.token_fit import NO_TOKENIZER, TokenFit
-from core.jobs.events import Plan, Progress, Warned
+from core.jobs.events import Plan, Progress, WarningRaised
 from core.jobs.reporter import Reporter, check_stop
 from core.workspace import Workspace
 from data import audio
@@ -42,7 +42,7 @@ def _measured(clip: Clip, dataset: Dataset, reporter: Reporter) -> Measures | No
         waveform, rate = audio.read(dataset.audio_path(clip))
         return measure(waveform.numpy(), rate)
     except UserError as error:
-        reporter.emit(Warned(f"{clip.id} could not be measured: {error.message}"))
+        reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
         return None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex, MeasureStore
-from core.jobs.events import Progress, Warned
+from core.jobs.events import Progress, WarningRaised
 from core.jobs.reporter import Reporter, check_stop
 from core.review import Decision
 from core.workspace import Workspace
@@ -63,13 +63,13 @@ def _mended(dataset: Dataset, clip: Clip, measures: Measures | None, fixes: Sequ
     try:
         waveform, rate = audio.read(dataset.audio_path(clip))
     except UserError as error:
-        reporter.emit(Warned(f"{clip.id} is not mended, and stays as it is: {error.message}"))
+        reporter.emit(WarningRaised(f"{clip.id} is not mended, and stays as it is: {error.message}"))
         return None
     measures = measures or measure(waveform.numpy(), rate)
     target = measures.level_lufs if level is None else level
     done = mend(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
     if np.array_equal(done, waveform.numpy()):
-        reporter.emit(Warned(f"{clip.id} has nothing to mend, and stays as it is."))
+        reporter.emit(WarningRaised(f"{clip.id} has nothing to mend, and stays as it is."))
         return None
     content = audio.as_flac(done, rate)
     path = f"audio/{clip.id}.flac"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from config.errors import UserError
-from core.jobs.events import Plan, Warned
+from core.jobs.events import Plan, WarningRaised
 from core.jobs.reporter import Reporter
 from core.workspace import Workspace
 from data.entries import name_characters
@@ -73,11 +73,12 @@ def tell(found: TokenFit, reporter: Reporter) -> None:
         reporter.emit(Plan((f"Texts are counted by {reader}, the last one of this language.",)))
     if found.unknown:
         characters = sorted(set("".join(found.unknown.values())))
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(found.unknown)} texts have characters that {reader} does not know and will not be {use} with it: "
             f"{name_characters(characters)}, as in {_first(found.unknown)}. {way} these texts anew."))
     if found.too_long:
-        reporter.emit(Warned(f"{len(found.too_long)} texts are longer than the model can hold and will not be {use}: "
+        reporter.emit(WarningRaised(f"{len(found.too_long)} texts are longer than the model can hold and will not be "
+                                    f"{use}: "
                              f"{_first(found.too_long)}. Cut these recordings, with their texts."))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from config.errors import UserError
 from core.incoming.hub import Hub, Listing, NoRevision, RemoteFile
 from core.incoming.transfer import Fetcher, Meter, Patience, ask
-from core.jobs.events import Plan, Result, Warned
+from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.locks import FileLock
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library.catalog import Family, Part, Variant
@@ -173,7 +173,7 @@ def _look_up(order: Order, before: _Plan | None, hub: Hub, reporter: Reporter,
         files += _chosen(part, listing)
     for file in files:
         if not file.expected.hashed:
-            reporter.emit(Warned(f"{hub.host} tells no hash of {file.name}; only its size can be checked."))
+            reporter.emit(WarningRaised(f"{hub.host} tells no hash of {file.name}; only its size can be checked."))
     return sorted(files, key=lambda file: file.expected.size), commits
 
 
@@ -183,7 +183,7 @@ def _list(repository: str, revision: str, newest: str, hub: Hub, reporter: Repor
     except NoRevision:
         if revision == newest:
             raise
-        reporter.emit(Warned(f"{repository} has no {revision[:12]} any more, with which this download began; "
+        reporter.emit(WarningRaised(f"{repository} has no {revision[:12]} any more, with which this download began; "
                              f"it goes on with {newest}, and fetches anew what differs."))
         return ask(lambda: hub.list(repository, newest, patience.stall_s), reporter, patience, repository)
 
@@ -254,7 +254,7 @@ def _mend(order: Order, target: Path, aside: Path, hub: Hub, reporter: Reporter,
     _fetch_all(files, aside, hub, reporter, patience)
     for name, fault in faults.items():
         os.replace(aside / name, target / name)
-        reporter.emit(Warned(f"{fault} It was replaced."))
+        reporter.emit(WarningRaised(f"{fault} It was replaced."))
     _empty(aside)
     fetched = sum(file.expected.size for file in files)
     return result(record, target, f"already there, {len(faults)} damaged files replaced", fetched)

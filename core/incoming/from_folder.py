@@ -18,7 +18,7 @@ from pathlib import Path
 from config.errors import UserError
 from core.incoming.fetch import Order, check_disk, check_is, partial_folder, result, total_bytes
 from core.incoming.transfer import Meter
-from core.jobs.events import Plan, Result, Warned
+from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, size_text, stage
 from core.library.aside import written_aside
 from core.library.model_record import BLOCK, Expected, ModelRecord, find_faults, hash_file, read_record, write_record
@@ -81,7 +81,7 @@ def _mend(order: Order, folder: Path, target: Path, reporter: Reporter) -> Resul
         aside.unlink(missing_ok=True)
         _link_or_copy(source.path, aside, Meter(reporter, source.expected.size))
         os.replace(aside, target / source.name)
-        reporter.emit(Warned(f"{faults[source.name]} It was replaced."))
+        reporter.emit(WarningRaised(f"{faults[source.name]} It was replaced."))
     return result(record, target, f"already there, {len(faults)} damaged files replaced", 0)
 
 

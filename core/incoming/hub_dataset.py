@@ -23,7 +23,7 @@ from core.incoming.hub_tables import STOPPED, Give, write_tables
 from core.incoming.transfer import Meter, Patience, ask
 from core.incoming.unfinished import begun, give_up, unfinished
 from core.incoming.unpack import SUFFIXES, unpack
-from core.jobs.events import Warned
+from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter, size_text
 from data.importers import AUDIO_SUFFIXES, Row, Skipped, import_source, safe_id
 from data.importers.columns import SPLIT_NAMES
@@ -123,7 +123,8 @@ def _listing(order: _Order) -> Listing:
             return order.listing(commit)
         except NoRevision:
             again = "" if give_up(there) else ", beside another job that is at work on what it has of it"
-            order.reporter.emit(Warned(f"{order.address.repository} has no {commit[:12]} any more, with which this "
+            order.reporter.emit(WarningRaised(f"{order.address.repository} has no {commit[:12]} any more, with which "
+                                              f"this "
                                        f"import began; it begins again{again}."))
     listing = order.listing(order.address.revision or "main")
     if not _tables(listing) and not order.address.revision:

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 from config.errors import UserError
 from core.incoming.hub import Body, Interrupted, RemoteFile, unreachable
-from core.jobs.events import Progress, Warned
+from core.jobs.events import Progress, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, size_text
 from core.library.model_record import Hasher
 
@@ -209,7 +209,7 @@ class Fetcher:
                         "Continue later or from another HF_ENDPOINT. The damaged file was thrown away, the others "
                         "are kept.",
                     ) from None
-                self.meter.reporter.emit(Warned(f"{file.name} came damaged ({fault}); it is fetched once more."))
+                self.meter.reporter.emit(WarningRaised(f"{file.name} came damaged ({fault}); it is fetched once more."))
         raise AssertionError("two attempts")
 
     def fetch_once(self, file: RemoteFile, path: Path, room: int) -> None:
@@ -245,7 +245,7 @@ class Fetcher:
                 if failures >= self.patience.max_attempts:
                     raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
                 where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
-                self.meter.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))
+                self.meter.reporter.emit(WarningRaised(f"{file.name}: {fault}, {where}. Trying again."))
                 self.meter.rest(self.patience.wait_s(failures, fault.wait_s), file.name)
         if not path.exists():  # a file without a byte
             path.touch()

@@ -1,4 +1,4 @@
-"""One job: a directory in the workspace's `runs` whose `config.yaml` never changes. Never loads torch."""
+"""One job: a directory in the workspace's `runs` whose `config.yaml` never changes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import yaml
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import VERBS, Options
+from config.schema import Options
+from core.jobs.verbs import VERBS
 from core.workspace import Workspace, resolve_inside
 
 NO_DEVICE = "none"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it was built: ten times as fast
-_WITHOUT_DEVICE = ("download", "tokenizer", "export", "push", "doctor", "lab", "segment")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What was asked for. `settings` are the options as they stand in `config.yaml`, not yet checked."""
+    """A verb and its options. `settings` are the options as they stand in `config.yaml`, not yet checked."""
 
     directory: Path
     verb: str
@@ -59,7 +59,7 @@ class Job:
 
     def options(self) -> Options:
         """The checked options; `UserError` when they do not fit this version of Lisan."""
-        return parse_options(VERBS[self.verb], self.settings)
+        return parse_options(VERBS[self.verb].options, self.settings)
 
 
 def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
@@ -69,19 +69,23 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
     `after` names jobs of this workspace that must finish first; `name` is the id (default:
     the verb, the time and four hex digits). The directory appears whole or not at all.
     """
-    if not isinstance(options, VERBS[verb]):
-        raise TypeError(f"{verb} takes {VERBS[verb].__name__}, not {type(options).__name__}")
+    assert isinstance(options, VERBS[verb].options), f"{verb} does not take {type(options).__name__}"
     for earlier in after:
         workspace.run(earlier)
     directory = resolve_inside(workspace.runs, name or _new_id(workspace, verb))
     job = Job(directory, verb, _device(verb, options), tuple(after), time.time(), options.model_dump(mode="json"))
-    aside = workspace.runs / f".{directory.name}-{uuid.uuid4().hex[:8]}"
+    config = {"verb": job.verb, "device": job.device, "after": list(job.after), "created": job.created,
+              "options": job.settings}
+    temporary = workspace.runs / f".{directory.name}-{uuid.uuid4().hex[:8]}"
     try:
-        aside.mkdir()
-        _write_config(job, aside / "config.yaml")
-        aside.rename(directory)
+        temporary.mkdir()
+        with open(temporary / "config.yaml", "w", encoding="utf-8") as file:
+            yaml.safe_dump(config, file, sort_keys=False, allow_unicode=True)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(directory)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         check_free(workspace, directory.name)
         raise UserError(
             f"The run {directory} could not be written: {error.strerror or error}.",
@@ -93,7 +97,7 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
 def check_free(workspace: Workspace, name: str) -> None:
     """Raise `UserError` when there is a run `name` already."""
     if resolve_inside(workspace.runs, name).exists():
-        raise UserError(f"A run named {name!r} is already there.", "Choose another name, or continue that run.")
+        raise UserError(f"A run named {name!r} already exists.", "Choose another name, or resume that run.")
 
 
 def load(workspace: Workspace, name: str) -> Job:
@@ -112,23 +116,14 @@ def load_directory(directory: Path) -> Job:
             settings=dict(values["options"]),
         )
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not the configuration of a job: {error!r}.", "Start the job anew.") from error
+        raise UserError(f"{path} is not the configuration of a job: {error!r}.", "Start the job again.") from error
     if job.verb not in VERBS:
         raise UserError(f"{path} asks for the verb {job.verb!r}, which is unknown.", f"Known: {', '.join(VERBS)}.")
     return job
 
 
-def _write_config(job: Job, path: Path) -> None:
-    values = {"verb": job.verb, "device": job.device, "after": list(job.after), "created": job.created,
-              "options": job.settings}
-    with open(path, "w", encoding="utf-8") as file:
-        yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _new_id(workspace: Workspace, verb: str) -> str:
-    """Four hex digits meet again among some hundred jobs a second, so a taken id is drawn anew."""
+    """Verb, time and four hex digits, which repeat among some hundred jobs a second: a taken id is drawn again."""
     while True:
         name = f"{verb}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         if not (workspace.runs / name).exists():
@@ -137,10 +132,10 @@ def _new_id(workspace: Workspace, verb: str) -> str:
 
 def _device(verb: str, options: Options) -> str:
     """The device whose queue the job stands in. `auto` asks the system, because torch must not be loaded here."""
-    if verb in _WITHOUT_DEVICE:
+    if not VERBS[verb].takes_device:
         return NO_DEVICE
-    asked = str(getattr(options, "device", "auto"))
-    if asked != "auto":
-        return asked
+    device = str(getattr(options, "device", "auto"))
+    if device != "auto":
+        return device
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return "cuda" if not hidden and any(Path("/dev").glob("nvidia[0-9]*")) else "cpu"

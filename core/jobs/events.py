@@ -126,7 +126,7 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True)
-class SampleMade(Event):
+class SampleGenerated(Event):
     """A sentence spoken during training; `path` is relative to the job's directory."""
 
     kind: ClassVar[str] = "sample"
@@ -138,7 +138,7 @@ class SampleMade(Event):
 
 
 @dataclass(frozen=True)
-class AudioPiece(Event):
+class AudioChunk(Event):
     """The next part of a clip still being made, so that it can be heard already."""
 
     kind: ClassVar[str] = "audio_piece"
@@ -150,7 +150,7 @@ class AudioPiece(Event):
 
 
 @dataclass(frozen=True)
-class AudioMade(Event):
+class AudioGenerated(Event):
     """A finished clip; paths are relative to the job's directory, `seconds` is what it took to make."""
 
     kind: ClassVar[str] = "audio"
@@ -179,7 +179,7 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True)
-class Warned(Event):
+class WarningRaised(Event):
     """Something a person should know that does not end the job."""
 
     kind: ClassVar[str] = "warned"
@@ -224,8 +224,8 @@ class Skipped(Event):
 
 _KINDS: dict[str, type[Event]] = {
     kind.kind: kind
-    for kind in (Queued, Waiting, Started, Stage, Plan, Progress, Step, Evaluated, SampleMade, AudioPiece,
-                 AudioMade, CheckpointSaved, Warned, Finished, Failed, Stopped, Skipped)
+    for kind in (Queued, Waiting, Started, Stage, Plan, Progress, Step, Evaluated, SampleGenerated, AudioChunk,
+                 AudioGenerated, CheckpointSaved, WarningRaised, Finished, Failed, Stopped, Skipped)
 }
 TERMINAL = (Finished, Failed, Stopped, Skipped)
 
@@ -250,7 +250,7 @@ def decode(line: bytes) -> Event:
         return kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError):
         quote = line[:60].decode(errors="replace")
-        return Warned(f"A line of the journal could not be read and is left out; it begins: {quote}")
+        return WarningRaised(f"A line of the journal could not be read and is left out; it begins: {quote}")
 
 
 __all__ = [  # the events too: whoever reads or writes a journal names both by this module

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from config.schema import TrainOptions
 from core.jobs.directory import Job
-from core.jobs.events import Warned
+from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter
 
 _PROGRAM = "nvidia-smi"
@@ -208,11 +208,11 @@ class FreeGpu:
         if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
             return ""
         if self._job.device != "cuda":
-            self._reporter.emit(Warned("To wait for a GPU does not apply: this job runs on the processor."))
+            self._reporter.emit(WarningRaised("To wait for a GPU does not apply: this job runs on the processor."))
             return ""
         seen = self._probe()
         if not seen:
-            self._reporter.emit(Warned("It cannot wait for a free GPU: nvidia-smi does not answer here. "
+            self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
                                        "It starts now."))
             return ""
         free = [gpu for gpu in seen if fits(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]

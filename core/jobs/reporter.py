@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from core.jobs.events import (
-    AudioMade,
+    AudioGenerated,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -22,14 +22,14 @@ from core.jobs.events import (
     Journal,
     Plan,
     Progress,
-    SampleMade,
+    SampleGenerated,
     Skipped,
     Stage,
     Started,
     Step,
     Stopped,
     Waiting,
-    Warned,
+    WarningRaised,
 )
 
 _PROGRESS_INTERVAL_S = 0.2
@@ -60,15 +60,15 @@ def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None
         raise StopRequested(message)
 
 
-Tell = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 """Hears how far a part of the work is, and ends the work there by raising `StopRequested`."""
 
 
-def to_nobody(_progress: Progress) -> None:
-    """A `Tell` for work that nobody watches."""
+def no_progress(_progress: Progress) -> None:
+    """A `ProgressCallback` for work that nobody watches."""
 
 
-def telling(reporter: Reporter, message: str = "Stopped on request.") -> Tell:
+def progress_callback(reporter: Reporter, message: str = "Stopped on request.") -> ProgressCallback:
     """Report each count, then raise `StopRequested` with `message` when a stop was asked for."""
 
     def tell(progress: Progress) -> None:
@@ -155,13 +155,13 @@ def describe(event: Event) -> str:
                 f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
             others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
             return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}"
-        case SampleMade():
+        case SampleGenerated():
             return f"step {event.step}: spoke [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
-        case AudioMade():
+        case AudioGenerated():
             return f"{event.side} [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
         case CheckpointSaved():
             return f"step {event.step}: saved {event.path}{' (best so far)' if event.best else ''}"
-        case Warned():
+        case WarningRaised():
             return f"Warning: {event.message}"
         case Finished():
             return "Finished: " + ", ".join(f"{name} {value}" for name, value in event.result.items())
@@ -210,14 +210,14 @@ def _error(error: float | None) -> str:
     return "" if error is None else f" (error {error:.1%})"
 
 
-class OneCount:
+class CombinedProgress:
     """Tells the counts of several parts, one after another, as one count of `total` in `unit`."""
 
-    def __init__(self, tell: Tell, total: int, unit: str) -> None:
+    def __init__(self, tell: ProgressCallback, total: int, unit: str) -> None:
         self._tell, self._total, self._unit = tell, total, unit
         self._before = 0
 
-    def part(self, size: int) -> Tell:
+    def part(self, size: int) -> ProgressCallback:
         """What the next part tells; its own count, of whatever it is, goes from 0 to `size` of the whole."""
         before, self._before = self._before, self._before + size
 

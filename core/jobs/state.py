@@ -17,8 +17,8 @@ from core.jobs import checkpoint_names, locks, queue
 from core.jobs.directory import Job, load
 from core.jobs.events import (
     TERMINAL,
-    AudioMade,
-    AudioPiece,
+    AudioChunk,
+    AudioGenerated,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -28,14 +28,14 @@ from core.jobs.events import (
     Progress,
     Queued,
     Result,
-    SampleMade,
+    SampleGenerated,
     Skipped,
     Stage,
     Started,
     Step,
     Stopped,
     Waiting,
-    Warned,
+    WarningRaised,
     read,
 )
 from core.workspace import Workspace
@@ -45,7 +45,7 @@ Status = Literal["created", "queued", "waiting", "running", "stopping",
 ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
 RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
 _RATE_WINDOW_S = 30.0
-_Stepped = TypeVar("_Stepped", Step, Evaluated, SampleMade, CheckpointSaved)
+_Stepped = TypeVar("_Stepped", Step, Evaluated, SampleGenerated, CheckpointSaved)
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class JobState:
     plan: Plan | None = None
     steps: tuple[Step, ...] = ()
     evaluations: tuple[Evaluated, ...] = ()
-    samples: tuple[SampleMade, ...] = ()
+    samples: tuple[SampleGenerated, ...] = ()
     checkpoints: tuple[CheckpointSaved, ...] = ()
-    audio: tuple[AudioMade, ...] = ()
-    audio_pieces: tuple[AudioPiece, ...] = ()
+    audio: tuple[AudioGenerated, ...] = ()
+    audio_pieces: tuple[AudioChunk, ...] = ()
     warnings: tuple[str, ...] = ()
     result: Result | None = None
     message: str = ""  # of the failure or the stop
@@ -110,10 +110,10 @@ class JobStateReducer:
         self._state = JobState(job)
         self._steps: list[Step] = []
         self._evaluations: list[Evaluated] = []
-        self._samples: list[SampleMade] = []
+        self._samples: list[SampleGenerated] = []
         self._checkpoints: list[CheckpointSaved] = []
-        self._audio: list[AudioMade] = []
-        self._pieces: list[AudioPiece] = []
+        self._audio: list[AudioGenerated] = []
+        self._pieces: list[AudioChunk] = []
         self._stages: list[Stage] = []
         self._warnings: list[str] = []
         self._latest: Progress | None = None
@@ -142,15 +142,15 @@ class JobStateReducer:
                 self._step(event)
             case Evaluated():
                 self._evaluations.append(event)
-            case SampleMade():
+            case SampleGenerated():
                 self._samples.append(event)
             case CheckpointSaved():  # said again by a resumed run that was killed before it could say it
                 self._checkpoints = [*(kept for kept in self._checkpoints if kept.step != event.step), event]
-            case AudioMade():
+            case AudioGenerated():
                 self._audio.append(event)
-            case AudioPiece():
+            case AudioChunk():
                 self._pieces.append(event)
-            case Warned():
+            case WarningRaised():
                 self._warnings.append(event.message)
 
     def _set(self, **changes: object) -> None:

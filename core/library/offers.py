@@ -15,8 +15,9 @@ from typing import TypeVar
 import yaml
 
 from config.errors import UserError
-from config.loading import parse_options, read_preset
+from config.loading import parse_options
 from config.schema import Options
+from core.jobs.verbs import read_preset
 from core.library import catalog, exports_record, records
 from core.library.catalog import Family, VoiceModel
 from core.library.model_record import read_record

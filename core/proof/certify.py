@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from config.errors import UserError
 from core import compute
 from core.jobs.events import Progress
-from core.jobs.reporter import OneCount, Tell, to_nobody
+from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import rests_on
@@ -73,9 +73,9 @@ class Work:
     def recorded(self) -> int:
         return sum(one.original is not None for _, sentences in self.material.values() for one in sentences)
 
-    def make(self, tell: Tell = to_nobody) -> Certificate:
+    def make(self, tell: ProgressCallback = no_progress) -> Certificate:
         """The certificate; `tell` hears one count over every sentence and probe, and may end it."""
-        count = OneCount(tell, self.size, COUNTED)
+        count = CombinedProgress(tell, self.size, COUNTED)
         errors, judged = _errors(self, count)
         checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
                   judged)
@@ -102,13 +102,13 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                   tell: Tell = to_nobody, warn: Callable[[str], None] = _to_nobody) -> Certificate:
+                   tell: ProgressCallback = no_progress, warn: Callable[[str], None] = _to_nobody) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
     return prepare(workspace, folder, device, sentences, warn=warn).make(tell)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
-                  sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
+                  sentences: int = SENTENCES, tell: ProgressCallback = no_progress) -> Certificate:
     """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
     return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(tell)
 
@@ -173,7 +173,7 @@ def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _logits(case: Work, tell: Tell) -> Check:
+def _logits(case: Work, tell: ProgressCallback) -> Check:
     """Bit equality of every base-language logit, or the drift."""
     if not case.probes:
         return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
@@ -227,7 +227,7 @@ def _front_end(case: Work) -> Check:
     return Check("front_end", _verdict(wanted == seen), wanted, seen, "The tokenizer is the one of the new rows.")
 
 
-def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
+def _errors(case: Work, count: CombinedProgress) -> tuple[list[LanguageError], Check]:
     """The judged error of every language, and which of them could not be measured, and why."""
     found = [one for before, languages in _together(case)
              for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
@@ -276,7 +276,7 @@ def _some(sentences: list[HeldOutSentence]) -> list[HeldOutSentence]:
 
 
 def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[HeldOutSentence]],
-              count: OneCount) -> list[LanguageError]:
+              count: CombinedProgress) -> list[LanguageError]:
     """The errors of some languages, spoken together: before, after, and on the original recordings."""
     after, size = case.finetuned, sum(map(len, sentences.values()))
     spoken = [evaluate.judged_each(case.studio, model, sentences, after.family.sampling, count.part(size))

@@ -20,7 +20,7 @@ from config.errors import UserError
 from config.schema import ClipOptions
 from core.incoming.fetch import partial_folder
 from core.incoming.sources import Gathered
-from core.jobs.events import Progress, Result, Warned
+from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, counted
 from core.library.aside import flush
 from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
@@ -86,7 +86,7 @@ def recordings(gathered: Gathered, options: ClipOptions, reporter: Reporter) -> 
         try:
             found.append(_recording(path, root, gathered.made, options, reporter))
         except UserError as error:
-            reporter.emit(Warned(f"{path.name} is left out: {error.message} {error.hint}"))
+            reporter.emit(WarningRaised(f"{path.name} is left out: {error.message} {error.hint}"))
     if not found:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
                         "Give a recording, a film, or a folder of them.")
@@ -178,10 +178,10 @@ class Cutter:
         try:
             chosen = choose(recording, aside, tell)
             for reason in chosen.left_out:
-                self.reporter.emit(Warned(f"{recording.name}: {reason}"))
+                self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
             pieces = self._write(recording, aside, chosen) if chosen.spans else []
         except UserError as error:
-            self.reporter.emit(Warned(f"{recording.name} is left out: {error.message} {error.hint}"))
+            self.reporter.emit(WarningRaised(f"{recording.name} is left out: {error.message} {error.hint}"))
             return []
         if pieces:  # where nothing was found, another try listens again: its text may have been mended
             write_pieces(aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl", pieces)

@@ -16,7 +16,7 @@ import torch
 
 from config.languages import language_name
 from core.jobs.events import Progress
-from core.jobs.reporter import Tell, to_nobody
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
 from data import audio
@@ -86,7 +86,7 @@ class Studio:
         return self.judge is not None and language in self.judge.languages
 
     def speak(self, voice: VoiceModel, asked: Sequence[tuple[str, str]], sampling: Sampling,
-              tell: Tell = to_nobody) -> list[Spoken]:
+              tell: ProgressCallback = no_progress) -> list[Spoken]:
         """Each language and text through `voice`, in the model's voices by turns. Languages share batches."""
         languages = list(dict.fromkeys(language for language, _ in asked))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
@@ -142,14 +142,14 @@ class Studio:
 
 
 def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[HeldOutSentence],
-           sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
+           sampling: Sampling, tell: ProgressCallback = no_progress) -> tuple[Score, list[Spoken]]:
     """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
     return judged_each(studio, voice, {language: sentences}, sampling, tell)[language]
 
 
 def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
                 sampling: Sampling,
-                tell: Tell = to_nobody) -> dict[str, tuple[Score, list[Spoken]]]:
+                tell: ProgressCallback = no_progress) -> dict[str, tuple[Score, list[Spoken]]]:
     """`judged` for the sentences of several languages, which are spoken together."""
     usable = [(language, one.text) for language, some in sentences.items() for one in some
               if _readable(voice, one.text, language)]
@@ -163,7 +163,7 @@ def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Seque
 
 
 def judged_originals(studio: Studio, language: str, sentences: Sequence[HeldOutSentence],
-                     tell: Tell = to_nobody) -> Score:
+                     tell: ProgressCallback = no_progress) -> Score:
     """The judge's own error on the recordings that are there."""
     recorded = [item for item in sentences if item.original is not None]
     verdicts: list[Verdict] = []

@@ -19,7 +19,7 @@ import torch
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
 from core.jobs.events import Progress
-from core.jobs.reporter import Tell, to_nobody
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.speech import references
 from core.voice_model.loading import VoiceModel
 from data.level import UNCLIPPED
@@ -105,7 +105,7 @@ class Speaker:
             group = min(2 * group, LARGEST_GROUP)
 
     def say_each(self, asked: Sequence[tuple[str, str]], options: SamplingOptions,
-                 tell: Tell = to_nobody) -> list[Iterator[Segment]]:
+                 tell: ProgressCallback = no_progress) -> list[Iterator[Segment]]:
         """What `say` makes of each language and text: the codes now, of all together, the sound when it is asked for.
 
         The pieces of a text are drawn from the seeds that they have when it is spoken alone, so that the same pieces of

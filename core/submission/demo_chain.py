@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from config.loading import parse_options, read_preset
-from config.schema import VERBS, Options, TrainOptions
+from config.loading import parse_options
+from config.schema import Options, TrainOptions
 from core.jobs.directory import Job, check_free, create
 from core.jobs.state import JobState
+from core.jobs.verbs import VERBS, read_preset
 from core.proof.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
@@ -81,7 +82,7 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     }
     if chosen.there:
         del values["download"]
-    return [(verb, parse_options(VERBS[verb], given)) for verb, given in values.items()]
+    return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items()]
 
 
 @dataclass(frozen=True)

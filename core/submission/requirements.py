@@ -12,10 +12,10 @@ from config.schema import (
     AS_IS,
     AlignOptions,
     CompareOptions,
+    CompareTokenizersOptions,
     DoctorOptions,
     ExportOptions,
     ExtendOptions,
-    LabOptions,
     Options,
     PrepareOptions,
     PushOptions,
@@ -63,9 +63,9 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         raise UserError(f"There is no text {options.text}.", "Give the path of a text file or subtitles, or nothing.")
     if isinstance(options, DoctorOptions):
         _check_files(options)
-    if isinstance(options, LabOptions) and options.text and not Path(options.text).is_file():
+    if isinstance(options, CompareTokenizersOptions) and options.text and not Path(options.text).is_file():
         raise UserError(f"There is no text file {options.text}.", "Give the path of a text file, or nothing.")
-    if isinstance(options, LabOptions | TokenizerOptions) and options.tokenizer_file and not Path(
+    if isinstance(options, CompareTokenizersOptions | TokenizerOptions) and options.tokenizer_file and not Path(
         options.tokenizer_file).exists():
         raise UserError(f"There is no tokenizer {options.tokenizer_file}.",
                         "Give the path of a tokenizer's file, or nothing.")
@@ -78,7 +78,7 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
         _check_tracker(options.tracker)
         divisible.check(options, divisible.number_of_processes(options.processes))
         _check_languages(workspace, options)
-    if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
+    if isinstance(options, CompareTokenizersOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),
                             offers.known(workspace, options.model))
     _check_new_export(workspace, options)
@@ -202,7 +202,7 @@ def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("tokenizer", options.tokenizer, workspace.tokenizer)
             yield _Need("download", options.model, workspace.model)
             yield _Need("prepare", options.dataset, workspace.dataset)
-        case LabOptions():
+        case CompareTokenizersOptions():
             yield _Need("download", options.model, workspace.model)
             yield _Need("prepare", options.dataset, workspace.dataset)
         case ExtendOptions():

@@ -12,7 +12,7 @@ import soundfile
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
 from core.jobs.directory import Job, create
 from core.jobs.events import (
-    AudioMade,
+    AudioGenerated,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -21,7 +21,7 @@ from core.jobs.events import (
     Plan,
     Progress,
     Queued,
-    SampleMade,
+    SampleGenerated,
     Stage,
     Started,
     Step,
@@ -92,7 +92,7 @@ def checkpoint(job: Job, step: int, speech: float) -> None:
     for number, text in enumerate(SPOKEN, start=1):
         sample = f"samples/step-{step:06d}/{number:02d}-am.wav"
         tone(job.directory / sample)
-        append(job, SampleMade(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
+        append(job, SampleGenerated(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
     measured = {"speech_loss": speech + 0.1, "text_loss": 0.6, "accuracy": 0.3}
     append(job, Evaluated(step, speech + 0.1, {"am": error}, 0.6, 0.3, {"am": measured}),
            CheckpointSaved(step, f"checkpoints/step-{step:06d}", True))
@@ -109,7 +109,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
             tone(job.directory / sound, 1.4, frequency)
             picture(job.directory / drawing)
             error = 0.06 if language != "am" else 0.91 if side == "base" else 0.17
-            append(job, AudioMade(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
+            append(job, AudioGenerated(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
     if finished:
         append(job, Finished({"texts": len(texts), "error_originals_am": 0.021, "error_originals_en": 0.03}))
     return job

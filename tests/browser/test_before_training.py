@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from config.schema import PreflightOptions
 from core.jobs import checkpoint_names
 from core.jobs import directory as job_files
-from core.jobs.events import Finished, Queued, Stage, Started, Warned
+from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
 from core.preflight import untried
 from core.workspace import Workspace
 from tests.browser import scenes
@@ -33,7 +33,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
     trial = job_files.create(workspace, "preflight", PreflightOptions(), name="trial")
     scenes.append(
         trial, Queued(), Started(1, 1), Stage("speak", 2.0),
-        Warned("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has worked, an "
+        WarningRaised("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has "
+                      "worked, an "
                "hour or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",

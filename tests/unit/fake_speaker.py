@@ -9,7 +9,7 @@ from config.errors import UserError
 from config.schema import SynthesizeOptions
 from core import model_server
 from core.jobs import worker
-from core.jobs.events import AudioPiece, Plan, Result
+from core.jobs.events import AudioChunk, Plan, Result
 from core.jobs.reporter import Reporter, check_stop
 from core.workspace import Workspace
 
@@ -25,7 +25,7 @@ class Voice:
     def speak(self, options: SynthesizeOptions, workspace: Workspace, reporter: Reporter) -> Result:
         reporter.emit(Plan(("one model",), {"loaded": 0 if self.loaded else 1}))
         self.loaded = True
-        reporter.emit(AudioPiece("speech", 0, 0, "audio/none.wav", 1.0))
+        reporter.emit(AudioChunk("speech", 0, 0, "audio/none.wav", 1.0))
         match options.text:
             case "patient":
                 while True:

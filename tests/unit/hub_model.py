@@ -8,7 +8,7 @@ from pathlib import Path
 from core.incoming.fetch import Order, from_hub
 from core.incoming.hub import Hub
 from core.incoming.transfer import Patience
-from core.jobs.events import Event, Progress, Result, Warned
+from core.jobs.events import Event, Progress, Result, WarningRaised
 from core.library.catalog import Family, Variant, family, model_name, variant
 from core.workspace import Workspace
 from tests.hub import LoopbackHub
@@ -57,7 +57,7 @@ class Recorder:
 
     @property
     def warnings(self) -> list[str]:
-        return [event.message for event in self.events if isinstance(event, Warned)]
+        return [event.message for event in self.events if isinstance(event, WarningRaised)]
 
     @property
     def progress(self) -> list[Progress]:

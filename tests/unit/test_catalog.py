@@ -84,7 +84,7 @@ def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
         create_chain(workspace, ChainOptions(dataset="../../x"))
     create_chain(workspace, ChainOptions(name="taken"))
     before = workspace.list_runs()
-    with pytest.raises(UserError, match="'taken' is already there"):
+    with pytest.raises(UserError, match="'taken' already exists"):
         create_chain(workspace, ChainOptions(name="taken"))
     assert workspace.list_runs() == before
 

@@ -13,8 +13,9 @@ from config import schema
 from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import VERBS, Options, TrainOptions
+from config.schema import Options, TrainOptions
 from core.jobs import control, worker
+from core.jobs.verbs import VERBS
 from core.submission import requirements
 from core.workspace import Workspace
 from scripts import command
@@ -40,13 +41,13 @@ def parse(arguments: list[str], model: type[Options]) -> Options:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_field_of_every_verb_is_one_flag_with_help(verb: str):
-    all_flags = list(flags(VERBS[verb]))
+    all_flags = list(flags(VERBS[verb].options))
     assert len({flag.name for flag in all_flags}) == len(all_flags)
     text = " ".join(command.build_parser(verb).format_help().split())
     for flag in all_flags:
         assert (flag.path[-1] if flag.positional else flag.name) in text
-    assert parse([], VERBS[verb]) == VERBS[verb]()
-    assert to_arguments(VERBS[verb]()) == []
+    assert parse([], VERBS[verb].options) == VERBS[verb].options()
+    assert to_arguments(VERBS[verb].options()) == []
 
 
 @pytest.mark.parametrize("options", CHANGED, ids=lambda options: type(options).__name__)

@@ -12,7 +12,7 @@ import pytest
 from config.schema import TrainOptions
 from core.jobs import gpus, queue
 from core.jobs.directory import Job, create
-from core.jobs.events import Event, Warned
+from core.jobs.events import Event, WarningRaised
 from core.jobs.gpus import FreeGpu, Gpu
 from core.jobs.locks import FileLock, is_held
 from core.jobs.queue import wait_for_turn
@@ -165,7 +165,7 @@ def test_where_it_cannot_wait_it_says_so_and_begins(workspace: Workspace, device
     told = Told(one)
     assert FreeGpu(one, told, lambda: ()).obstacle() == ""
     [said] = told.events
-    assert isinstance(said, Warned)
+    assert isinstance(said, WarningRaised)
     assert words in said.message
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "kept"
 

@@ -21,7 +21,8 @@ SHARED_MODELS = ("models.base", "models.values", "models.decoder", "models.speec
 WEB_SAFE = (
     "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.submission.demo_chain",
     "core.doctor", "core.download",
-    "core.incoming.hub", "core.incoming.looking", "core.submission.requirements", "core.jobs.directory", "core.jobs.events",
+    "core.incoming.hub", "core.incoming.looking", "core.submission.requirements", "core.jobs.directory",
+    "core.jobs.events",
     "core.jobs.gpus", "core.jobs.gpus", "core.jobs.events", "core.jobs.checkpoint_names",
     "core.jobs.locks", "core.jobs.app_instances", "core.jobs.queue", "core.jobs.queue", "core.jobs.state",
     "core.jobs.reporter", "core.jobs.state", "core.jobs.control", "core.library.catalog", "core.library.model_record",
@@ -241,7 +242,8 @@ def test_a_hidden_way_to_torch_is_found(tmp_path: Path) -> None:
         "core/helper.py": "def f():\n    from data import batches",
         "data/batches.py": "import torch.nn",
     })
-    assert heavy_paths(tmp_path, "core.jobs.control") == ["core.jobs.control -> core.helper -> data.batches -> torch.nn"]
+    assert heavy_paths(tmp_path,
+                       "core.jobs.control") == ["core.jobs.control -> core.helper -> data.batches -> torch.nn"]
 
 
 def test_an_import_for_the_type_checker_is_no_way_to_torch(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from core.jobs.events import (
     Journal,
     Progress,
     Queued,
-    SampleMade,
+    SampleGenerated,
     Skipped,
     Stage,
     Started,
@@ -63,7 +63,7 @@ def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: 
     job = train(workspace, "quick")
     journal = Journal(job.journal)
     for event in (Queued(), Started(1, 1), step(1), step(2), CheckpointSaved(2, "checkpoints/2", True), step(3),
-                  Evaluated(3, 1.0), SampleMade(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
+                  Evaluated(3, 1.0), SampleGenerated(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
         journal.append(event)
     assert [event.step for event in control.state(job).steps] == [1, 2, 3]
     journal.append(step(3, loss=9.0))

@@ -29,7 +29,7 @@ def test_a_job_is_written_whole_with_its_options_frozen(workspace: Workspace):
 
 def test_a_name_that_is_taken_is_refused_and_the_first_run_kept(workspace: Workspace):
     first = train(workspace, "quick", name="mine")
-    with pytest.raises(UserError, match="'mine' is already there"):
+    with pytest.raises(UserError, match="'mine' already exists"):
         train(workspace, "buggy", name="mine")
     assert load(workspace, "mine") == first
     assert os.listdir(workspace.runs) == ["mine"]

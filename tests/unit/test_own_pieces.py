@@ -13,7 +13,7 @@ from small_data import AMHARIC, Recorder, SmallFamily, base
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
-from config.schema import LabOptions, TokenizerOptions
+from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import lab, vocabulary
 from core.submission import requirements
 from core.text import own_pieces
@@ -149,7 +149,7 @@ def test_pieces_of_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> None:
     path = str(bpe(tmp_path / "own.json"))
-    lab.run(LabOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
+    lab.run(CompareTokenizersOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
     report = LabReport.load(tmp_path)
     candidate = report.candidate(own_pieces.OWN)
     assert candidate is not None

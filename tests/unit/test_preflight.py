@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from config.errors import UserError
-from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
+from core.jobs.verbs import read_preset
 from core.training import advice, anchors, drift, training_data
 from core.training.feed import Feed
 from core.voice_model.loading import load_extension
