@@ -121,9 +121,9 @@ def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Lis
              workspace: Workspace) -> cutting.Choose:
     written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
 
-    def choose(recording: Recording, folder: Path, tell: Callable[[float], None]) -> Chosen:
+    def choose(recording: Recording, folder: Path, progress: Callable[[float], None]) -> Chosen:
         sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(written_out(word)))
-        match = aligned(sentences, listener, recording.path, tell)
+        match = aligned(sentences, listener, recording.path, progress)
         counts = folder / _COUNTS / f"{recording.key}.json"
         counts.parent.mkdir(parents=True, exist_ok=True)
         counts.write_text(json.dumps({"sentences": len(match.sentences), "not_found": match.missing}), encoding="utf-8")
@@ -138,7 +138,7 @@ def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Lis
     return choose
 
 
-def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Callable[[float], None]) -> Match:
+def aligned(sentences: list[Sentence], listener: Listener, path: Path, progress: Callable[[float], None]) -> Match:
     """Where the words of a text are in a recording."""
     separator = listener.separator
     labels = [_labels(sentence, separator) for sentence in sentences]
@@ -146,7 +146,7 @@ def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Cal
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
     alignment = Alignment(labels, listener.blank, edges=[_edges(sentence) for sentence in sentences])
-    for block in recognisers.frames_of(listener, path, tell):
+    for block in recognisers.frames_of(listener, path, progress):
         alignment.push(block)
     return match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)
 

@@ -128,8 +128,8 @@ class Comparison:
         """The texts of these numbers as a side speaks them, where it can."""
         own, speaker = [index for index in together if side in self._readings[index]], self._speakers[side]
         asked = [(one.language, one.text) for one in (self._readings[index][side] for index in own)]
-        tell = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
-        return dict(zip(own, speaker.say_each(asked, self._options.sampling, tell), strict=True))
+        progress = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
+        return dict(zip(own, speaker.say_each(asked, self._options.sampling, progress), strict=True))
 
     def _row(self, index: int, heard: dict[str, Iterator[Segment]]) -> Row:
         """One text on both sides; the pictures share the time scale of the longer clip."""

@@ -73,7 +73,7 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     ref = _checked(options, workspace)
     folder, device = resolve(workspace, ref).folder, compute.prepare("cpu")  # bit equality is claimed for it
     with stage(reporter, "certificate"):
-        proof, model, tell = _certified(workspace, folder, device, reporter)
+        proof, model, progress = _certified(workspace, folder, device, reporter)
         _block(proof, options.override)
     check_stop(reporter, _STOPPED)
     record = _record(workspace, ref, model, options.export, proof)
@@ -85,9 +85,9 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     with stage(reporter, "write"), _disk_explained(target), written_aside(target) as aside:
         files = _write_model(aside, model, record, folder)
         check_stop(reporter, _STOPPED)
-        proof = _with_reload(aside, model, proof, tell)
+        proof = _with_reload(aside, model, proof, progress)
         certificate.write(aside / CERTIFICATE, proof)
-        samples = _speak(aside, workspace, model, tell)
+        samples = _speak(aside, workspace, model, progress)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
         exports.check(aside)
@@ -190,11 +190,11 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: Com
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
     again = exports.assemble(folder, model.device)
     probes = _probes(model)
-    tell = count.part(len(probes))
+    progress = count.part(len(probes))
     equal = 0
     for done, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
-        tell(Progress(done, len(probes), "probes", "of the written files compared"))
+        progress(Progress(done, len(probes), "probes", "of the written files compared"))
     tensors, reread = _all_tensors(model), _all_tensors(again)
     kept = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)

@@ -70,11 +70,11 @@ def _fallen_back(options: ExtendOptions, made: Initialised) -> str:
 def _fitted(base: VoiceModel, front_end: FrontEnd, made: Initialised, options: ExtendOptions,
             reporter: Reporter) -> Initialised:
     """`made` with the rows of the embedding fitted to the states of their spelling; changes `base.model`."""
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         reporter.emit(Progress(done, total, "steps", "of the fit"))
         check_stop(reporter)
 
-    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, tell)
+    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, progress)
     kept = "" if found.after < found.before else "; the start was kept"
     reporter.emit(Plan((f"The states of made-up words are {found.before:.1%} away from those of their spelling before "
                         f"the fit, {found.after:.1%} after it{kept}.",),

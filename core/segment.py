@@ -51,8 +51,8 @@ def cut_settings(options: ClipOptions) -> dict[str, object]:
 
 
 def _by_pauses(options: SegmentOptions, limits: cuts.Limits) -> cutting.Choose:
-    def choose(recording: Recording, _folder: Path, tell: Callable[[float], None]) -> Chosen:
-        heard = long_audio.hear(recording.path, tell)
+    def choose(recording: Recording, _folder: Path, progress: Callable[[float], None]) -> Chosen:
+        heard = long_audio.hear(recording.path, progress)
         runs = cuts.voiced_runs(heard.probabilities, options.threshold)
         atoms = cuts.atoms_of(runs, heard.levels, FRAME_S)
         spans = [Span(cut.begin_s, min(cut.end_s, heard.total_s), _in_speech(cut, atoms))

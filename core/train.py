@@ -136,12 +136,12 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
     best = ranked.best
     if best is None:
         raise _nothing_whole(run, trainer.step)
-    tell = progress_callback(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. "
-                                       f"Only its "
-                             "certificate is missing; continue the run to make it.")
+    progress = progress_callback(
+        reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its certificate is "
+                  "missing; continue the run to make it.")
     with stage(reporter, "certificate"):
         folder = checkpoint.folder_of(run, best)
-        made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell,
+        made = certify.certify_folder(workspace, folder, trainer.voice.device, progress=progress,
                                       warn=lambda message: reporter.emit(WarningRaised(message)))
         certificate.write(run / certificate.FILE, made)
     if made.failed():

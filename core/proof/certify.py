@@ -73,9 +73,9 @@ class Work:
     def recorded(self) -> int:
         return sum(one.original is not None for _, sentences in self.material.values() for one in sentences)
 
-    def make(self, tell: ProgressCallback = no_progress) -> Certificate:
-        """The certificate; `tell` hears one count over every sentence and probe, and may end it."""
-        count = CombinedProgress(tell, self.size, COUNTED)
+    def make(self, progress: ProgressCallback = no_progress) -> Certificate:
+        """The certificate; `progress` gets one count over every sentence and probe, and may end it."""
+        count = CombinedProgress(progress, self.size, COUNTED)
         errors, judged = _errors(self, count)
         checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
                   judged)
@@ -102,15 +102,15 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                   tell: ProgressCallback = no_progress, warn: Callable[[str], None] = _to_nobody) -> Certificate:
+                   progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _to_nobody) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
-    return prepare(workspace, folder, device, sentences, warn=warn).make(tell)
+    return prepare(workspace, folder, device, sentences, warn=warn).make(progress)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
-                  sentences: int = SENTENCES, tell: ProgressCallback = no_progress) -> Certificate:
+                  sentences: int = SENTENCES, progress: ProgressCallback = no_progress) -> Certificate:
     """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
-    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(tell)
+    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(progress)
 
 
 def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
@@ -173,14 +173,14 @@ def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _logits(case: Work, tell: ProgressCallback) -> Check:
+def _logits(case: Work, progress: ProgressCallback) -> Check:
     """Bit equality of every base-language logit, or the drift."""
     if not case.probes:
         return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(case.probes):
-        tell(Progress(done, len(case.probes), "probes", "compared"))
+        progress(Progress(done, len(case.probes), "probes", "compared"))
         with case.base.speaking(item.language):
             before = case.base.model.probe(item.sample)
         with case.finetuned.speaking(item.language):
@@ -191,7 +191,7 @@ def _logits(case: Work, tell: ProgressCallback) -> Check:
         largest = max(largest, *((one - other).abs().max().item() for one, other in pairs))
         divergence += _divergence(before.speech_logits, after.speech_logits)
     count = len(case.probes)
-    tell(Progress(count, count, "probes", "compared"))
+    progress(Progress(count, count, "probes", "compared"))
     languages = ", ".join(sorted({item.language for item in case.probes}))
     seen = f"{equal} of {count} samples ({languages}) equal to the bit"
     if unprobed := set(case.base.front_end.base_languages) - {item.language for item in case.probes}:

@@ -66,7 +66,7 @@ class Chosen:
 
 
 Choose = Callable[[Recording, Path, Callable[[float], None]], Chosen]
-"""Finds the clips of a recording. Gets the folder that is being made, and is to tell the seconds that are done."""
+"""Finds the clips of a recording, from it, the folder that is being made, and a callback for the seconds done."""
 
 
 def limits_of(options: ClipOptions) -> Limits:
@@ -151,12 +151,12 @@ class Cutter:
             return self._finished(aside, found, pieces)
 
     def _teller(self, recording: Recording, before: float, total: float) -> Callable[[float], None]:
-        def tell(seconds: float) -> None:
+        def progress(seconds: float) -> None:
             check_stop(self.reporter, STOPPED)
             done = before + min(seconds, recording.seconds)
             self.reporter.emit(Progress(round(done / 60, 1), total, "minutes", recording.name))
 
-        return tell
+        return progress
 
     def _begin(self, aside: Path) -> None:
         """Take up what an earlier try left, if it was to make the same."""
@@ -174,9 +174,9 @@ class Cutter:
         done = aside / "done" / f"{recording.key}-{recording.path.stat().st_size}.jsonl"
         return list(read_pieces(done)) if done.is_file() else None
 
-    def _cut(self, recording: Recording, aside: Path, choose: Choose, tell: Callable[[float], None]) -> list[Piece]:
+    def _cut(self, recording: Recording, aside: Path, choose: Choose, progress: Callable[[float], None]) -> list[Piece]:
         try:
-            chosen = choose(recording, aside, tell)
+            chosen = choose(recording, aside, progress)
             for reason in chosen.left_out:
                 self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
             pieces = self._write(recording, aside, chosen) if chosen.spans else []

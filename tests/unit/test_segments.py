@@ -160,11 +160,11 @@ def test_a_resumed_alignment_counts_what_all_tries_found(tmp_path: Path, ready: 
     heard: list[str] = []
     true = align.aligned
 
-    def once(sentences, listener, path, tell):
+    def once(sentences, listener, path, progress):
         heard.append(path.name)
         if len(heard) == 2:
             raise StopRequested("Stopped.")
-        return true(sentences, listener, path, tell)
+        return true(sentences, listener, path, progress)
 
     monkeypatch.setattr(align, "aligned", once)
     options = AlignOptions(source=str(tmp_path / "in"), segments="talks", language="am", recogniser="built-in")
@@ -247,11 +247,11 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     heard: list[str] = []
     true = segment.long_audio.hear
 
-    def hear(path: Path, tell: object) -> object:
+    def hear(path: Path, progress: object) -> object:
         heard.append(path.name)
         if len(heard) == 2:
             raise StopRequested("Stopped.")
-        return true(path, tell)  # type: ignore[arg-type]
+        return true(path, progress)  # type: ignore[arg-type]
 
     monkeypatch.setattr(segment.long_audio, "hear", hear)
     with pytest.raises(StopRequested):
