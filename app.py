@@ -86,11 +86,11 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 takes a free one.\n")
         return 1
-    others = app_instances.living(workspace)
-    presence = app_instances.announce(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
+    others = app_instances.running_apps(workspace)
+    presence = app_instances.register_app(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
     if others:
-        sys.stdout.write(f"{len(others)} more of this workspace: {', '.join(app_instances.addresses(others))}. All "
+        sys.stdout.write(f"{len(others)} more of this workspace: {', '.join(app_instances.app_addresses(others))}. All "
                          f"show the "
                          "same jobs, and each works.\n")
     sys.stdout.flush()

@@ -1,54 +1,53 @@
-"""The process that keeps models loaded: `python -m core.model_server WORKSPACE DEVICE --lock N`.
+"""The process that keeps models loaded between jobs: `python -m core.model_server WORKSPACE DEVICE --lock N`.
 
-It does what jobs' workers ask of it (`core.jobs.model_server_client`), one after another, and keeps what it
-loaded on a shelf. It ends when nobody has asked for as long as the app allows, when the apps
-that lived at its start are gone, after an error that no one foresaw (who knows what that left
-in memory), or at once when the worker that asked is gone.
+It runs the verbs that workers request (`core.jobs.model_server_client`), one after another, with one model cache. It
+ends when no request came for as long as the app allows, when the apps that ran at its start have ended, after an
+unforeseen error (whose effect on memory is unknown), and at once when the worker that sent the request is gone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from config.errors import UserError
-from core.jobs import app_instances, model_server_client, worker
-from core.jobs.directory import Job, load
-from core.jobs.events import Failed, Journal
+from core.jobs import app_instances, locks, worker
+from core.jobs.directory import Job, load_job
+from core.jobs.events import Event, Failed, Journal, encode
 from core.jobs.locks import FileLock
-from core.jobs.model_server_client import Request, Residence
+from core.jobs.model_server_client import ANSWERED, REQUESTED, TAKEN, ModelServerClient
 from core.jobs.reporter import JournalReporter
 from core.workspace import Workspace
 
 _POLL_S = 0.05
-_LOOK_ROUND_S = 1.0  # how often it asks itself whether to stay
+_IDLE_CHECK_S = 1.0  # between two checks of whether to end
 
 
-def main(arguments: list[str], verbs: Mapping[str, worker.Verb] | None = None) -> int:
-    """Serve until there is no reason to stay; `verbs` takes the place of those that speak (for tests)."""
-    parser = argparse.ArgumentParser(
-        prog="core.model_server", description="Keep models loaded between requests.")
+def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None = None) -> int:
+    """Serve until there is no reason to go on; `verbs` replaces the true ones (for tests)."""
+    parser = argparse.ArgumentParser(prog="core.model_server", description="Keep models loaded between jobs.")
     parser.add_argument("workspace", type=Path)
     parser.add_argument("device")
-    parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by who starts it")
+    parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by the parent")
     given = parser.parse_args(arguments)
-    workspace = Workspace(given.workspace)
-    residence = Residence.of(workspace, given.device)
-    held = FileLock.inherit(residence.lock, given.lock)  # to the end of the process
-    Resident(workspace, residence, verbs or _speaking()).serve()
-    held.close()
+    client = ModelServerClient(Workspace(given.workspace), given.device)
+    lock = FileLock.inherit(client.lock, given.lock)  # to the end of the process
+    ModelServer(client, verbs or _verbs()).serve()
+    lock.close()
     return 0
 
 
-def _speaking() -> Mapping[str, worker.Verb]:
-    """The verbs that speak, all with one shelf. Torch is loaded here."""
+def _verbs() -> Mapping[str, worker.VerbFunction]:
+    """The verbs that the model server runs, all with one model cache. Torch is loaded here."""
     from core import compare, synthesize
     from core.speech.shelf import Shelf
 
@@ -56,61 +55,80 @@ def _speaking() -> Mapping[str, worker.Verb]:
     return {"synthesize": partial(synthesize.run, shelf=shelf), "compare": partial(compare.run, shelf=shelf)}
 
 
-class Resident:
-    """Takes requests, and decides whether to stay."""
+@dataclass(frozen=True)
+class ModelRequest:
+    """A request that the server has taken: `path` is its file, which the worker keeps locked."""
 
-    def __init__(self, workspace: Workspace, residence: Residence, verbs: Mapping[str, worker.Verb]) -> None:
-        self._workspace, self._residence, self._verbs = workspace, residence, verbs
-        self._pages = app_instances.living(workspace)  # an app that starts later may be of another version
+    path: Path
+    job: str
+
+    def answer(self, last: Event) -> None:
+        """Send the job's last event to the worker."""
+        path = self.path.with_name(self.path.name.replace(TAKEN, ANSWERED, 1))
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_bytes(encode(last))
+        temporary.rename(path)
+
+
+class ModelServer:
+    """Runs what is requested, and decides when to end."""
+
+    def __init__(self, client: ModelServerClient, verbs: Mapping[str, worker.VerbFunction]) -> None:
+        self._workspace, self._folder, self._verbs = client.workspace, client.folder, verbs
+        self._apps = app_instances.running_apps(client.workspace)  # one that starts later may be of another version
 
     def serve(self) -> None:
-        """Do what is asked for, until there is no reason to stay."""
-        asked = looked = time.monotonic()
+        """Run requests until there is no reason to go on."""
+        last_request = last_check = time.monotonic()
         while True:
             now = time.monotonic()
-            if request := model_server_client.take(self._residence):
-                if not self._perform(request):
+            if request := self._take():
+                if not self._run(request):
                     return
-                asked = looked = time.monotonic()
-            elif now - looked >= _LOOK_ROUND_S:
-                if now - asked >= app_instances.keep_s(self._pages):
+                last_request = last_check = time.monotonic()
+            elif now - last_check >= _IDLE_CHECK_S:
+                if now - last_request >= app_instances.model_keep_s(self._apps):
                     return
-                looked = now
+                last_check = now
             else:
                 time.sleep(_POLL_S)
 
-    def _perform(self, request: Request) -> bool:
-        """Do the work of one job; whether to stay after it."""
-        job = self._job(request)
-        if job is None:
-            return True
-        journal = Journal(job.journal)
-        with _watching(request), _output_to(job.log):
-            reporter = JournalReporter(journal, job.stop_file.exists)
-            ending = worker.outcome(partial(self._verbs[job.verb], job.options(), self._workspace, reporter))
-        journal.close()
-        request.answer(ending)
-        return not (isinstance(ending, Failed) and ending.traceback)
+    def _take(self) -> ModelRequest | None:
+        """The waiting request; None when there is none. What dead workers left is deleted."""
+        for path in sorted(self._folder.glob(f"{REQUESTED}-*")):
+            if not locks.is_held(path):
+                path.unlink(missing_ok=True)
+                continue
+            with suppress(FileNotFoundError, ValueError):
+                taken = path.rename(path.with_name(path.name.replace(REQUESTED, TAKEN, 1)))
+                return ModelRequest(taken, str(json.loads(locks.read_holder(taken))))
+        return None
 
-    def _job(self, request: Request) -> Job | None:
-        """The job that was asked for; one that cannot be read is answered here."""
+    def _run(self, request: ModelRequest) -> bool:
+        """Do the work of one job; whether to go on after it."""
         try:
-            job = load(self._workspace, request.job)
-            job.options()
-            return job
+            job = load_job(self._workspace, request.job)
+            options = job.options()
         except UserError as error:
             request.answer(Failed(error.message, error.hint))
-            return None
+            return True
+        journal = Journal(job.journal)
+        with _end_with_worker(request), _output_to(job):
+            reporter = JournalReporter(journal, job.stop_file.exists)
+            last = worker.outcome(partial(self._verbs[job.verb], options, self._workspace, reporter))
+        journal.close()
+        request.answer(last)
+        return not (isinstance(last, Failed) and last.traceback)
 
 
 @contextmanager
-def _watching(request: Request) -> Iterator[None]:
-    """End this process as soon as the worker that asked is gone: its job was stopped by force."""
+def _end_with_worker(request: ModelRequest) -> Iterator[None]:
+    """End this process as soon as the worker of the request is gone: its job was force-stopped."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_POLL_S):
-            if not request.wanted:
+            if not locks.is_held(request.path):
                 os._exit(worker.STOPPED)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -123,11 +141,11 @@ def _watching(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _output_to(log: Path) -> Iterator[None]:
+def _output_to(job: Job) -> Iterator[None]:
     """Whatever is printed meanwhile, by native code too, goes to the job's log."""
     sys.stdout.flush()
     own = os.dup(1), os.dup(2)
-    with open(log, "ab") as file:
+    with open(job.log, "ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     try:

@@ -29,7 +29,8 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
             f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
     reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):
-        reporter.emit(WarningRaised(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
+        reporter.emit(WarningRaised(
+            f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):
         clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")

@@ -21,7 +21,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
-from core.jobs.directory import Job
+from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
@@ -53,10 +53,11 @@ def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool =
         if resuming:
             job = _load(workspace, verb, given.resume)
         else:
-            job = control.create(workspace, verb, options,
+            job = create_job(workspace, verb, options,
                                  after=requirements.check_requirements(workspace, verb, options),
                               name=given.name if resumable else None)
-        return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(control.state(job))
+        return run_job(job, resuming=resuming, resumable=resumable,
+                       as_json=given.json) or grade(control.read_state(job))
     except UserError as error:
         return _refuse(error, given.json)
 
@@ -92,9 +93,9 @@ def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_jso
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run(job, control.claim(job, resuming=resuming), listener=console.show)
+    code = worker.run(job, control.enqueue(job, resuming=resuming), listener=console.show)
     console.end_line()
-    state = control.state(job)
+    state = control.read_state(job)
     if worth_continuing(state):
         console.say(f"To continue it: {continuing(job, resumable)}")
     if as_json:
@@ -163,7 +164,7 @@ def _finite(value: str | int | float | bool | None) -> str | int | float | bool 
 
 
 def _load(workspace: Workspace, verb: str, name: str) -> Job:
-    job = control.load(workspace, name)
+    job = load_job(workspace, name)
     if job.verb != verb:
         raise UserError(f"{name} is a run of {job.verb!r}, not of {verb!r}.", f"Use python -m scripts.{job.verb}.")
     return job

@@ -13,7 +13,7 @@ import sys
 
 from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
-from core.jobs.directory import Job, create
+from core.jobs.directory import Job, create_job
 from core.proof import certificate
 from core.submission import demo_chain
 from core.workspace import Workspace
@@ -38,7 +38,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
         code = run_job(job, resumable=job.verb == "train")
         if code != 0:
             return code
-    states = [control.state(job) for job in made]
+    states = [control.read_state(job) for job in made]
     training = next(job for job in made if job.verb == "train")
     outcome = demo_chain.demo_report(states, certificate.read(training.directory / certificate.FILE))
     path = demo_chain.write_report(workspace, outcome)
@@ -54,8 +54,8 @@ def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
     exporting = demo_chain.demo_options("export", ExportOptions).model_copy(
         update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
     return [
-        create(workspace, "compare", listening, after=(training.id,)),
-        create(workspace, "export", exporting, after=(training.id,)),
+        create_job(workspace, "compare", listening, after=(training.id,)),
+        create_job(workspace, "export", exporting, after=(training.id,)),
     ]
 
 

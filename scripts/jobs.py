@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 from core.jobs import checkpoint_names, control
-from core.jobs import queue as queueing
+from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE, do_at_once
@@ -60,19 +60,19 @@ def _stop(board: JobBoard, name: str) -> str:
 def _force_stop(board: JobBoard, name: str) -> str:
     job = board.state(name).job
     control.force_stop(job)
-    return f"{name} was stopped by force. {checkpoint_names.words(job)}"
+    return f"{name} was stopped by force. {checkpoint_names.resume_point(job)}"
 
 
 def _resume(board: JobBoard, name: str) -> str:
     job = board.state(name).job
-    resumed = control.resume_with_next(job, board.states())
+    resumed = control.resume_with_dependents(job, board.states())
     after = [one.id for one in resumed[1:]]
-    return checkpoint_names.words(job) + (f" Then: {', '.join(after)}." if after else "")
+    return checkpoint_names.resume_point(job) + (f" Then: {', '.join(after)}." if after else "")
 
 
-def _mover(direction: queueing.Direction) -> Action:
+def _mover(direction: Direction) -> Action:
     def move(board: JobBoard, name: str) -> str:
-        queueing.move_in_queue(board.queue(), name, direction)
+        move_in_queue(board.queue(), name, direction)
         return ""
 
     return move
@@ -83,7 +83,7 @@ _HELP: Mapping[str, str] = {
     "force-stop": "end its process now", "resume": "continue one that was stopped, failed or crashed",
 }
 ACTIONS: Mapping[str, Action] = {"stop": _stop, "force-stop": _force_stop, "resume": _resume}
-MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(queueing.Direction)}
+MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(Direction)}
 
 
 def _list(board: JobBoard, *, as_json: bool) -> None:

@@ -31,11 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(workspace: Workspace, given: argparse.Namespace) -> int:
     run = workspace.run(given.run)
     if given.release:
-        print(f"The checkpoint of step {checkpoint_names.release(run, given.release)} may be deleted again.")
+        print(f"The checkpoint of step {checkpoint_names.unpin(run, given.release)} may be deleted again.")
     elif given.name:
-        checkpoint_names.keep(run, given.step, given.name)
+        checkpoint_names.pin(run, given.step, given.name)
         print(f"The checkpoint of step {given.step} is kept as {given.name}: run:{given.run}@{given.name}")
-    _show(run.name, checkpoint_names.steps(run), checkpoint_names.names(run), given.json)
+    _show(run.name, checkpoint_names.checkpoint_steps(run), checkpoint_names.pinned_names(run), given.json)
     return DONE
 
 

@@ -30,7 +30,7 @@ def values(arguments: argparse.Namespace, above: Mapping[str, object], workspace
     defaults = TrainOptions.model_fields
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = offers.family_of_extension(workspace, extension).name
-    found = gpus.look() if above.get("device") != "cpu" else ()
+    found = gpus.find_gpus() if above.get("device") != "cpu" else ()
     chosen = presets.choose(family, offers.speech_of(workspace, dataset), found, arguments.preset or "auto",
                             arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")

@@ -33,7 +33,7 @@ def trained_world(path: Path, scope: str = "gated", **changes: object) -> Worksp
 def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **changes: object) -> None:
     """A run in `workspace` as training leaves it, after 8 steps."""
     options = train_options(scope=scope, **changes)
-    made = job.create(workspace, "train", options, name=name)
+    made = job.create_job(workspace, "train", options, name=name)
     voice = replace(load(workspace, "extension:tiny-am", torch.device("cpu")), scope=scope)
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():

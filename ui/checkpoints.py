@@ -8,7 +8,8 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from core.jobs import checkpoint_names, control
+from core.jobs import checkpoint_names
+from core.jobs.directory import load_job
 from core.jobs.state import JobState
 from ui import present
 from ui.live import View
@@ -53,23 +54,23 @@ def view_of(state: JobState | None) -> Html:
 def _keep(page: Page, run: str, step: str, name: str) -> Sequence[object]:
     if not step or not (name or "").strip():
         raise UserError("A checkpoint and a name are wanted.", "Choose a step, and write what it is to be called.")
-    checkpoint_names.keep(control.load(page.workspace, run).directory, int(step), name.strip())
+    checkpoint_names.pin(load_job(page.workspace, run).directory, int(step), name.strip())
     return [present.notice(f"The checkpoint of step {step} is kept as {name.strip()}.")]
 
 
 def _release(page: Page, run: str, name: str) -> Sequence[object]:
     if not name:
         raise UserError("No name is chosen.", "Choose the name that is to be taken away.")
-    step = checkpoint_names.release(control.load(page.workspace, run).directory, name)
+    step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
     return [present.notice(f"The checkpoint of step {step} has no name any more; the run may delete it.")]
 
 
 def _steps(state: JobState | None) -> list[int]:
-    return checkpoint_names.steps(state.job.directory) if state else []
+    return checkpoint_names.checkpoint_steps(state.job.directory) if state else []
 
 
 def _names(state: JobState | None) -> dict[str, int]:
-    return checkpoint_names.names(state.job.directory) if state else {}
+    return checkpoint_names.pinned_names(state.job.directory) if state else {}
 
 
 def _size(folder: Path) -> str:

@@ -12,6 +12,7 @@ import gradio as gr
 from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
 from core.jobs import control
+from core.jobs.directory import load_job
 from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import offers
@@ -178,7 +179,7 @@ def hearing_view(page: Page, view: View) -> Html:
     if state is None or view.chosen["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
     parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
-             for part in state.audio_pieces]
+             for part in state.audio_chunks]
     return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
 
 
@@ -274,7 +275,7 @@ def _question(page: Page, view: View) -> int | None:
 
 def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
     def vote(pair: str) -> Sequence[object]:
-        state = control.state(control.load(page.workspace, pair))
+        state = control.read_state(load_job(page.workspace, pair))
         index = listening.open_question(state, _voted(page, state))
         if index is None:
             raise UserError("There is nothing left to vote on here.", "Speak another sentence.")

@@ -152,8 +152,8 @@ def _score(clip: AudioGenerated, original: float | None) -> Html:
         return paragraph(why, class_="small")
     beside = span("small", f"original recordings: {present.percent(original)}" if original is not None
                   else "original recordings: not measured here")
-    heard = paragraph("The judge heard: ", element("q", shortened(clip.heard), lang=clip.language), class_="small")
-    return join((div("score", training.error_word(clip.error), beside), heard if clip.heard else NOTHING))
+    heard = paragraph("The judge heard: ", element("q", shortened(clip.transcript), lang=clip.language), class_="small")
+    return join((div("score", training.error_word(clip.error), beside), heard if clip.transcript else NOTHING))
 
 
 def tally(all_votes: Sequence[votes.Vote]) -> Html:

@@ -10,8 +10,8 @@ from gradio.blocks import Block
 
 from config.schema import Options
 from core.jobs import control
-from core.jobs.directory import NO_DEVICE, Job
-from core.jobs.gpus import Seen
+from core.jobs.directory import NO_DEVICE, Job, create_job
+from core.jobs.gpus import CachedGpus
 from core.submission import requirements
 from core.workspace import Workspace
 from ui import present, words
@@ -36,7 +36,7 @@ class Page:
     tab: gr.State
     run: gr.Dropdown  # the training that Train shows; also set by Start
     pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
-    gpus: Seen = field(default_factory=Seen)  # of this machine
+    gpus: CachedGpus = field(default_factory=CachedGpus)  # of this machine
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
            inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:
@@ -65,7 +65,7 @@ class Page:
         It waits for the jobs `after` too, and does not begin when one of them fails.
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
-        job = control.create(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
+        job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
         return job
 

@@ -9,6 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.jobs import checkpoint_names, control
+from core.jobs.directory import create_job
 from core.jobs.state import JobState
 from core.library.catalog import FAMILIES
 from core.submission import demo_chain
@@ -206,7 +207,7 @@ def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> 
     made = demo_chain.create_chain(page.workspace, options)
     training = made[-1]
     pair = teach.pair(page.workspace, options, training.id)
-    listening = control.create(page.workspace, "compare", pair, after=(training.id,))
+    listening = create_job(page.workspace, "compare", pair, after=(training.id,))
     for job in (*made, listening):
         control.start(job)
     return [present.notice("It goes on by itself now, also when you close this page."), training.id,
@@ -226,7 +227,7 @@ def _go_on(page: Page) -> Sequence[object]:
         if state.resumable:
             control.resume(state.job)
     last = next((state.job for state in reversed(states) if state.resumable and state.started_at), None)
-    return [present.notice(checkpoint_names.words(last) if last else "It goes on."),
+    return [present.notice(checkpoint_names.resume_point(last) if last else "It goes on."),
             next((state.id for state in states if state.verb == "train"), "")]
 
 

@@ -9,6 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.jobs import checkpoint_names, control
+from core.jobs.directory import Job, load_job
 from core.jobs.state import JobState
 from ui import checkpoints, needs, present, presets, proof_time, runs, sample_grid, steps, suggest, training
 from ui.live import View
@@ -206,15 +207,15 @@ def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]
     return render
 
 
-def _job(page: Page, name: str) -> control.Job:
+def _job(page: Page, name: str) -> Job:
     if not name:
         raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
-    return control.load(page.workspace, name)
+    return load_job(page.workspace, name)
 
 
 def _stop(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
-    told = present.stop_words(control.state(job))
+    told = present.stop_words(control.read_state(job))
     control.stop(job)
     return [present.notice(told)]
 
@@ -222,11 +223,11 @@ def _stop(page: Page, name: str) -> Sequence[object]:
 def _resume(page: Page, name: str) -> Sequence[object]:
     """Go on with a run, and with what waited for it and gave up when it stopped."""
     job = _job(page, name)
-    control.resume_with_next(job, page.live.board.states())
-    return [present.notice(checkpoint_names.words(job))]
+    control.resume_with_dependents(job, page.live.board.states())
+    return [present.notice(checkpoint_names.resume_point(job))]
 
 
 def _force(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
     control.force_stop(job)
-    return [present.notice(f"Stopped by force. {checkpoint_names.words(job)}"), gr.update(visible=False)]
+    return [present.notice(f"Stopped by force. {checkpoint_names.resume_point(job)}"), gr.update(visible=False)]

@@ -207,7 +207,8 @@ def _show(report: Report, reporter: Reporter) -> None:
             place = f"{finding.where}: " if finding.where else ""
             reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
         if len(findings) > SHOWN_FINDINGS:
-            reporter.emit(WarningRaised(f"... and {len(findings) - SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
+            more = len(findings) - SHOWN_FINDINGS
+            reporter.emit(WarningRaised(f"... and {more} more {effect}, all in {REPORT_FILE}."))
 
 
 def _write(checked: _Checked, options: PrepareOptions, workspace: Workspace) -> tuple[Dataset, str]:

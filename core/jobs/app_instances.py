@@ -1,7 +1,6 @@
-"""Which pages of a workspace are open for business: each app holds a lock while it lives. Never loads torch.
+"""The apps that run on a workspace: each holds a lock on a file of its own while it runs.
 
-What is kept loaded between requests is kept for somebody who may ask again. A workspace
-without a living app has nobody, so nothing stays.
+Models stay loaded between jobs only while an app runs, since only there may somebody ask for more.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from core.jobs.locks import FileLock
 from core.workspace import Workspace
 
 
-def announce(workspace: Workspace, keep_s: float, address: str = "") -> FileLock:
-    """Say that an app lives at `address`, and how long models may stay loaded; closing the lock takes it back.
+def register_app(workspace: Workspace, keep_s: float, address: str = "") -> FileLock:
+    """Record an app at `address`, and how long models may stay loaded; closing the lock ends that.
 
-    What apps that are gone left behind is cleared away.
+    Files of apps that have ended are deleted.
     """
     folder = _folder(workspace)
     folder.mkdir(exist_ok=True)
@@ -29,27 +28,27 @@ def announce(workspace: Workspace, keep_s: float, address: str = "") -> FileLock
                 path.unlink()
     lock = FileLock.take(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
     assert lock is not None, "nobody else knows the name"
-    lock.write(f"{keep_s:g} {address}")
+    lock.write(f"{model_keep_s:g} {address}")
     return lock
 
 
-def living(workspace: Workspace) -> tuple[Path, ...]:
-    """The apps that live now."""
+def running_apps(workspace: Workspace) -> tuple[Path, ...]:
+    """The files of the apps that run now."""
     folder = _folder(workspace)
     return tuple(path for path in sorted(folder.iterdir()) if locks.is_held(path)) if folder.is_dir() else ()
 
 
-def keep_s(pages: tuple[Path, ...]) -> float:
-    """How long models stay loaded after a request: what the most patient of `pages` allows, 0 when none lives."""
-    said = [locks.content(path) for path in pages if locks.is_held(path)]
-    return max((float(text.split()[0]) for text in said if text.strip()), default=0.0)
+def model_keep_s(apps: tuple[Path, ...]) -> float:
+    """How long models stay loaded after a request: the longest that one of `apps` allows, 0 when none runs."""
+    texts = [locks.read_holder(path) for path in apps if locks.is_held(path)]
+    return max((float(text.split()[0]) for text in texts if text.strip()), default=0.0)
 
 
-def addresses(pages: tuple[Path, ...]) -> tuple[str, ...]:
-    """Where `pages` are served, as far as they said."""
-    said = [locks.content(path).partition(" ")[2].strip() for path in pages]
-    return tuple(address for address in said if address)
+def app_addresses(apps: tuple[Path, ...]) -> tuple[str, ...]:
+    """Where `apps` are served, as far as they recorded it."""
+    addresses = [locks.read_holder(path).partition(" ")[2].strip() for path in apps]
+    return tuple(address for address in addresses if address)
 
 
 def _folder(workspace: Workspace) -> Path:
-    return workspace.devices / "pages"
+    return workspace.devices / "apps"

@@ -1,8 +1,7 @@
-"""Starting, stopping and watching jobs, from the page or the command line. Never loads torch.
+"""Start, resume, stop and watch jobs, from the page or the command line.
 
-A job runs in a process of its own and session, which no closed tab and no restarted app
-can end. Whoever starts it takes its lock and hands it to the worker, so there is no moment
-at which a second start could slip in or the job could look dead.
+A job runs in a process and session of its own, which no closed tab and no restarted app can end. Whoever starts it
+takes its lock and passes it on to the worker, so at no moment could a second start succeed or the job look dead.
 """
 
 from __future__ import annotations
@@ -19,17 +18,12 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.jobs import checkpoint_names, locks
-from core.jobs.directory import Job, create, load
+from core.jobs.directory import Job
 from core.jobs.events import Journal, Queued, Stopped
 from core.jobs.locks import FileLock
-from core.jobs.state import JobBoard, JobReader, JobState
+from core.jobs.state import JobReader, JobState
 
-__all__ = [
-    "AlreadyRunning", "Job", "JobBoard", "JobReader", "JobState", "claim", "create", "force_stop", "load",
-    "log_tail", "resume", "resume_with_next", "start", "state", "stop", "wait",
-]
-
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
 _POLL_S = 0.1
 
@@ -38,43 +32,45 @@ class AlreadyRunning(UserError):
     """A second start of a job whose worker lives."""
 
 
-def state(job: Job) -> JobState:
+def read_state(job: Job) -> JobState:
     """The state of `job` now, from its whole journal. For repeated asking keep a `JobReader` or `JobBoard`."""
     return JobReader(job).state()
 
 
 def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
     """Start a worker on a job that has not run yet. Returns at once; a second start raises `UserError`."""
-    _spawn(job, claim(job), command)
+    _spawn(job, enqueue(job), command)
 
 
 def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
     """Start a worker again on a job that was stopped, failed or crashed."""
-    _spawn(job, claim(job, resuming=True), command)
+    _spawn(job, enqueue(job, resuming=True), command)
 
 
-def resume_with_next(job: Job, states: Sequence[JobState], *,
-                     command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
-    """Resume `job`, and those of `states` that were not begun because it, or one after it, did not finish; all of them.
+def resume_with_dependents(job: Job, states: Sequence[JobState], *,
+                           command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
+    """Resume `job`, and those of `states` that never started because it, or one that depends on it, did not finish.
 
-    The next ones wait in the queue until what they need is made.
+    All resumed jobs; the dependent ones wait in the queue until what they need is made.
     """
     resume(job, command=command)
     resumed = [job]
     for state in sorted(states, key=lambda one: (one.job.created, one.id)):
-        never = state.status == "skipped" or (state.resumable and state.started_at is None)
-        if never and {one.id for one in resumed} & set(state.job.after):
+        never_started = state.status == "skipped" or (state.resumable and state.started_at is None)
+        if never_started and {one.id for one in resumed} & set(state.job.after):
             resume(state.job, command=command)
             resumed.append(state.job)
     return resumed
 
 
-def claim(job: Job, *, resuming: bool = False) -> FileLock:
-    """Take the job's lock for a worker, and note in the journal that it was asked for.
+def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
+    """Take the job's lock for a worker, and append `Queued` to the journal.
 
     Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
     """
-    lock = _take(job)
+    lock = FileLock.take(job.lock)
+    if lock is None:
+        raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
     try:
         now = JobReader(job).state(worker_alive=False)
         if resuming and not now.resumable:
@@ -97,12 +93,12 @@ def claim(job: Job, *, resuming: bool = False) -> FileLock:
 
 def stop(job: Job) -> None:
     """Ask the job to finish its step, save and end. A job that does not run is left as it is."""
-    if state(job).alive:
+    if read_state(job).alive:
         job.stop_file.touch()
 
 
 def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> None:
-    """End the job's process group: asked once more, then killed after `grace_s`.
+    """End the job's process group: SIGTERM, then SIGKILL after `grace_s`.
 
     Only the process that the lock names is touched, and only while the lock is held.
     """
@@ -114,7 +110,7 @@ def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> N
     if not _gone(job, patience_s):
         raise UserError(
             f"{job.id} did not end within {patience_s:g} s of being killed.",
-            f"Look at process {locks.content(job.lock).strip() or '(unknown)'} with `ps`.",
+            f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
         )
     _note_force_stop(job)
 
@@ -142,13 +138,6 @@ def log_tail(job: Job, max_bytes: int = 8192) -> str:
     return tail if size <= max_bytes else tail.partition("\n")[2]
 
 
-def _take(job: Job) -> FileLock:
-    lock = FileLock.take(job.lock)
-    if lock is None:
-        raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
-    return lock
-
-
 def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
     try:
         with open(job.log, "ab") as log:
@@ -171,7 +160,7 @@ def _signal(job: Job, number: signal.Signals) -> bool:
     """Send `number` to the worker, and to its group when the group is its own. False when nobody is there."""
     if not locks.is_held(job.lock):
         return False
-    pid, _, group = locks.content(job.lock).partition(" ")
+    pid, _, group = locks.read_holder(job.lock).partition(" ")
     if not pid.isdigit():
         raise UserError(f"{job.id} is only just starting.", "Try again in a second.")
     try:
@@ -194,13 +183,13 @@ def _gone(job: Job, patience_s: float) -> bool:
 
 
 def _note_force_stop(job: Job) -> None:
-    """Record the end in the place of a worker that could not, holding its lock so as to be the only writer."""
+    """Record the end for a worker that could not, holding its lock so as to be the only writer."""
     lock = FileLock.take(job.lock)
     if lock is None:
         return
     try:
         if JobReader(job).state(worker_alive=False).status == "crashed":
-            _append(job, Stopped(f"Stopped by force. {checkpoint_names.words(job)}"))
+            _append(job, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
     finally:
         lock.close()
 

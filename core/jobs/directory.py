@@ -62,7 +62,7 @@ class Job:
         return parse_options(VERBS[self.verb].options, self.settings)
 
 
-def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
+def create_job(workspace: Workspace, verb: str, options: Options, *, after: Sequence[str] = (),
            name: str | None = None) -> Job:
     """Write a new job, not yet started. Its options are frozen from here on.
 
@@ -86,7 +86,7 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
         temporary.rename(directory)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        check_free(workspace, directory.name)
+        check_name_free(workspace, directory.name)
         raise UserError(
             f"The run {directory} could not be written: {error.strerror or error}.",
             "Free some disk space or choose another workspace.",
@@ -94,18 +94,18 @@ def create(workspace: Workspace, verb: str, options: Options, *, after: Sequence
     return job
 
 
-def check_free(workspace: Workspace, name: str) -> None:
+def check_name_free(workspace: Workspace, name: str) -> None:
     """Raise `UserError` when there is a run `name` already."""
     if resolve_inside(workspace.runs, name).exists():
         raise UserError(f"A run named {name!r} already exists.", "Choose another name, or resume that run.")
 
 
-def load(workspace: Workspace, name: str) -> Job:
+def load_job(workspace: Workspace, name: str) -> Job:
     """The job `name` of `workspace`."""
-    return load_directory(workspace.run(name))
+    return load_job_directory(workspace.run(name))
 
 
-def load_directory(directory: Path) -> Job:
+def load_job_directory(directory: Path) -> Job:
     """The job in `directory`; `UserError` when its `config.yaml` is missing or not a job's."""
     path = directory / "config.yaml"
     try:

@@ -1,4 +1,10 @@
-"""What a job tells of itself, by kind, and each as one line of JSON. Never loads torch."""
+"""The events of a job, and its journal: one typed JSON object a line, only ever appended to.
+
+One writer at a time (whoever holds the job's lock), any number of readers. A line is written with one `write` on a
+descriptor opened for appending, so a reader sees whole lines and at most one torn line at the end, which it leaves for
+the next read. A worker that was killed in the middle of a line leaves it torn for good; the next writer starts on a
+line of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from config.errors import UserError
 
 Scalar = str | int | float | bool | None
 Result = dict[str, Scalar]
-"""What a verb hands back: flat, shown in the page and printed by `--json`."""
+"""What a verb returns: flat, shown in the page and printed by `--json`."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +34,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Queued(Event):
-    """A worker was asked for."""
+    """A worker was started for the job."""
 
     kind: ClassVar[str] = "queued"
 
 
 @dataclass(frozen=True)
 class Waiting(Event):
-    """The worker lives and waits for a device or another job."""
+    """The worker waits for a device or another job."""
 
     kind: ClassVar[str] = "waiting"
     reason: str
@@ -52,7 +58,7 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Stage(Event):
-    """A part of the work began (`seconds` is None) or ended."""
+    """A stage of the work began (`seconds` is None) or ended."""
 
     kind: ClassVar[str] = "stage"
     name: str
@@ -61,7 +67,7 @@ class Stage(Event):
 
 @dataclass(frozen=True)
 class Plan(Event):
-    """What will be done, said before it starts; `counts` are the numbers in `lines`."""
+    """What the job will do, before it starts; `counts` are the numbers in `lines`."""
 
     kind: ClassVar[str] = "plan"
     lines: tuple[str, ...]
@@ -72,7 +78,7 @@ class Plan(Event):
 class Progress(Event):
     """`done` of `total` (None when it cannot be known) in `unit`.
 
-    `per_second` and `seconds_left` are given where the work knows them better than the journal's times tell.
+    `per_second` and `seconds_left` are given where the verb knows them better than the journal's times do.
     """
 
     kind: ClassVar[str] = "progress"
@@ -88,9 +94,8 @@ class Progress(Event):
 class Step(Event):
     """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
 
-    The memory is the peak of rank 0: `gpu`, of tensors since the step told before; `process`, resident since its start.
-    `rates` are those of the parameter groups by name, the rows' first, which is also `learning_rate`; it is empty in
-    journals of before there was such a field.
+    The memory is the peak of rank 0: `gpu`, of tensors since the last such event; `process`, resident since its start.
+    `rates` are the learning rates of the parameter groups by name; the first, of the rows, is also `learning_rate`.
     """
 
     kind: ClassVar[str] = "step"
@@ -110,7 +115,7 @@ class Step(Event):
 
 @dataclass(frozen=True)
 class Evaluated(Event):
-    """Held-out losses in nats a token, the share of codes that were the likeliest, and the judge's errors by language.
+    """Held-out losses in nats a token, top-1 accuracy of the codes, and character error rates by language.
 
     `languages` holds the numbers of `core.training.validation.Measured` by language; the other losses are the new
     language's.
@@ -127,7 +132,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True)
 class SampleGenerated(Event):
-    """A sentence spoken during training; `path` is relative to the job's directory."""
+    """A sentence synthesized during training; `path` is relative to the job's directory."""
 
     kind: ClassVar[str] = "sample"
     step: int
@@ -139,19 +144,19 @@ class SampleGenerated(Event):
 
 @dataclass(frozen=True)
 class AudioChunk(Event):
-    """The next part of a clip still being made, so that it can be heard already."""
+    """The next chunk of a clip that is still being synthesized, for streaming playback."""
 
-    kind: ClassVar[str] = "audio_piece"
+    kind: ClassVar[str] = "audio_chunk"
     side: str
     index: int
-    piece: int
+    chunk: int
     path: str
     duration_s: float
 
 
 @dataclass(frozen=True)
 class AudioGenerated(Event):
-    """A finished clip; paths are relative to the job's directory, `seconds` is what it took to make."""
+    """A finished clip; paths are relative to the job's directory, `seconds` is the time that synthesis took."""
 
     kind: ClassVar[str] = "audio"
     side: str
@@ -162,10 +167,10 @@ class AudioGenerated(Event):
     duration_s: float
     seconds: float = 0.0
     error: float | None = None
-    heard: str = ""
+    transcript: str = ""  # by the recogniser
     spectrogram: str = ""
-    note: str = ""  # where what was spoken is not the text as it stands
-    unmeasured: str = ""  # why there is no error, where the judge that was chosen cannot be had
+    note: str = ""  # where the spoken text differs from `text`
+    unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
 
 
 @dataclass(frozen=True)
@@ -180,9 +185,9 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class WarningRaised(Event):
-    """Something a person should know that does not end the job."""
+    """A warning; the job goes on."""
 
-    kind: ClassVar[str] = "warned"
+    kind: ClassVar[str] = "warning"
     message: str
 
 
@@ -215,7 +220,7 @@ class Stopped(Event):
 
 @dataclass(frozen=True)
 class Skipped(Event):
-    """Ended before it began, because what it needs was not made; `hint` is the way to go on."""
+    """Ended before it began, because a job it depends on did not finish; `hint` says how to go on."""
 
     kind: ClassVar[str] = "skipped"
     message: str
@@ -238,7 +243,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes) -> Event:
-    """The event of one line; a line that is none becomes a warning that quotes it."""
+    """The event of one line; a line that cannot be read becomes a warning that quotes it."""
     try:
         values: dict[str, Any] = json.loads(line)
         kind = _KINDS[values.pop("event")]
@@ -251,13 +256,6 @@ def decode(line: bytes) -> Event:
     except (ValueError, KeyError, TypeError, AttributeError):
         quote = line[:60].decode(errors="replace")
         return WarningRaised(f"A line of the journal could not be read and is left out; it begins: {quote}")
-
-
-__all__ = [  # the events too: whoever reads or writes a journal names both by this module
-    "AudioMade", "AudioPiece", "CheckpointSaved", "Evaluated", "Event", "Failed", "Finished", "Journal", "Plan",
-    "Progress", "Queued", "Result", "SampleMade", "Scalar", "Skipped", "Stage", "Started", "Step", "Stopped",
-    "TERMINAL", "Waiting", "Warned", "decode", "encode", "read",
-]
 
 
 class Journal:
@@ -293,7 +291,7 @@ class Journal:
         return size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n"
 
 
-def read(path: Path, offset: int = 0) -> tuple[list[Event], int]:
+def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     """Whole lines of `path` from byte `offset` on, and the offset to go on from. No file is no events."""
     try:
         with open(path, "rb") as file:

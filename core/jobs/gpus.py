@@ -59,7 +59,7 @@ class Gpu:
         return self.part_of or self.uuid
 
 
-def look() -> tuple[Gpu, ...]:
+def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs that a job started from here could use; none without a driver, or when it does not answer."""
     said = _said(_PROGRAM, *_QUERY)
     found = parse(said)
@@ -172,10 +172,10 @@ def _numbered(gpus: Sequence[Gpu], environment: Mapping[str, str],
     return dict(enumerate(ask())) or by_bus
 
 
-class Seen:
+class CachedGpus:
     """What `probe` saw, asked again when it is older than some seconds: a page asks every second."""
 
-    def __init__(self, probe: Probe = look, fresh_s: float = _FRESH_S) -> None:
+    def __init__(self, probe: Probe = find_gpus, fresh_s: float = _FRESH_S) -> None:
         self._probe, self._fresh_s = probe, fresh_s
         self._guard = threading.Lock()
         self._when: float | None = None
@@ -194,7 +194,7 @@ IDLE_LOAD, IDLE_USED_MIB = 5, 600  # percent, and what a driver or a screen take
 class FreeGpu:
     """What stands between a job and the GPUs that its options ask for."""
 
-    def __init__(self, job: Job, reporter: Reporter, probe: Probe = look) -> None:
+    def __init__(self, job: Job, reporter: Reporter, probe: Probe = find_gpus) -> None:
         self._job, self._reporter, self._probe = job, reporter, probe
         self._said = ""
 

@@ -1,4 +1,4 @@
-"""Locks that die with their process: `flock` on a small file. Never loads torch.
+"""Locks that end with their process: `flock` on a small file.
 
 The lock belongs to the open file, not to the process id, so it survives being handed to a
 child process and vanishes when the last holder is killed, however it is killed.
@@ -15,7 +15,7 @@ _POLL_S = 0.02
 
 
 class FileLock:
-    """A held lock; closing it, or the end of the process, lets it go."""
+    """A held lock; closing it, or the end of the process, releases it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -46,12 +46,12 @@ class FileLock:
         return cls(path, descriptor)
 
     def write(self, text: str) -> None:
-        """Say who holds the lock; the text is for people and for `content`."""
+        """Record who holds the lock; the text is for people and for `read_holder`."""
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, text.encode(), 0)
 
     def close(self) -> None:
-        """Let go of this copy. Not `LOCK_UN`: that would also free the copy a child holds."""
+        """Release this copy. Not `LOCK_UN`: that would also release the copy a child holds."""
         os.close(self.descriptor)
 
 
@@ -70,7 +70,7 @@ def is_held(path: Path) -> bool:
         os.close(descriptor)
 
 
-def content(path: Path) -> str:
+def read_holder(path: Path) -> str:
     """What the holder wrote; empty when there is nothing."""
     try:
         return path.read_text(encoding="utf-8")

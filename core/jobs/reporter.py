@@ -1,4 +1,4 @@
-"""How a verb tells what happens, and hears that it should stop. Never loads torch.
+"""What a verb knows of its job: events out, stop requests in.
 
 A verb is `run(options, workspace, reporter) -> Result`. It emits events, asks
 `check_stop(reporter)` where it can end cleanly, and raises `UserError` for what the user can mend.
@@ -36,7 +36,7 @@ _PROGRESS_INTERVAL_S = 0.2
 
 
 class StopRequested(Exception):
-    """Raised by a verb that has saved its work and ends because it was asked to."""
+    """Raised by a verb that has saved its work and ends on request."""
 
 
 class Reporter(Protocol):
@@ -61,26 +61,45 @@ def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None
 
 
 ProgressCallback = Callable[[Progress], None]
-"""Hears how far a part of the work is, and ends the work there by raising `StopRequested`."""
+"""Called with the progress of a part of the work; ends the work there by raising `StopRequested`."""
 
 
 def no_progress(_progress: Progress) -> None:
-    """A `ProgressCallback` for work that nobody watches."""
+    """A `ProgressCallback` that does nothing."""
 
 
 def progress_callback(reporter: Reporter, message: str = "Stopped on request.") -> ProgressCallback:
     """Report each count, then raise `StopRequested` with `message` when a stop was asked for."""
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         reporter.emit(progress)
         check_stop(reporter, message)
 
-    return tell
+    return report
+
+
+class CombinedProgress:
+    """Combines the progress of several parts, one after another, into one count of `total` in `unit`."""
+
+    def __init__(self, progress: ProgressCallback, total: int, unit: str) -> None:
+        self._progress, self._total, self._unit = progress, total, unit
+        self._before = 0
+
+    def part(self, size: int) -> ProgressCallback:
+        """The callback for the next part; its own count, in any unit, becomes 0 to `size` of the total."""
+        before, self._before = self._before, self._before + size
+
+        def report(part: Progress) -> None:
+            share = part.done / part.total if part.total else 0.0
+            note = part.note if part.unit == self._unit else f"({part.unit} {part.note})"
+            self._progress(Progress(before + round(size * share), self._total, self._unit, note))
+
+        return report
 
 
 @contextmanager
 def stage(reporter: Reporter, name: str) -> Iterator[None]:
-    """Report that the part `name` of the work begins, and how long it took."""
+    """Report that the stage `name` begins, and how long it took."""
     began = time.monotonic()
     reporter.emit(Stage(name))
     yield
@@ -116,7 +135,7 @@ class JournalReporter:
         return self._stop()
 
     def _log(self, event: Event) -> None:
-        """The log is for reading along; a full disk is told by the journal, which is the truth."""
+        """The log is for people; the journal is the truth, and its writing reports a full disk."""
         if not (text := describe(event)):
             return
         if isinstance(event, Failed) and event.traceback:
@@ -156,7 +175,7 @@ def describe(event: Event) -> str:
             others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
             return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}"
         case SampleGenerated():
-            return f"step {event.step}: spoke [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
+            return f"step {event.step}: sample [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
         case AudioGenerated():
             return f"{event.side} [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
         case CheckpointSaved():
@@ -179,12 +198,12 @@ def describe_progress(event: Progress) -> str:
     scale, unit = (1e6, "MB") if event.unit == "bytes" else (1.0, event.unit)
     form = "{:.1f}" if scale > 1 else "{:g}"
     counts = "/".join(form.format(value / scale) for value in (event.done, event.total) if value is not None)
-    said = [f"{counts} {unit} {event.note}".rstrip()]
+    parts = [f"{counts} {unit} {event.note}".rstrip()]
     if event.per_second is not None:
-        said.append(f"{form.format(event.per_second / scale)} {unit}/s")
+        parts.append(f"{form.format(event.per_second / scale)} {unit}/s")
     if event.seconds_left is not None:
-        said.append(f"{event.seconds_left:.0f} s left")
-    return ", ".join(said)
+        parts.append(f"{event.seconds_left:.0f} s left")
+    return ", ".join(parts)
 
 
 def counted(number: int, noun: str) -> str:
@@ -208,22 +227,3 @@ def _memory(event: Step) -> str:
 
 def _error(error: float | None) -> str:
     return "" if error is None else f" (error {error:.1%})"
-
-
-class CombinedProgress:
-    """Tells the counts of several parts, one after another, as one count of `total` in `unit`."""
-
-    def __init__(self, tell: ProgressCallback, total: int, unit: str) -> None:
-        self._tell, self._total, self._unit = tell, total, unit
-        self._before = 0
-
-    def part(self, size: int) -> ProgressCallback:
-        """What the next part tells; its own count, of whatever it is, goes from 0 to `size` of the whole."""
-        before, self._before = self._before, self._before + size
-
-        def told(progress: Progress) -> None:
-            share = progress.done / progress.total if progress.total else 0.0
-            note = progress.note if progress.unit == self._unit else f"({progress.unit} {progress.note})"
-            self._tell(Progress(before + round(size * share), self._total, self._unit, note))
-
-        return told

@@ -1,20 +1,24 @@
-"""What a job's journal says of it: `JobStateReducer` takes in events and gives a `JobState`. Never loads torch.
+"""The state of jobs, from their journals and locks.
 
-A fold does not know whether the worker lives; `core.jobs.state` adds that.
+`JobStateReducer` folds events into a `JobState`. `JobReader` adds whether the worker lives; it reads only what was
+appended since its last call, so that a page can ask twice a second. `JobBoard` has one reader for each job of a
+workspace and is shared by all callbacks.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from config.errors import UserError
-from core.jobs import checkpoint_names, locks, queue
-from core.jobs.directory import Job, load
+from core.jobs import checkpoint_names, locks
+from core.jobs.directory import Job, load_job
 from core.jobs.events import (
     TERMINAL,
     AudioChunk,
@@ -36,7 +40,7 @@ from core.jobs.events import (
     Stopped,
     Waiting,
     WarningRaised,
-    read,
+    read_events,
 )
 from core.workspace import Workspace
 
@@ -44,8 +48,12 @@ Status = Literal["created", "queued", "waiting", "running", "stopping",
                  "finished", "stopped", "failed", "crashed", "skipped"]
 ALIVE: tuple[Status, ...] = ("queued", "waiting", "running", "stopping")
 RESUMABLE: tuple[Status, ...] = ("stopped", "failed", "crashed", "skipped")
+POSITION_FILE = "queue_position"
+"""In a job's folder: its place among the jobs of its device, where a person moved it."""
 _RATE_WINDOW_S = 30.0
-_Stepped = TypeVar("_Stepped", Step, Evaluated, SampleGenerated, CheckpointSaved)
+_NO_LAST_EVENT = "The worker ended without a last event: it was killed, or the machine went down."
+_CRASH_HINT = "Resume it; if it happens again, read the log and watch the memory."
+_EventOfStep = TypeVar("_EventOfStep", Step, Evaluated, SampleGenerated, CheckpointSaved)
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class JobState:
     samples: tuple[SampleGenerated, ...] = ()
     checkpoints: tuple[CheckpointSaved, ...] = ()
     audio: tuple[AudioGenerated, ...] = ()
-    audio_pieces: tuple[AudioChunk, ...] = ()
+    audio_chunks: tuple[AudioChunk, ...] = ()
     warnings: tuple[str, ...] = ()
     result: Result | None = None
     message: str = ""  # of the failure or the stop
@@ -98,6 +106,10 @@ class JobState:
         return self.status in RESUMABLE
 
     @property
+    def has_device(self) -> bool:
+        return self.status in ("running", "stopping") and self.started_at is not None
+
+    @property
     def seconds(self) -> float:
         """How long the last attempt ran, or has run."""
         return 0.0 if self.started_at is None else (self.ended_at or time.time()) - self.started_at
@@ -113,7 +125,7 @@ class JobStateReducer:
         self._samples: list[SampleGenerated] = []
         self._checkpoints: list[CheckpointSaved] = []
         self._audio: list[AudioGenerated] = []
-        self._pieces: list[AudioChunk] = []
+        self._audio_chunks: list[AudioChunk] = []
         self._stages: list[Stage] = []
         self._warnings: list[str] = []
         self._latest: Progress | None = None
@@ -124,39 +136,11 @@ class JobStateReducer:
         return replace(
             self._state, progress=self._latest, rate=rate, eta_s=self._eta(rate), stages=tuple(self._stages),
             steps=tuple(self._steps), evaluations=tuple(self._evaluations), samples=tuple(self._samples),
-            checkpoints=tuple(self._checkpoints), audio=tuple(self._audio), audio_pieces=tuple(self._pieces),
+            checkpoints=tuple(self._checkpoints), audio=tuple(self._audio), audio_chunks=tuple(self._audio_chunks),
             warnings=tuple(self._warnings),
         )
 
     def add(self, event: Event) -> None:
-        match event:
-            case Queued() | Waiting() | Started() | Finished() | Failed() | Stopped() | Skipped():
-                self._live(event)
-            case Stage():
-                self._stage(event)
-            case Plan():
-                self._set(plan=event)
-            case Progress():
-                self._progress(event)
-            case Step():
-                self._step(event)
-            case Evaluated():
-                self._evaluations.append(event)
-            case SampleGenerated():
-                self._samples.append(event)
-            case CheckpointSaved():  # said again by a resumed run that was killed before it could say it
-                self._checkpoints = [*(kept for kept in self._checkpoints if kept.step != event.step), event]
-            case AudioGenerated():
-                self._audio.append(event)
-            case AudioChunk():
-                self._pieces.append(event)
-            case WarningRaised():
-                self._warnings.append(event.message)
-
-    def _set(self, **changes: object) -> None:
-        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
-
-    def _live(self, event: Event) -> None:
         match event:
             case Queued():
                 self._begin_attempt(event)
@@ -173,16 +157,39 @@ class JobStateReducer:
                 self._set(status="skipped", reason="", message=event.message, hint=event.hint, ended_at=event.time)
             case Stopped():
                 self._set(status="stopped", reason="", message=event.message, ended_at=event.time)
+            case Stage():
+                self._stage(event)
+            case Plan():
+                self._set(plan=event)
+            case Progress():
+                self._progress(event)
+            case Step():
+                self._step(event)
+            case Evaluated():
+                self._evaluations.append(event)
+            case SampleGenerated():
+                self._samples.append(event)
+            case CheckpointSaved():  # repeated by a resumed run that was killed before it could report it
+                self._checkpoints = [*(one for one in self._checkpoints if one.step != event.step), event]
+            case AudioGenerated():
+                self._audio.append(event)
+            case AudioChunk():
+                self._audio_chunks.append(event)
+            case WarningRaised():
+                self._warnings.append(event.message)
+
+    def _set(self, **changes: object) -> None:
+        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
 
     def _begin_attempt(self, event: Event) -> None:
-        """Forget what the last attempt said of itself, but not the steps that a resumed run builds on."""
+        """Drop what belongs to the last attempt alone, but not the steps that a resumed run builds on."""
         self._state = JobState(self._state.job, status="queued", attempt=self._state.attempt, queued_at=event.time)
         self._latest = None
-        for kept_only_for_one_attempt in (self._audio, self._pieces, self._stages, self._warnings, self._recent):
-            kept_only_for_one_attempt.clear()
+        for of_one_attempt in (self._audio, self._audio_chunks, self._stages, self._warnings, self._recent):
+            of_one_attempt.clear()
 
     def _stage(self, event: Stage) -> None:
-        if event.seconds is None:  # what was counted belongs to the part before
+        if event.seconds is None:  # the last count belongs to the stage before
             self._latest = None
             self._recent.clear()
         elif self._stages and self._stages[-1].name == event.name:
@@ -199,7 +206,7 @@ class JobStateReducer:
             self._recent.popleft()
 
     def _step(self, event: Step) -> None:
-        """A step done again after a resume takes the place of the first, with all that followed it."""
+        """A step repeated after a resume replaces the first, and drops all that followed it."""
         if self._steps and event.step <= self._steps[-1].step:
             _drop_from(self._steps, event.step)
             _drop_from(self._evaluations, event.step)
@@ -221,9 +228,9 @@ class JobStateReducer:
         if self._state.ended_at or progress is None:
             return None
         in_a_stage = bool(self._stages) and self._stages[-1].seconds is None
-        by_steps = progress.unit == "steps" or not in_a_stage  # not so the certificate, which has its own counts
+        by_steps = progress.unit == "steps" or not in_a_stage  # the certificate has its own counts
         if self._steps and by_steps and self._steps[-1].seconds_left is not None:
-            return self._steps[-1].seconds_left  # also while samples are spoken between steps
+            return self._steps[-1].seconds_left  # also while samples are synthesized between steps
         if progress.per_second is not None:
             return progress.seconds_left
         if not rate or progress.total is None:
@@ -231,12 +238,22 @@ class JobStateReducer:
         return max(0.0, progress.total - progress.done) / rate
 
 
-def _drop_from(events: list[_Stepped], step: int) -> None:
+def _drop_from(events: list[_EventOfStep], step: int) -> None:
     events[:] = [event for event in events if event.step < step]
 
 
-_NEVER_REPORTED = "The worker ended without a word: it was killed, or the machine went down."
-_CRASH_HINT = "Continue it; if it happens again, read the log and watch the memory."
+def queue_position(job: Job) -> float:
+    """Smaller is earlier; the time of creation where nobody moved the job, or the file holds no number."""
+    try:
+        position = float((job.directory / POSITION_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return job.created
+    return position if math.isfinite(position) else job.created
+
+
+def queue_order(states: Sequence[JobState]) -> list[JobState]:
+    """Living jobs in the order in which they have or get their device."""
+    return sorted(states, key=lambda state: (not state.has_device, queue_position(state.job), state.id))
 
 
 class JobReader:
@@ -258,8 +275,8 @@ class JobReader:
                 return self._snapshot()
             alive = locks.is_held(self.job.lock) if worker_alive is None else worker_alive
             if not alive and not self._read():  # a last event may have come between reading and looking
-                hint = f"{_CRASH_HINT} {checkpoint_names.words(self.job)}"
-                return replace(self._snapshot(), status="crashed", message=_NEVER_REPORTED, hint=hint,
+                hint = f"{_CRASH_HINT} {checkpoint_names.resume_point(self.job)}"
+                return replace(self._snapshot(), status="crashed", message=_NO_LAST_EVENT, hint=hint,
                                ended_at=self._last_time, eta_s=None, rate=None)
             state = self._snapshot()
             return replace(state, status="stopping") if state.alive and self.job.stop_file.exists() else state
@@ -267,13 +284,13 @@ class JobReader:
     def _reset(self) -> None:
         self._offset = 0
         self._inode = 0
-        self._last: Event | None = None  # the last event that moved the job on in its life
+        self._last: Event | None = None  # the last event that changed the status
         self._last_time = 0.0
-        self._fold = JobStateReducer(self.job)
+        self._reducer = JobStateReducer(self.job)
         self._cached: JobState | None = None
 
     def _read(self) -> bool:
-        """Take in what was appended; False when that was nothing."""
+        """Read what was appended; False when that was nothing."""
         try:
             status = os.stat(self.job.journal)
         except FileNotFoundError:
@@ -283,19 +300,19 @@ class JobReader:
             self._inode = status.st_ino
         if status.st_size == self._offset:
             return False
-        events, self._offset = read(self.job.journal, self._offset)
+        events, self._offset = read_events(self.job.journal, self._offset)
         for event in events:
             self._last_time = event.time
             if isinstance(event, (Queued, Waiting, Started, *TERMINAL)):
                 self._last = event
-            self._fold.add(event)
+            self._reducer.add(event)
         if events:
             self._cached = None
         return bool(events)
 
     def _snapshot(self) -> JobState:
         if self._cached is None:
-            self._cached = self._fold.state()
+            self._cached = self._reducer.state()
         return self._cached
 
 
@@ -322,7 +339,7 @@ class JobBoard:
 
     def queue(self) -> list[JobState]:
         """Jobs that run or wait, in the order in which they will get their device."""
-        return queue.queue_order([state for state in self.states() if state.alive])
+        return queue_order([state for state in self.states() if state.alive])
 
     def _try(self, name: str) -> JobState | None:
         """None for a folder that is not a job of this version; `state(name)` says why."""
@@ -335,5 +352,5 @@ class JobBoard:
         with self._guard:
             directory = self.workspace.run(name)
             if name not in self._readers:
-                self._readers[name] = JobReader(load(self.workspace, directory.name))
+                self._readers[name] = JobReader(load_job(self.workspace, directory.name))
             return self._readers[name]

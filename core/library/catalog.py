@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError
-from core.jobs.checkpoint_names import names
-from core.jobs.directory import load
+from core.jobs.checkpoint_names import pinned_names
+from core.jobs.directory import load_job
 from core.jobs.state import JobReader, JobState
 from core.library.model_record import read_record
 from core.workspace import Workspace
@@ -213,7 +213,7 @@ def voice_models(workspace: Workspace, runs: Sequence[JobState]) -> list[VoiceMo
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
     run, _, wanted = name.partition("@")
-    state = JobReader(load(workspace, run)).state()
+    state = JobReader(load_job(workspace, run)).state()
     kept = _kept(state)
     if not kept:
         raise UserError(
@@ -224,7 +224,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> VoiceModel:
         best = _best(kept)
         assert best is not None
         return VoiceModel(reference, "run", run, *best)
-    named = names(state.job.directory)
+    named = pinned_names(state.job.directory)
     for folder, step in kept:
         if step == named.get(wanted) or str(step) == wanted:
             return VoiceModel(reference, "run", run, folder, step)

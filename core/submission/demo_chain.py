@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
-from core.jobs.directory import Job, check_free, create
+from core.jobs.directory import Job, check_name_free, create_job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
 from core.proof.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
-PRESET = Path(__file__).resolve().parent.parent / "config" / "presets" / "demo.yaml"
+PRESET = Path(__file__).resolve().parents[2] / "config" / "presets" / "demo.yaml"
 Chosen = TypeVar("Chosen", bound=Options)
 
 
@@ -60,11 +60,11 @@ def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> l
     chosen = options or ChainOptions()
     planned = chain_steps(chosen)
     if chosen.name is not None:
-        check_free(workspace, chosen.name)
+        check_name_free(workspace, chosen.name)
     made: list[Job] = []
     for verb, settings in planned:
         after = (made[-1].id,) if made else ()
-        made.append(create(workspace, verb, settings, after=after, name=chosen.name if verb == "train" else None))
+        made.append(create_job(workspace, verb, settings, after=after, name=chosen.name if verb == "train" else None))
     return made
 
 

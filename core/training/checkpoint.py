@@ -21,7 +21,7 @@ import yaml
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import checkpoint_names
-from core.jobs.checkpoint_names import steps as steps
+from core.jobs.checkpoint_names import checkpoint_steps as steps
 from core.jobs.reporter import size_text
 from core.library import records, tensor_files
 from core.library.records import CheckpointRecord

@@ -74,9 +74,9 @@ def prune(run: Path, last: int, best: int | None) -> None:
 
     A folder loses its own name first, so that no half of one is ever left.
     """
-    with checkpoint_names.held(run):
-        there = checkpoint_names.steps(run)
-        keep = {*there[-last:], *checkpoint_names.names(run).values(), best}
+    with checkpoint_names.checkpoint_lock(run):
+        there = checkpoint_names.checkpoint_steps(run)
+        keep = {*there[-last:], *checkpoint_names.pinned_names(run).values(), best}
         for step in there:
             if step not in keep:
                 folder = run / checkpoint_names.CHECKPOINTS

@@ -73,7 +73,8 @@ def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], Non
     """
     if not options.replay_texts.strip():
         return True
-    if not checkpoint_names.steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json", "safetensors")):
+    if not checkpoint_names.checkpoint_steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json",
+                                                                                                       "safetensors")):
         return False
     tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
          "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "

@@ -19,6 +19,7 @@ import torch
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
 from core.jobs import control
+from core.jobs.directory import Job, create_job, load_job
 from core.jobs.state import JobState
 from core.proof import certificate
 from core.submission import demo_chain
@@ -83,7 +84,7 @@ def _prepare(workspace: Workspace) -> None:
     ]
     for verb, options, there in steps:
         if not there:
-            _finish(control.create(workspace, verb, options))
+            _finish(create_job(workspace, verb, options))
 
 
 def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
@@ -93,12 +94,12 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
     if options.extension not in workspace.list_extensions():
-        _finish(control.create(workspace, "extend", options))
+        _finish(create_job(workspace, "extend", options))
     if trial.recipe:
         _break(workspace, trial, seed)
         return
-    job = (control.load(workspace, name) if name in workspace.list_runs()
-           else control.create(workspace, "train", trial.training(seed), name=name))
+    job = (load_job(workspace, name) if name in workspace.list_runs()
+           else create_job(workspace, "train", trial.training(seed), name=name))
     state, used = _finish(job)
     measured.of(trial.name, seed, state, used).write(job.directory)
 
@@ -123,9 +124,9 @@ def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
     return (workspace.exports if trial.recipe else workspace.runs) / trial.run(seed)
 
 
-def _finish(job: control.Job) -> tuple[JobState, Used]:
+def _finish(job: Job) -> tuple[JobState, Used]:
     """Let a worker do the job; its state, and what the worker used of the machine."""
-    before = control.state(job)
+    before = control.read_state(job)
     whole = not before.ended  # one that was cut off has used more than its last try does
     if before.status != "finished":
         (control.resume if before.resumable else control.start)(job)

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
-from core.jobs.directory import Job, create
+from core.jobs.directory import Job, create_job
 from core.jobs.events import (
     AudioGenerated,
     CheckpointSaved,
@@ -117,7 +117,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
 
 def make(workspace: Workspace, verb: str, options: Options) -> Job:
     """A job that no worker was started for."""
-    return create(workspace, verb, options)
+    return create_job(workspace, verb, options)
 
 
 def dataset(workspace: Workspace, name: str = "amharic-demo") -> None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import CompareOptions
-from core.jobs.directory import create
+from core.jobs.directory import create_job
 from core.jobs.events import Failed, Finished, Queued, Skipped, Started
 from core.submission import demo_chain
 from tests.browser import scenes
@@ -38,7 +38,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     older = scenes.chain(workspace, steps=100, total=100, finished=True)
     scenes.compare(workspace, older[-1].id)
     newer = demo_chain.create_chain(workspace)
-    listening = create(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
+    listening = create_job(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
                        after=(newer[-1].id,))
     for job in newer[:2]:
         scenes.append(job, Queued(), Started(1, 1), Finished({"seconds": 2.5}))

@@ -58,7 +58,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     options = train_options(adapter=kind, **CHANGES)
     whole = Listener(world.runs / f"whole-{kind}")
     train.run(options, world, whole)
-    made = directory.create(world, "train", options, name=f"parts-{kind}")
+    made = directory.create_job(world, "train", options, name=f"parts-{kind}")
     parts = [Job(made, 2)]
     torch.manual_seed(99)  # nothing may hang on what the process drew before
     with pytest.raises(StopRequested):

@@ -104,7 +104,7 @@ class Bench:
             options = train_options(**{**chosen, "steps": 4, "batch_size": 2, "fisher_clips": 2,
                                        "evaluation_sentences": 0,
                                        "init_from": adopted})
-            job = directory.create(self.workspace, "train", options, name=f"r{self.numbers()}")
+            job = directory.create_job(self.workspace, "train", options, name=f"r{self.numbers()}")
             self.runs.append((job, options))
             train.run(options, self.workspace, Recorder(job, count if action == "stop" else None))
 

@@ -79,7 +79,7 @@ def speak(world: Workspace, model: str, language: str = "am", text: str = TEXT) 
 
 
 def warnings(listener: Listener) -> list[str]:
-    return [event.message for event in listener.of("warned")]
+    return [event.message for event in listener.of("warning")]
 
 
 def assert_told(messages: list[str], of_export: bool = False) -> None:
@@ -98,7 +98,7 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
     assert result["error"] is result["error_on_originals"] is None
     assert_told(warnings(listener), of_export=model == "export:judged")
     (clip,) = listener.of("audio")
-    assert (clip.error, clip.heard) == (None, "")
+    assert (clip.error, clip.transcript) == (None, "")
     assert clip.unmeasured.startswith(f"the recogniser {HUB}, the judge of its training, ")
     listener, result = speak(world, model, "en", "the cat sees a dog")
     assert result["error"] is not None
@@ -107,9 +107,9 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
 
 def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
     of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:judged")[0].of("audio")[0]
-    assert of_run.heard
-    assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
-    assert (of_export.error, of_export.heard) == (of_run.error, of_run.heard)
+    assert of_run.transcript
+    assert set(of_run.transcript) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
+    assert (of_export.error, of_export.transcript) == (of_run.error, of_run.transcript)
     compared = Listener(world.runs / "compared")
     compare.run(CompareOptions(base="base:tiny", finetuned="export:judged", texts=(("am", TEXT),), device="cpu"), world,
                 compared)
@@ -140,7 +140,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     options = yaml.safe_load((folder / exports_record.TRAINING).read_text(encoding="utf-8"))["options"]
     assert (exports_record.read_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear", "demo-am")
     (clip,) = speak(world, "export:theirs")[0].of("audio")
-    assert clip.heard
+    assert clip.transcript
     shutil.rmtree(world.runs / "other")  # as on another machine
     listener, result = speak(world, "export:theirs")
     assert result["error"] is None
@@ -148,7 +148,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     assert told.endswith(f"ear, the judge of its training, is on the machine that it was trained on. Copy it into "
                          f"{world.recognisers / 'ear'}, then do this again.")
     shutil.copytree(ear, world.recognisers / "ear")
-    assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.heard
+    assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.transcript
 
 
 @pytest.mark.parametrize(("judge", "here", "wanted"), [

@@ -90,7 +90,7 @@ def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are
         with_english: tuple[Workspace, Listener]) -> None:
     workspace, listener = with_english
     assert manifest.load(workspace.dataset("mine")).card.language == "en"
-    told = " ".join(event.message for event in listener.of("warned"))
+    told = " ".join(event.message for event in listener.of("warning"))
     assert "speaks English (en) already, and nothing of it may change" in told
     assert "--replay-datasets mine" in told
     assert "1 texts have characters that the model does not know and will not be rehearsed with it: ☃" in told
@@ -118,7 +118,7 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
     listener = Listener(workspace.runs / "with-mine")
     train.run(options, workspace, listener)
     assert [set(event.languages) for event in listener.of("evaluated")] == [{"am", "en"}] * 2
-    assert not [event for event in listener.of("warned") if "rehearse" in event.message and "1 have" not in
+    assert not [event for event in listener.of("warning") if "rehearse" in event.message and "1 have" not in
                 event.message]
     target = train_options(dataset="mine")
     refused = "'mine' is in English .en., which the base model already speaks: nothing of it may change"

@@ -53,7 +53,7 @@ def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]
 
 
 def steps_told(job: Job) -> int:
-    return sum(isinstance(event, Step) for event in journal.read(job.journal)[0])
+    return sum(isinstance(event, Step) for event in journal.read_events(job.journal)[0])
 
 
 def after_steps(count: int) -> Moment:
@@ -82,7 +82,7 @@ def killed(job: Job, moment: Moment) -> bool:
     """Kill the worker's whole group at that moment, with SIGKILL; False when the run ended before."""
     tick, before = threading.Event(), steps_told(job)
     end = time.monotonic() + PATIENCE_S
-    while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
+    while not (group := locks.read_holder(job.lock).partition(" ")[2]).strip().isdigit():
         assert locks.is_held(job.lock), f"the worker ended before it began: {control.log_tail(job)}"
         assert time.monotonic() < end, control.log_tail(job)
         tick.wait(0.005)
@@ -97,7 +97,7 @@ def killed(job: Job, moment: Moment) -> bool:
         return False
     while locks.is_held(job.lock):
         tick.wait(0.005)
-    return control.state(job).status == "crashed"
+    return control.read_state(job).status == "crashed"
 
 
 def killed_again_and_again(job: Job, kills: int, seed: int) -> int:
@@ -130,9 +130,9 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
         world: Workspace, kills: int, steps: int) -> None:
     whole = Listener(world.runs / "whole")
     train.run(options(steps), world, whole)
-    job = job_files.create(world, "train", options(steps), name="killed")
+    job = job_files.create_job(world, "train", options(steps), name="killed")
     assert killed_again_and_again(job, kills, seed=kills) == kills
-    wanted, seen = told(whole.events), told(journal.read(job.journal)[0])
+    wanted, seen = told(whole.events), told(journal.read_events(job.journal)[0])
     assert len(wanted) > steps
     assert all(len(numbers) == 1 for numbers in wanted.values())
     assert seen == wanted

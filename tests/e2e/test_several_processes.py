@@ -129,7 +129,7 @@ def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
 
 @pytest.mark.slow
 def test_the_worker_starts_the_others_and_they_end_with_it(world: Workspace) -> None:
-    job = job_files.create(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
+    job = job_files.create_job(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
     control.start(job)
     assert control.wait(job, 300).status == "finished", control.log_tail(job)
-    assert [event.step for event in events.read(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
+    assert [event.step for event in events.read_events(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from config.schema import TrainOptions
 from core.jobs import control
-from core.jobs.directory import create
+from core.jobs.directory import Job, create_job
 from core.jobs.state import JobReader, JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
@@ -13,17 +13,17 @@ from tests.unit.fake_verbs import COMMAND
 
 
 def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),
-          name: str | None = None, device: str = "cpu") -> control.Job:
+          name: str | None = None, device: str = "cpu") -> Job:
     options = TrainOptions(extension=behaviour, steps=steps, device=device)
-    return create(workspace, "train", options, after=after, name=name)
+    return create_job(workspace, "train", options, after=after, name=name)
 
 
-def launch(job: control.Job) -> control.Job:
+def launch(job: Job) -> Job:
     control.start(job, command=COMMAND)
     return job
 
 
-def until(job: control.Job, reached: Callable[[JobState], bool]) -> JobState:
+def until(job: Job, reached: Callable[[JobState], bool]) -> JobState:
     """The first state for which `reached` holds."""
     reader = JobReader(job)
     tick = threading.Event()
@@ -34,5 +34,5 @@ def until(job: control.Job, reached: Callable[[JobState], bool]) -> JobState:
     raise AssertionError(f"{job.id}: {state.status} {state.message}\n{control.log_tail(job)}")
 
 
-def running(job: control.Job) -> JobState:
+def running(job: Job) -> JobState:
     return until(job, lambda state: state.status == "running" and state.progress is not None)

@@ -23,7 +23,7 @@ from config.schema import (
     TrainOptions,
     TranscribeOptions,
 )
-from core.jobs.directory import create
+from core.jobs.directory import create_job
 from core.jobs.events import Failed, Journal, Queued
 from core.jobs.locks import FileLock
 from core.library.exports_record import ExportRecord, write_record
@@ -62,7 +62,7 @@ def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Opt
 def test_what_a_living_job_makes_is_waited_for(workspace: Workspace) -> None:
     (workspace.models / "tiny").mkdir()
     (workspace.datasets / "amharic-demo").mkdir()
-    extending = create(workspace, "extend", ExtendOptions(extension="soon"))
+    extending = create_job(workspace, "extend", ExtendOptions(extension="soon"))
     Journal(extending.journal).append(Queued())
     lock = FileLock.take(extending.lock)
     assert lock is not None
@@ -169,7 +169,7 @@ def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -
 
 
 def test_a_name_that_a_living_export_will_take_is_refused_at_once(workspace: Workspace) -> None:
-    making = create(workspace, "export", ExportOptions(run="run:r", export="second"))
+    making = create_job(workspace, "export", ExportOptions(run="run:r", export="second"))
     Journal(making.journal).append(Queued())
     lock = FileLock.take(making.lock)
     assert lock is not None

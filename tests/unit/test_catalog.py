@@ -2,17 +2,17 @@ import pytest
 
 from config.errors import UserError
 from config.schema import ExportOptions, TokenizerOptions, TrainOptions
-from core.jobs import control
-from core.jobs.directory import create
+from core.jobs.directory import Job, create_job
 from core.jobs.events import CheckpointSaved, Journal
+from core.jobs.state import JobBoard
 from core.library import catalog
 from core.library.model_record import ModelRecord, write_record
 from core.submission.demo_chain import ChainOptions, create_chain
 from core.workspace import Workspace
 
 
-def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> control.Job:
-    job = create(workspace, "train", TrainOptions(), name=name)
+def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> Job:
+    job = create_job(workspace, "train", TrainOptions(), name=name)
     journal = Journal(job.journal)
     for step, best in saved:
         if step not in gone:
@@ -58,8 +58,8 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
     (workspace.exports / "mine").mkdir()
     trained(workspace, "r", (100, True))
     trained(workspace, "none")
-    create(workspace, "export", ExportOptions(run="run:r"))
-    found = catalog.voice_models(workspace, control.JobBoard(workspace).states())
+    create_job(workspace, "export", ExportOptions(run="run:r"))
+    found = catalog.voice_models(workspace, JobBoard(workspace).states())
     assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
 
 

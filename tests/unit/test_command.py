@@ -15,6 +15,8 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs import control, worker
+from core.jobs.directory import create_job, load_job
+from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
 from core.submission import requirements
 from core.workspace import Workspace
@@ -79,8 +81,8 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     assert "step 3/3  speech loss 1.0000  text loss 2.0000  100 tokens/s" in said
     outcome = json.loads(said[-1])
     assert (outcome["job"], outcome["status"], outcome["result"]) == ("mine", "finished", {"steps": 3})
-    assert control.state(control.load(workspace, "mine")).status == "finished"
-    assert "step 3/3" in control.log_tail(control.load(workspace, "mine"))
+    assert control.read_state(load_job(workspace, "mine")).status == "finished"
+    assert "step 3/3" in control.log_tail(load_job(workspace, "mine"))
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -90,7 +92,7 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
         printed = capsys.readouterr()
         assert said in printed.err
         assert "Traceback" not in printed.err + printed.out
-    [buggy] = [state for state in control.JobBoard(workspace).states() if state.traceback]
+    [buggy] = [state for state in JobBoard(workspace).states() if state.traceback]
     assert "Traceback" in control.log_tail(buggy.job)
 
 
@@ -130,11 +132,11 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
     preset = tmp_path / "preset.yaml"
     preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
     assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
-    made = control.load(workspace, "a")
+    made = load_job(workspace, "a")
     assert made.options() == TrainOptions(extension="quick", steps=2, seed=9, device="cpu")
     again = str(made.directory / "config.yaml")
     assert invoke(workspace, "--config", again, "--name", "b") == 0
-    assert control.load(workspace, "b").settings == made.settings
+    assert load_job(workspace, "b").settings == made.settings
 
 
 def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -156,17 +158,17 @@ def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, ca
         invoke(workspace, "--resume", "mine")  # with --device
     where = ["--workspace", str(workspace.path), "--resume"]
     assert command.main("train", [*where, "mine"], resumable=True) == 1
-    assert control.state(control.load(workspace, "mine")).attempt == 2
+    assert control.read_state(load_job(workspace, "mine")).attempt == 2
     assert command.main("train", [*where, "nobody"], resumable=True) == ASKED_WRONGLY
     assert "no run named 'nobody'" in capsys.readouterr().err
-    control.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
     assert command.main("train", [*where, "other", "--json"], resumable=True) == ASKED_WRONGLY
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
 
 def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(workspace: Workspace):
-    job = control.create(workspace, "prepare", schema.PrepareOptions(), name="other")
+    job = create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
     said = command.continuing(job, resumable=False).split()
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])
@@ -215,14 +217,14 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
          "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("mine in")
-    job = control.load(workspace, "mine")
+    job = load_job(workspace, "mine")
     running(job)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
     assert "Saved at step 7.\nTo continue it: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
-    assert control.state(job).status == "stopped"
+    assert control.read_state(job).status == "stopped"
 
 
 def test_every_verb_has_its_script():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.jobs import control
+from core.jobs.directory import load_job
 from core.workspace import Workspace
 from scripts import jobs as scripts_jobs
 from scripts import keep, review, rules
@@ -72,4 +73,4 @@ def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
         f"end(command.main, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick', '--steps', '3',\n"
         "    '--device', 'cpu', '--name', 'mine', '--json'], resumable=True)")
     assert unread("-c", script) == (0, "")
-    assert control.state(control.load(workspace, "mine")).status == "finished"
+    assert control.read_state(load_job(workspace, "mine")).status == "finished"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core.jobs.directory import create
+from core.jobs.directory import create_job
 from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.benchmark import machine
@@ -67,7 +67,7 @@ def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
-    job = create(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
+    job = create_job(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
     job.lock.write_text(f"{os.getpid()} train\n")
     first = process.used_by(job)
     sum(range(3_000_000))

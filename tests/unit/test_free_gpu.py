@@ -11,7 +11,7 @@ import pytest
 
 from config.schema import TrainOptions
 from core.jobs import gpus, queue
-from core.jobs.directory import Job, create
+from core.jobs.directory import Job, create_job
 from core.jobs.events import Event, WarningRaised
 from core.jobs.gpus import FreeGpu, Gpu
 from core.jobs.locks import FileLock, is_held
@@ -44,7 +44,7 @@ def gpu(index: int, free_gib: float, load: int | None = 0, total: int = 24) -> G
 
 
 def job(workspace: Workspace, device: str = "cuda", **options: object) -> Job:
-    return create(workspace, "train", TrainOptions.model_validate({"device": device, **options}))
+    return create_job(workspace, "train", TrainOptions.model_validate({"device": device, **options}))
 
 
 def in_turn(*looks: tuple[Gpu, ...]) -> Callable[[], tuple[Gpu, ...]]:
@@ -123,7 +123,7 @@ class Queued:
 
 @pytest.fixture
 def queued(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Queued:
-    monkeypatch.setattr(queue, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(queue, "_READY_INTERVAL_S", 0.0)
     return Queued(workspace)
 
 

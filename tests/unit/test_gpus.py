@@ -94,14 +94,14 @@ esac
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", SLICES[0])
-    [one] = gpus.look()
+    [one] = gpus.find_gpus()
     assert (one.uuid, one.free_mib) == (SLICES[0], 19949)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (tmp_path / "csv").write_text(DIFFERENT)
-    assert [gpu.uuid for gpu in gpus.look()] == [SLOW, FAST, TWIN]
+    assert [gpu.uuid for gpu in gpus.find_gpus()] == [SLOW, FAST, TWIN]
     assert (tmp_path / "asked").read_text() == "asked\n"
     (tmp_path / "csv").unlink()
-    assert gpus.look() == ()
+    assert gpus.find_gpus() == ()
 
 
 class Driver:

@@ -11,7 +11,7 @@ import pytest
 
 from config.schema import DownloadOptions
 from core.jobs import control, locks
-from core.jobs.directory import create
+from core.jobs.directory import Job, create_job
 from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
@@ -36,8 +36,8 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Loopback
         yield hub
 
 
-def start(workspace: Workspace, **options: str) -> control.Job:
-    job = create(workspace, "download", DownloadOptions(model="chatterbox", **options))
+def start(workspace: Workspace, **options: str) -> Job:
+    job = create_job(workspace, "download", DownloadOptions(model="chatterbox", **options))
     control.start(job)
     return job
 
@@ -50,7 +50,7 @@ def test_a_killed_worker_loses_nothing_that_came(served: LoopbackHub, workspace:
     served.fault(T3, stall_after=1_000_000)
     job = start(workspace)
     until(job, downloading)
-    os.killpg(int(locks.content(job.lock).split()[1]), signal.SIGKILL)
+    os.killpg(int(locks.read_holder(job.lock).split()[1]), signal.SIGKILL)
     crashed = until(job, lambda state: state.ended)
     assert crashed.status == "crashed"
     had = (partial(workspace) / T3).stat().st_size

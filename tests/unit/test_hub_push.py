@@ -12,7 +12,7 @@ from config.schema import PushOptions
 from core import push
 from core.incoming.hub import Hub
 from core.jobs import control
-from core.jobs.directory import create
+from core.jobs.directory import create_job
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.library import records
@@ -177,7 +177,7 @@ def test_a_stop_is_heard_while_the_hub_hangs_and_nothing_is_committed(served, wo
 
 
 def test_a_push_is_a_job_whose_files_never_hold_the_token(served, workspace, export):
-    job = create(workspace, "push", PushOptions(export="mine", repository=NAME))
+    job = create_job(workspace, "push", PushOptions(export="mine", repository=NAME))
     control.start(job)
     state = until(job, lambda state: state.ended)
     assert (state.status, state.message) == ("finished", "")

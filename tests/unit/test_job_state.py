@@ -38,8 +38,8 @@ def test_a_reader_reads_only_what_was_appended(workspace: Workspace, monkeypatch
     assert reader.state() is first
     journal.append(Queued())
     opened: list[int] = []
-    true_read = job_reader.read
-    monkeypatch.setattr(job_reader, "read", lambda path, offset: opened.append(offset) or true_read(path, offset))
+    true_read = job_reader.read_events
+    monkeypatch.setattr(job_reader, "read_events", lambda path, offset: opened.append(offset) or true_read(path, offset))
     reader.state()
     reader.state()
     assert len(opened) == 1
@@ -65,9 +65,9 @@ def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: 
     for event in (Queued(), Started(1, 1), step(1), step(2), CheckpointSaved(2, "checkpoints/2", True), step(3),
                   Evaluated(3, 1.0), SampleGenerated(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
         journal.append(event)
-    assert [event.step for event in control.state(job).steps] == [1, 2, 3]
+    assert [event.step for event in control.read_state(job).steps] == [1, 2, 3]
     journal.append(step(3, loss=9.0))
-    state = control.state(job)
+    state = control.read_state(job)
     assert [event.speech_loss for event in state.steps] == [1.0, 1.0, 9.0]
     assert (state.evaluations, state.samples) == ((), ())
     assert [event.step for event in state.checkpoints] == [2]
@@ -79,7 +79,7 @@ def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
     for event in (Queued(), Started(1, 1), step(2), CheckpointSaved(2, "checkpoints/2", False), Queued(), Started(2, 2),
                   CheckpointSaved(2, "checkpoints/2", True)):
         journal.append(event)
-    [saved] = control.state(job).checkpoints
+    [saved] = control.read_state(job).checkpoints
     assert saved.best
 
 

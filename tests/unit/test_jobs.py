@@ -9,7 +9,7 @@ import yaml
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import control, locks
-from core.jobs.directory import create, load
+from core.jobs.directory import create_job, load_job
 from core.jobs.events import Journal, Queued
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
@@ -21,9 +21,9 @@ def test_a_job_is_written_whole_with_its_options_frozen(workspace: Workspace):
     job = train(workspace, "quick", steps=5, name="first")
     values = yaml.safe_load((job.directory / "config.yaml").read_text())
     assert values["options"]["steps"] == 5
-    assert load(workspace, "first") == job
+    assert load_job(workspace, "first") == job
     assert job.options() == TrainOptions(extension="quick", steps=5, device="cpu")
-    assert control.state(job).status == "created"
+    assert control.read_state(job).status == "created"
     assert not [name for name in os.listdir(workspace.runs) if name.startswith(".")]
 
 
@@ -31,7 +31,7 @@ def test_a_name_that_is_taken_is_refused_and_the_first_run_kept(workspace: Works
     first = train(workspace, "quick", name="mine")
     with pytest.raises(UserError, match="'mine' already exists"):
         train(workspace, "buggy", name="mine")
-    assert load(workspace, "mine") == first
+    assert load_job(workspace, "mine") == first
     assert os.listdir(workspace.runs) == ["mine"]
 
 
@@ -39,7 +39,7 @@ def test_names_that_leave_the_workspace_are_refused(workspace: Workspace):
     with pytest.raises(UserError, match=r"'\.\./\.\./x' cannot be a name"):
         train(workspace, "quick", name="../../x")
     with pytest.raises(UserError, match=r"'\.\./\.\./x' cannot be a name"):
-        load(workspace, "../../x")
+        load_job(workspace, "../../x")
     with pytest.raises(UserError, match="no run named 'nobody'"):
         train(workspace, "quick", after=("nobody",))
     assert workspace.list_runs() == []
@@ -49,7 +49,7 @@ def test_a_folder_that_is_no_job_is_named_and_does_not_hide_the_others(workspace
     job = train(workspace, "quick")
     (workspace.runs / "stray").mkdir()
     with pytest.raises(UserError, match=r"stray/config.yaml is not the configuration of a job"):
-        load(workspace, "stray")
+        load_job(workspace, "stray")
     assert [state.id for state in JobBoard(workspace).states()] == [job.id]
 
 
@@ -108,16 +108,16 @@ def test_a_stop_lets_the_job_save_and_a_resume_goes_on(workspace: Workspace):
     control.resume(job, command=COMMAND)
     assert not job.stop_file.exists()
     assert running(job).attempt == 2
-    assert control.state(job).message == ""
+    assert control.read_state(job).message == ""
 
 
 def test_a_job_that_was_asked_to_stop_is_shown_as_stopping(workspace: Workspace):
     job = launch(train(workspace, "stubborn"))
     running(job)
     control.stop(job)
-    assert control.state(job).status == "stopping"
+    assert control.read_state(job).status == "stopping"
     control.force_stop(job, grace_s=0.1)
-    state = control.state(job)
+    state = control.read_state(job)
     assert (state.status, state.resumable) == ("stopped", True)
     assert "by force" in state.message
 
@@ -126,7 +126,7 @@ def test_a_force_stop_of_a_willing_job_still_lets_it_save(workspace: Workspace):
     job = launch(train(workspace, "patient"))
     running(job)
     control.force_stop(job, grace_s=PATIENCE_S)
-    assert control.state(job).message == "Saved at step 7."
+    assert control.read_state(job).message == "Saved at step 7."
 
 
 def test_stopping_what_has_ended_changes_nothing(workspace: Workspace):
@@ -146,7 +146,7 @@ def test_a_force_stop_touches_nobody_when_the_worker_is_gone(workspace: Workspac
     Journal(job.journal).append(Queued())
     job.lock.write_text(f"{os.getpid()} {os.getpgid(0)}")  # a stale name in a lock that nobody holds
     control.force_stop(job)
-    assert control.state(job).status == "stopped"
+    assert control.read_state(job).status == "stopped"
 
 
 def test_a_worker_killed_with_its_group_is_crashed_and_resumes_where_it_saved(workspace: Workspace):
@@ -177,15 +177,15 @@ def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour
 
 
 def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
-    job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
+    job = launch(create_job(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
     assert until(job, lambda state: state.status == "finished").attempt == 2
 
 
 @pytest.mark.parametrize(("behaviour", "attempts"), [("wrong", 1), ("buggy", 3), ("killed", 3)])
 def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str, attempts: int):
-    job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
+    job = launch(create_job(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
     until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
-    assert control.state(job).attempt == attempts
+    assert control.read_state(job).attempt == attempts
 
 
 def test_the_log_tail_keeps_whole_lines(workspace: Workspace):

@@ -19,7 +19,7 @@ from core.jobs.events import (
     Progress,
     Step,
     WarningRaised,
-    read,
+    read_events,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
         journal.Skipped("no", "do"),
     ]
     append(path, *written)
-    events, offset = read(path)
+    events, offset = read_events(path)
     assert [dataclasses.replace(event, time=0.0) for event in events] == written
     assert {type(event) for event in written} == set(kinds._KINDS.values())
     assert offset == path.stat().st_size
@@ -55,7 +55,7 @@ def test_every_kind_of_event_comes_back_as_it_was_written(tmp_path: Path):
 
 def test_a_loss_that_is_not_a_number_is_kept(tmp_path: Path):
     append(tmp_path / "events.jsonl", Evaluated(1, math.nan))
-    [event], _ = read(tmp_path / "events.jsonl")
+    [event], _ = read_events(tmp_path / "events.jsonl")
     assert isinstance(event, Evaluated)
     assert math.isnan(event.speech_loss)
 
@@ -63,7 +63,7 @@ def test_a_loss_that_is_not_a_number_is_kept(tmp_path: Path):
 def test_a_file_name_that_is_not_utf8_is_kept(tmp_path: Path):
     name = b"caf\xe9.wav".decode("utf-8", "surrogateescape")
     append(tmp_path / "events.jsonl", WarningRaised(f"{name} is missing"))
-    [event], _ = read(tmp_path / "events.jsonl")
+    [event], _ = read_events(tmp_path / "events.jsonl")
     assert isinstance(event, WarningRaised)
     assert event.message == f"{name} is missing"
 
@@ -71,16 +71,16 @@ def test_a_file_name_that_is_not_utf8_is_kept(tmp_path: Path):
 def test_reading_goes_on_from_the_offset(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     append(path, WarningRaised("one"))
-    _, offset = read(path)
-    assert read(path, offset) == ([], offset)
+    _, offset = read_events(path)
+    assert read_events(path, offset) == ([], offset)
     append(path, WarningRaised("two"))
-    [event], _ = read(path, offset)
+    [event], _ = read_events(path, offset)
     assert isinstance(event, WarningRaised)
     assert event.message == "two"
 
 
 def test_a_journal_that_is_not_there_has_no_events(tmp_path: Path):
-    assert read(tmp_path / "events.jsonl") == ([], 0)
+    assert read_events(tmp_path / "events.jsonl") == ([], 0)
 
 
 @pytest.mark.parametrize("cut", range(1, len(journal.encode(WarningRaised("ሰላም")))))
@@ -89,10 +89,10 @@ def test_a_line_cut_anywhere_is_left_for_later_and_spoils_nothing(tmp_path: Path
     append(path, WarningRaised("whole"))
     with open(path, "ab") as file:
         file.write(journal.encode(WarningRaised("ሰላም"))[:-cut])
-    before, offset = read(path)
+    before, offset = read_events(path)
     assert len(before) == 1
     append(path, Finished({}))
-    after, end = read(path, offset)
+    after, end = read_events(path, offset)
     assert isinstance(after[-1], Finished)
     assert len(after) == 2  # the cut line is a warning, or the whole event when only its newline was lost
     assert isinstance(after[0], WarningRaised)
@@ -102,7 +102,7 @@ def test_a_line_cut_anywhere_is_left_for_later_and_spoils_nothing(tmp_path: Path
 def test_a_line_that_is_no_event_is_shown_and_not_lost_in_silence(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'{"event": "from the future", "x": 1}\n[1]\nnull\n{"event": "started"}\n\xff\xfe\n')
-    events, _ = read(path)
+    events, _ = read_events(path)
     assert len(events) == 5
     assert all(isinstance(event, WarningRaised) for event in events)
     assert "from the future" in str(events[0])
@@ -116,8 +116,8 @@ def test_a_step_written_before_rates_were_told_by_group_is_read() -> None:
 
 def test_an_unknown_field_of_a_known_event_is_ignored(tmp_path: Path):
     path = tmp_path / "events.jsonl"
-    path.write_text('{"event": "warned", "time": 5.0, "message": "m", "new": 1}\n')
-    assert read(path)[0] == [WarningRaised("m", time=5.0)]
+    path.write_text('{"event": "warning", "time": 5.0, "message": "m", "new": 1}\n')
+    assert read_events(path)[0] == [WarningRaised("m", time=5.0)]
 
 
 def test_a_reader_beside_a_writing_process_sees_each_event_once_in_order(tmp_path: Path):
@@ -132,7 +132,7 @@ def test_a_reader_beside_a_writing_process_sees_each_event_once_in_order(tmp_pat
     seen: list[journal.Event] = []
     offset = 0
     while not (seen and isinstance(seen[-1], Finished)):
-        events, offset = read(path, offset)
+        events, offset = read_events(path, offset)
         seen += events
         assert writer.poll() in (None, 0)
     assert [event.done for event in seen if isinstance(event, Progress)] == list(range(2000))

@@ -9,8 +9,8 @@ import pytest
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core.jobs import control, locks, queue
-from core.jobs.directory import create
-from core.jobs.state import JobBoard
+from core.jobs.directory import Job, create_job
+from core.jobs.state import POSITION_FILE, JobBoard, queue_position
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -27,7 +27,7 @@ def test_jobs_of_one_device_run_one_at_a_time_in_the_order_they_were_made(worksp
     assert [state.id for state in JobBoard(workspace).queue()] == [first.id, second.id, third.id]
     control.stop(first)
     running(second)
-    assert control.state(third).status == "waiting"
+    assert control.read_state(third).status == "waiting"
     control.force_stop(second, grace_s=0.0)
     running(third)
 
@@ -49,7 +49,7 @@ def test_a_waiting_job_is_moved_and_runs_in_its_new_place(workspace: Workspace):
     until(waiting[2], lambda state: third in state.reason)  # its worker has seen the new order
     control.force_stop(first, grace_s=0.0)
     running(waiting[1])
-    assert control.state(waiting[0]).status == "waiting"
+    assert control.read_state(waiting[0]).status == "waiting"
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "missing"])
@@ -66,8 +66,8 @@ def test_only_a_waiting_job_is_moved(workspace: Workspace, state: str):
 def test_a_place_that_cannot_be_read_is_the_time_it_was_made(workspace: Workspace):
     job = train(workspace, "quick")
     for content in ("", "nan", "inf", "first"):
-        (job.directory / queue.POSITION_FILE).write_text(content)
-        assert queue.queue_position(job) == job.created
+        (job.directory / POSITION_FILE).write_text(content)
+        assert queue_position(job) == job.created
 
 
 def test_a_failed_job_does_not_hold_up_the_queue(workspace: Workspace):
@@ -83,8 +83,8 @@ def test_a_dead_worker_does_not_hold_up_the_queue(workspace: Workspace):
     second, third = launch(train(workspace, "quick")), launch(train(workspace, "quick"))
     until(second, lambda state: state.status == "waiting")
     until(third, lambda state: state.status == "waiting")
-    os.killpg(int(locks.content(second.lock).split()[1]), signal.SIGKILL)
-    os.killpg(int(locks.content(first.lock).split()[1]), signal.SIGKILL)
+    os.killpg(int(locks.read_holder(second.lock).split()[1]), signal.SIGKILL)
+    os.killpg(int(locks.read_holder(first.lock).split()[1]), signal.SIGKILL)
     assert control.wait(third, PATIENCE_S).status == "finished"
     assert os.listdir(workspace.devices / "cpu") == []
 
@@ -93,7 +93,7 @@ def test_other_devices_do_not_wait(workspace: Workspace):
     running(launch(train(workspace, "patient")))
     other = launch(train(workspace, "quick", device="cuda"))
     assert control.wait(other, PATIENCE_S).status == "finished"
-    without = launch(create(workspace, "download", DownloadOptions()))
+    without = launch(create_job(workspace, "download", DownloadOptions()))
     assert control.wait(without, PATIENCE_S).message.startswith("AttributeError")  # it ran: the fake is no download
 
 
@@ -105,7 +105,7 @@ def test_a_waiting_job_can_be_stopped(workspace: Workspace):
     control.stop(second)
     state = control.wait(second, PATIENCE_S)
     assert (state.status, state.message) == ("stopped", "Stopped while it waited.")
-    assert control.state(first).status == "running"
+    assert control.read_state(first).status == "running"
 
 
 def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
@@ -133,13 +133,13 @@ def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_
     assert [state.status for state in skipped] == ["skipped"] * 2
     assert {state.message for state in skipped} == {f"{first.id} crashed, and this job needs what it makes."}
     assert control.wait(other, PATIENCE_S).status == "finished"
-    resumed = control.resume_with_next(first, JobBoard(workspace).states(), command=COMMAND)
+    resumed = control.resume_with_dependents(first, JobBoard(workspace).states(), command=COMMAND)
     assert [job.id for job in resumed] == [first.id, second.id, third.id]
     assert [control.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
 
 
 def test_a_chain_runs_through(workspace: Workspace):
-    made: list[control.Job] = []
+    made: list[Job] = []
     for _ in range(3):
         made.append(train(workspace, "quick", after=tuple(job.id for job in made[-1:])))
     for job in reversed(made):

@@ -226,16 +226,16 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     said = resuming.rounded_otherwise(state, now, "")
     assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
-    (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
 
 
 def test_another_machine_number_of_threads_or_torch_is_said(
     world: Workspace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not [event for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    assert not [event for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     monkeypatch.setattr(compute, "conditions", lambda device: "Another, 64 threads, torch 2.8.0")
-    (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     assert "up to step 3 and continues on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned
     assert torch.__version__ in warned
@@ -256,7 +256,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     assert requirements.check_requirements(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
-    said = listener.of("warned")[0].message
+    said = listener.of("warning")[0].message
     assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
     assert "all 11 new rows are taken. Its adapters are taken" in said
     assert [step.step for step in listener.of("step")] == [1]

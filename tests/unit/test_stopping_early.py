@@ -57,7 +57,7 @@ def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatc
 def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, patience=2)
     assert [step.step for step in listener.of("step")] == [1, 2, 3, 4, 5, 6]
-    assert listener.of("warned")[-1].message == (
+    assert listener.of("warning")[-1].message == (
         "Stopped early at step 6 of 8: 2 validations in a row were not better than the held-out speech loss of 3.0000 "
         "at step 4.")
     assert ranking.read(listener.directory).best == 4

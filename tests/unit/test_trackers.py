@@ -130,7 +130,7 @@ def test_a_tracker_that_cannot_be_started_is_named_and_the_training_goes_on(
     monkeypatch.setitem(sys.modules, "wandb", None)
     listener = told(tmp_path, events, "wandb")
     assert [event for event in listener.events if not isinstance(event, WarningRaised)] == events
-    assert "Weights & Biases could not be started" in listener.of("warned")[0].message
+    assert "Weights & Biases could not be started" in listener.of("warning")[0].message
     assert (tmp_path / trackers.FOLDER).is_dir()
 
 

@@ -59,7 +59,7 @@ def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypa
     changes = {"checkpoint_every": 1, "evaluation_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
     assert checkpoint.steps(run) == [1, 2, 3, 4]
-    checkpoint_names.keep(run, 3, "good")
+    checkpoint_names.pin(run, 3, "good")
     started(world, **changes)
     assert checkpoint.steps(run) == [1, 3, 6, 7, 8]
 
@@ -112,7 +112,7 @@ def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
 def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
     listener = started(world, max_minutes=1e-6)
     assert [event.step for event in listener.of("step")] == [1]
-    assert any("time limit" in event.message for event in listener.of("warned"))
+    assert any("time limit" in event.message for event in listener.of("warning"))
     assert certificate.read(listener.directory / certificate.FILE).step == 1
 
 
@@ -184,7 +184,7 @@ def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> No
     victim = next(world.cache.rglob("*.safetensors"))
     victim.unlink()
     listener = started(world, stop_after=1)
-    message = listener.of("warned")[0].message
+    message = listener.of("warning")[0].message
     assert message.startswith("1 clips left out (no features in the cache")
 
 
@@ -192,7 +192,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
     listener = started(world)
-    assert "No judge knows 'am'" in listener.of("warned")[0].message
+    assert "No judge knows 'am'" in listener.of("warning")[0].message
     assert ranking.read(listener.directory).measure == "held-out speech loss"
     assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
 

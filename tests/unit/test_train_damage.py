@@ -82,7 +82,7 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(worl
     assert checkpoint.steps(run) == [6, 7]
     (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
     listener = started(world, checkpoint_every=3)
-    said = listener.of("warned")[0].message
+    said = listener.of("warning")[0].message
     assert "step-000007/training.safetensors is damaged" in said
     assert "set aside as .damaged-step-000007; the run goes on from the one before, of step 6" in said
     assert [(step.step, step.speech_loss) for step in listener.of("step")] == [
@@ -102,7 +102,7 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
     broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
     listener = started(world, evaluation_sentences=0)
-    assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
+    assert "The best checkpoint cannot be used" in listener.of("warning")[0].message
     assert certificate.read(run / certificate.FILE).step == 8
 
 

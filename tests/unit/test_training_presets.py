@@ -127,7 +127,7 @@ def test_the_driver_is_asked_once_in_a_while() -> None:
         asked.append(1)
         return (gpu(24),)
 
-    seen = gpus.Seen(probe)
+    seen = gpus.CachedGpus(probe)
     assert seen() == seen() == (gpu(24),)
     assert len(asked) == 1
 
@@ -147,7 +147,7 @@ def world(folder: Path) -> Workspace:
 
 def test_the_command_line_says_what_a_preset_sets_and_flags_win(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "look", lambda: (gpu(24),))
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (gpu(24),))
     workspace = world(tmp_path / "workspace")
     given = command.build_parser("train", resumable=True).parse_args(
         ["--preset", "auto", "--dataset", "mine", "--warmup", "7"])

@@ -11,9 +11,10 @@ import pytest
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.jobs import control, locks, worker
-from core.jobs.directory import create
+from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Started, Stopped
 from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -21,7 +22,7 @@ from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
 ROOT = Path(__file__).parents[2]
 
 
-def by_hand(job: control.Job) -> subprocess.Popen[str]:
+def by_hand(job: Job) -> subprocess.Popen[str]:
     return subprocess.Popen([*COMMAND, str(job.directory)], cwd=ROOT, text=True, stderr=subprocess.PIPE)
 
 
@@ -54,10 +55,10 @@ def test_a_signal_to_either_process_lets_the_job_save(workspace: Workspace, numb
         job = train(workspace, "patient")
         outer = by_hand(job)
         running(job)
-        inner = int(locks.content(job.lock).split()[0])
+        inner = int(locks.read_holder(job.lock).split()[0])
         os.kill(inner if take_inner else outer.pid, number)
         assert outer.wait(PATIENCE_S) == worker.STOPPED
-        assert control.state(job).message == "Saved at step 7."
+        assert control.read_state(job).message == "Saved at step 7."
 
 
 def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
@@ -80,27 +81,27 @@ def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
 def test_the_worker_has_a_session_of_its_own_and_gives_way(workspace: Workspace):
     job = launch(train(workspace, "patient"))
     running(job)
-    pid = int(locks.content(job.lock).split()[0])
+    pid = int(locks.read_holder(job.lock).split()[0])
     assert os.getsid(pid) == os.getpgid(pid) != os.getsid(0)
     assert os.getpriority(os.PRIO_PROCESS, pid) >= 5
 
 
 def test_a_waiting_worker_has_not_loaded_torch(workspace: Workspace):
     running(launch(train(workspace, "patient")))
-    waiting = create(workspace, "train", TrainOptions(device="cpu"))
+    waiting = create_job(workspace, "train", TrainOptions(device="cpu"))
     control.start(waiting)  # the true worker
     until(waiting, lambda state: state.status == "waiting")
-    pid = int(locks.content(waiting.lock).split()[0])
+    pid = int(locks.read_holder(waiting.lock).split()[0])
     assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
     control.stop(waiting)
     assert control.wait(waiting, PATIENCE_S).status == "stopped"
 
 
-def in_process(workspace: Workspace, verb: worker.Verb) -> tuple[int, list[Event], control.JobState]:
+def in_process(workspace: Workspace, verb: worker.VerbFunction) -> tuple[int, list[Event], JobState]:
     job = train(workspace, "quick")
     heard: list[Event] = []
-    code = worker.run(job, control.claim(job), listener=heard.append, verbs={"train": verb})
-    return code, heard, control.state(job)
+    code = worker.run(job, control.enqueue(job), listener=heard.append, verbs={"train": verb})
+    return code, heard, control.read_state(job)
 
 
 def test_a_listener_hears_what_is_journaled(workspace: Workspace):
@@ -147,7 +148,7 @@ def test_a_journal_that_cannot_be_written_ends_the_job_with_words(workspace: Wor
         raise AssertionError("must not start")
 
     job = train(workspace, "quick")
-    lock = control.claim(job)
+    lock = control.enqueue(job)
     job.journal.unlink()
     job.journal.symlink_to("/dev/full")
     assert worker.run(job, lock, verbs={"train": verb}) == worker.FAILED
@@ -159,9 +160,9 @@ def test_options_that_no_longer_fit_fail_with_the_field(workspace: Workspace):
     job = train(workspace, "quick")
     config = job.directory / "config.yaml"
     config.write_text(config.read_text().replace("steps:", "iterations:"))
-    job = control.load(workspace, job.id)
-    assert worker.run(job, control.claim(job), verbs={"train": lambda *_: {}}) == worker.FAILED
-    assert "iterations" in control.state(job).message
+    job = load_job(workspace, job.id)
+    assert worker.run(job, control.enqueue(job), verbs={"train": lambda *_: {}}) == worker.FAILED
+    assert "iterations" in control.read_state(job).message
 
 
 def test_check_stop_raises_only_when_asked(workspace: Workspace):

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from config.schema import TrainOptions
 from core.jobs import control, worker
-from core.jobs.directory import create
-from core.jobs.process_watchdog import ALONE
+from core.jobs.directory import create_job
+from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = """
 import subprocess, sys, threading
-from core.jobs.process_watchdog import watched
+from core.jobs.process_watchdog import watch_processes
 others = [subprocess.Popen([sys.executable, "-c", code]) for code in {others!r}]
 print(others[-1].pid, flush=True)
-with watched(others, grace={grace}):
+with watch_processes(others, grace={grace}):
     for other in others[:{ended}]:
         other.wait()
     threading.Event().wait({wait})
@@ -39,7 +39,7 @@ def outcome(others: list[str], grace: float, wait: float, ended: int = 0) -> sub
 
 def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
     found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=PATIENCE_S)
-    assert found.returncode == ALONE
+    assert found.returncode == ABANDONED_EXIT_CODE
     assert "ended (exit code 7)" in found.stderr
     assert "left" not in found.stdout
     # The standard output of the sleeping process is ours: `run` came back, so it is closed, and the process is gone.
@@ -58,9 +58,9 @@ def test_nobody_is_ended_while_all_live() -> None:
 
 
 def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
-    job = create(Workspace.open(tmp_path), "train", TrainOptions())
-    worker._note_death(job, ALONE)
-    state = control.state(job)
+    job = create_job(Workspace.open(tmp_path), "train", TrainOptions())
+    worker._note_death(job, ABANDONED_EXIT_CODE)
+    state = control.read_state(job)
     assert state.status == "failed"
     assert "Another process of this training ended" in state.message
     assert worker._crashed(job)

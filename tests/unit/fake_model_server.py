@@ -1,4 +1,4 @@
-"""A worker and a resident whose `synthesize` does what its text says; run as `python -m tests.unit.fake_speaker`."""
+"""A worker and a model server whose `synthesize` does what its text says; run as `python -m tests.unit.fake_model_server`."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from core.jobs.events import AudioChunk, Plan, Result
 from core.jobs.reporter import Reporter, check_stop
 from core.workspace import Workspace
 
-RESIDENT = (sys.executable, "-m", "tests.unit.fake_speaker", "resident")
+MODEL_SERVER = (sys.executable, "-m", "tests.unit.fake_model_server", "model_server")
 
 
 class Voice:
@@ -48,6 +48,6 @@ class Voice:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "resident":
+    if sys.argv[1] == "model_server":
         sys.exit(model_server.main(sys.argv[2:], verbs={"synthesize": Voice().speak}))
-    sys.exit(worker.main(sys.argv[1:], speaker=RESIDENT))
+    sys.exit(worker.main(sys.argv[1:], model_server=MODEL_SERVER))

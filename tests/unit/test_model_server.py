@@ -12,49 +12,49 @@ from pathlib import Path
 import pytest
 
 from config.schema import SynthesizeOptions
-from core.jobs import app_instances, control, locks, model_server_client
-from core.jobs.directory import Job, create
-from core.jobs.model_server_client import Residence
-from core.jobs.state import JobState
+from core.jobs import app_instances, control, locks
+from core.jobs.directory import Job, create_job
+from core.jobs.model_server_client import ModelServerClient, ModelServerDied
+from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
 
-COMMAND = (sys.executable, "-m", "tests.unit.fake_speaker")
+COMMAND = (sys.executable, "-m", "tests.unit.fake_model_server")
 
 
 
 @pytest.fixture
 def page(workspace: Workspace) -> Iterator[locks.FileLock]:
-    """An app that lives; its resident is gone afterwards."""
-    presence = app_instances.announce(workspace, 600.0)
+    """An app that lives; its model server is gone afterwards."""
+    presence = app_instances.register_app(workspace, 600.0)
     yield presence
-    for state in control.JobBoard(workspace).states():
+    for state in JobBoard(workspace).states():
         if state.alive and locks.is_held(state.job.lock):
             control.force_stop(state.job, grace_s=0.0)
-    model_server_client.dismiss(workspace, "cpu")
+    ModelServerClient(workspace, "cpu").stop()
     if locks.is_held(presence.path):
         presence.close()
 
 
-def here(workspace: Workspace) -> Residence:
-    return Residence.of(workspace, "cpu")
+def here(workspace: Workspace) -> ModelServerClient:
+    return ModelServerClient(workspace, "cpu")
 
 
-def resident_id(workspace: Workspace) -> int:
+def server_pid(workspace: Workspace) -> int:
     """Its process id."""
-    assert here(workspace).occupied
-    return int(locks.content(here(workspace).lock))
+    assert here(workspace).running
+    return int(locks.read_holder(here(workspace).lock))
 
 
 def gone(workspace: Workspace) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while here(workspace).occupied:
-        assert time.monotonic() < deadline, "the resident stays"
+    while here(workspace).running:
+        assert time.monotonic() < deadline, "the model server stays"
         time.sleep(0.02)
 
 
 def ask(workspace: Workspace, behaviour: str = "quick") -> Job:
-    job = create(workspace, "synthesize", SynthesizeOptions(text=behaviour, device="cpu"))
+    job = create_job(workspace, "synthesize", SynthesizeOptions(text=behaviour, device="cpu"))
     control.start(job, command=COMMAND)
     return job
 
@@ -73,45 +73,45 @@ def loaded(job: Job) -> int:
 
 
 def speaking(job: Job) -> JobState:
-    return until(job, lambda state: bool(state.audio_pieces))
+    return until(job, lambda state: bool(state.audio_chunks))
 
 
 def test_the_second_request_finds_what_the_first_loaded(workspace: Workspace, page: locks.FileLock) -> None:
     assert loaded(ask(workspace)) == 1
-    before = resident_id(workspace)
+    before = server_pid(workspace)
     assert loaded(ask(workspace)) == 0
-    assert resident_id(workspace) == before
+    assert server_pid(workspace) == before
 
 
 def test_two_requests_at_once_are_done_one_after_the_other(workspace: Workspace, page: locks.FileLock) -> None:
     asked = [ask(workspace), ask(workspace)]
     assert sorted(loaded(job) for job in asked) == [0, 1]
-    starts = [control.state(job) for job in asked]
+    starts = [control.read_state(job) for job in asked]
     first, second = sorted(starts, key=lambda state: state.started_at or 0)
     assert (first.ended_at or 0) <= (second.started_at or 0)
 
 
 def test_a_training_gets_the_device_and_the_memory_at_once(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
-    assert here(workspace).occupied
+    assert here(workspace).running
     job = launch(train(workspace, "patient"))
     running(job)
-    assert not here(workspace).occupied
+    assert not here(workspace).running
     control.stop(job)
     assert control.wait(job, PATIENCE_S).status == "stopped"
 
 
-def test_a_killed_resident_is_replaced(workspace: Workspace, page: locks.FileLock) -> None:
+def test_a_killed_model_server_is_replaced(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
-    os.kill(resident_id(workspace), signal.SIGKILL)
+    os.kill(server_pid(workspace), signal.SIGKILL)
     assert loaded(ask(workspace)) == 1
 
 
-def test_a_resident_killed_in_the_middle_fails_that_job_alone(workspace: Workspace, page: locks.FileLock) -> None:
+def test_a_model_server_killed_in_the_middle_fails_that_job_alone(workspace: Workspace, page: locks.FileLock) -> None:
     spoken(ask(workspace))
     job = ask(workspace, "patient")
     speaking(job)
-    os.kill(resident_id(workspace), signal.SIGKILL)
+    os.kill(server_pid(workspace), signal.SIGKILL)
     state = control.wait(job, PATIENCE_S)
     assert (state.status, state.resumable) == ("failed", True)
     assert "ended in the middle of the work" in state.message
@@ -133,7 +133,7 @@ def test_a_forced_stop_ends_the_work_at_once(workspace: Workspace, page: locks.F
     job = ask(workspace, "stubborn")
     speaking(job)
     control.force_stop(job, grace_s=0.0)
-    assert control.state(job).status == "stopped"
+    assert control.read_state(job).status == "stopped"
     gone(workspace)
     before = job.journal.stat().st_size
     assert loaded(ask(workspace)) == 1
@@ -170,17 +170,17 @@ def test_after_a_fault_that_no_one_foresaw_nothing_is_kept(workspace: Workspace,
 
 @pytest.mark.parametrize(("behaviour", "message"), [
     ("killed", "killed by signal 9 (SIGKILL)"), ("exits", "ended with exit code 7")])
-def test_a_resident_that_dies_at_its_first_work_says_of_what(workspace: Workspace, page: locks.FileLock,
+def test_a_model_server_that_dies_at_its_first_work_says_of_what(workspace: Workspace, page: locks.FileLock,
                                                              behaviour: str, message: str) -> None:
     state = control.wait(ask(workspace, behaviour), PATIENCE_S)
     assert message in state.message
     assert loaded(ask(workspace)) == 1
 
 
-def test_a_resident_that_cannot_start_is_told(workspace: Workspace, page: locks.FileLock) -> None:
-    job = create(workspace, "synthesize", SynthesizeOptions(device="cpu"))
-    with pytest.raises(model_server_client.Died) as death:
-        model_server_client.perform(job, ("/bin/false",))
+def test_a_model_server_that_cannot_start_is_told(workspace: Workspace, page: locks.FileLock) -> None:
+    job = create_job(workspace, "synthesize", SynthesizeOptions(device="cpu"))
+    with pytest.raises(ModelServerDied) as death:
+        ModelServerClient(workspace, "cpu").run(job, ("/bin/false",))
     assert death.value.code == 1
 
 
@@ -193,15 +193,15 @@ def test_what_is_printed_is_in_the_log_of_its_job(workspace: Workspace, page: lo
 
 
 def test_pages_that_are_gone_are_cleared_away(workspace: Workspace) -> None:
-    first = app_instances.announce(workspace, 60.0)
-    second = app_instances.announce(workspace, 90.0)
-    assert app_instances.keep_s(app_instances.living(workspace)) == 90.0
+    first = app_instances.register_app(workspace, 60.0)
+    second = app_instances.register_app(workspace, 90.0)
+    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 90.0
     second.close()
-    assert app_instances.keep_s(app_instances.living(workspace)) == 60.0
+    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 60.0
     first.close()
-    assert app_instances.living(workspace) == ()
-    third = app_instances.announce(workspace, 0.0, "http://127.0.0.1:7861/")
-    assert app_instances.addresses(app_instances.living(workspace)) == ("http://127.0.0.1:7861/",)
+    assert app_instances.running_apps(workspace) == ()
+    third = app_instances.register_app(workspace, 0.0, "http://127.0.0.1:7861/")
+    assert app_instances.app_addresses(app_instances.running_apps(workspace)) == ("http://127.0.0.1:7861/",)
     assert [path.name for path in Path(third.path).parent.iterdir()] == [third.path.name]
-    assert app_instances.keep_s(app_instances.living(workspace)) == 0.0
+    assert app_instances.model_keep_s(app_instances.running_apps(workspace)) == 0.0
     third.close()
