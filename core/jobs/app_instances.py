@@ -28,7 +28,7 @@ def register_app(workspace: Workspace, keep_s: float, address: str = "") -> File
                 path.unlink()
     lock = FileLock.take(folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
     assert lock is not None, "nobody else knows the name"
-    lock.write(f"{model_keep_s:g} {address}")
+    lock.write(f"{keep_s:g} {address}")
     return lock
 
 

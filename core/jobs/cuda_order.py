@@ -1,7 +1,8 @@
-"""Write the UUIDs of the GPUs in the order in which CUDA counts them, a line each: a program of its own.
+"""Print the UUIDs of the GPUs in CUDA's order, one a line: a program of its own.
 
-Only the driver knows which GPU it takes for the fastest. Who asks it can fork no CUDA process any more, so
-`core.jobs.gpus` runs this beside itself. It makes no context and takes no memory of a GPU.
+Only the driver knows which GPU it counts as the fastest (NVML and nvidia-smi count by PCI bus). A process that has
+asked it can no longer fork processes that use CUDA, so `core.jobs.gpus` runs this as a child. It makes no context and
+takes no GPU memory.
 """
 
 from __future__ import annotations

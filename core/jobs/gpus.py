@@ -1,7 +1,8 @@
-"""The NVIDIA GPUs of this machine as their driver's own program tells of them. Never loads torch.
+"""The NVIDIA GPUs of this machine as `nvidia-smi` lists them, and the wait of a job for a free one.
 
-`nvidia-smi` comes with the driver, so that nothing is installed for this; a machine without it has no GPU to use. What
-of them a job sees follows CUDA's rules (CUDA programming guide, environment variables; NVIDIA's guide to MIG).
+`nvidia-smi` comes with the driver, so nothing need be installed, and it can be given a time limit, unlike a call into
+the driver's library. Which GPUs a job sees follows CUDA's rules (CUDA programming guide, environment variables;
+NVIDIA's guide to MIG).
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ _QUERY = ("--query-gpu=index,uuid,name,memory.total,memory.free,utilization.gpu"
 _CARD = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[^)]+)\)")
 _INSTANCE = re.compile(r"MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
 _MIG = " MIG "  # in the name of an instance
-_IN_CUDA_ORDER = Path(__file__).with_name("cuda_order.py")
+_CUDA_ORDER = Path(__file__).with_name("cuda_order.py")
 _PATIENCE_S = 10.0
 _FRESH_S = 15.0
+IDLE_LOAD, IDLE_USED_MIB = 5, 600  # percent, and what a driver or a screen takes
 Probe = Callable[[], tuple["Gpu", ...]]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or an instance of one that is divided (MIG), at one moment."""
+    """One GPU, or one MIG instance of a GPU, at one moment."""
 
     index: int  # of nvidia-smi, which counts by PCI bus
     uuid: str
     name: str
     total_mib: int
     free_mib: int
-    load: int | None  # percent of the last moments in which it computed; None: it does not tell
-    part_of: str = ""  # UUID of the GPU that it is an instance of
+    load: int | None  # utilization in percent; None: not reported
+    part_of: str = ""  # UUID of the GPU, for a MIG instance
 
     @property
     def total_gib(self) -> float:
@@ -61,25 +63,25 @@ class Gpu:
 
 def find_gpus() -> tuple[Gpu, ...]:
     """The GPUs that a job started from here could use; none without a driver, or when it does not answer."""
-    said = _said(_PROGRAM, *_QUERY)
-    found = parse(said)
-    if "N/A" in said or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a divided GPU tells no load
-        listing = _said(_PROGRAM, "-L")
+    table = _output(_PROGRAM, *_QUERY)
+    found = parse_nvidia_smi(table)
+    if "N/A" in table or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):  # a GPU with MIG reports no load
+        listing = _output(_PROGRAM, "-L")
         if _INSTANCE.search(listing):
-            found = with_instances(found, listing, _said(_PROGRAM, "-q", "-x"))
-    return visible(found, os.environ)
+            found = add_mig_instances(found, listing, _output(_PROGRAM, "-q", "-x"))
+    return visible_gpus(found, os.environ)
 
 
-def _said(*command: str) -> str:
-    """What a program writes; nothing when it is not there, fails or takes too long."""
+def _output(*command: str) -> str:
+    """What a program prints; nothing when it is not there, fails or takes too long."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def parse(text: str) -> tuple[Gpu, ...]:
-    """The lines of `nvidia-smi` with the fields of `_QUERY`; a line that says no sizes is left out."""
+def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
+    """The lines of `nvidia-smi` with the fields of `_QUERY`; a line without sizes is left out."""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
@@ -89,10 +91,10 @@ def parse(text: str) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def with_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu, ...]:
-    """`gpus` with the instances of each divided one in its place.
+def add_mig_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu, ...]:
+    """`gpus` with the MIG instances of a GPU in its place.
 
-    `listing` is of `nvidia-smi -L`, which names them; `report` of `nvidia-smi -q -x`, which knows their memory.
+    `listing` is of `nvidia-smi -L`, which names them; `report` of `nvidia-smi -q -x`, which has their memory.
     """
     memory = _instance_memory(report)
     found = {gpu.uuid: [gpu] for gpu in gpus}
@@ -108,7 +110,7 @@ def with_instances(gpus: Sequence[Gpu], listing: str, report: str) -> tuple[Gpu,
 
 
 def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """MiB in all and free of each instance, by the GPU's UUID and its number there."""
+    """Total and free MiB of each instance, by the GPU's UUID and its number there."""
     found = {}
     try:
         root = ElementTree.fromstring(report)
@@ -123,57 +125,57 @@ def _instance_memory(report: str) -> dict[tuple[str, int], tuple[int, int]]:
     return found
 
 
-def _asked_of_cuda() -> tuple[str, ...]:
-    """UUIDs of all GPUs in the order in which CUDA counts them, asked in a process of its own; none without CUDA."""
-    return tuple(_said(sys.executable, str(_IN_CUDA_ORDER)).split())
+def _cuda_order() -> tuple[str, ...]:
+    """UUIDs of all GPUs in CUDA's order, from a process of its own; none without CUDA."""
+    return tuple(_output(sys.executable, str(_CUDA_ORDER)).split())
 
 
-def visible(gpus: Sequence[Gpu], environment: Mapping[str, str],
-            ask: Callable[[], Sequence[str]] = _asked_of_cuda) -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; as with CUDA, the first name that is unknown ends it.
+def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str],
+                 cuda_order: Callable[[], Sequence[str]] = _cuda_order) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; as in CUDA, the first unknown name ends the list.
 
-    A process can use one instance of a divided GPU, and none beside whole GPUs.
+    A process can use one MIG instance, and none beside whole GPUs.
     """
-    asked = environment.get("CUDA_VISIBLE_DEVICES")
+    names = environment.get("CUDA_VISIBLE_DEVICES")
     found: list[Gpu] = []
-    if asked is None:
+    if names is None:
         found = sorted(gpus, key=lambda gpu: gpu.part_of != "")
-    for word in (part.strip() for part in asked.split(",")) if asked is not None else ():
-        gpu = _meant(word, gpus, environment, ask)
+    for name in (part.strip() for part in names.split(",")) if names is not None else ():
+        gpu = _named(name, gpus, environment, cuda_order)
         if gpu is None or gpu in found:
             break
         found.append(gpu)
     return tuple(found[:1]) if found and found[0].part_of else tuple(gpu for gpu in found if not gpu.part_of)
 
 
-def _meant(word: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
-           ask: Callable[[], Sequence[str]]) -> Gpu | None:
-    """The GPU of a number, or of a UUID or its beginning; of a divided GPU its first instance. None: unknown."""
-    if word.isdigit():
-        card = _numbered(gpus, environment, ask).get(int(word))
+def _named(name: str, gpus: Sequence[Gpu], environment: Mapping[str, str],
+           cuda_order: Callable[[], Sequence[str]]) -> Gpu | None:
+    """The GPU of a number, of a UUID or of its beginning; with MIG its first instance. None: unknown."""
+    if name.isdigit():
+        card = _cuda_numbers(gpus, environment, cuda_order).get(int(name))
         return next((gpu for gpu in gpus if gpu.card == card), None)
-    if not word.startswith(("GPU-", "MIG-")):
+    if not name.startswith(("GPU-", "MIG-")):
         return None
-    fitting = [gpu for gpu in gpus if (gpu.card if word.startswith("GPU-") else gpu.uuid).startswith(word)]
-    names = {gpu.card if word.startswith("GPU-") else gpu.uuid for gpu in fitting}
-    return fitting[0] if len(names) == 1 else None
+    fitting = [gpu for gpu in gpus if (gpu.card if name.startswith("GPU-") else gpu.uuid).startswith(name)]
+    uuids = {gpu.card if name.startswith("GPU-") else gpu.uuid for gpu in fitting}
+    return fitting[0] if len(uuids) == 1 else None
 
 
-def _numbered(gpus: Sequence[Gpu], environment: Mapping[str, str],
-              ask: Callable[[], Sequence[str]]) -> dict[int, str]:
-    """UUIDs of GPUs by CUDA's numbers, which follow the PCI bus where that is asked for, else begin with the fastest.
+def _cuda_numbers(gpus: Sequence[Gpu], environment: Mapping[str, str],
+                  cuda_order: Callable[[], Sequence[str]]) -> dict[int, str]:
+    """UUIDs of GPUs by CUDA's numbers: in the order of the PCI bus where the environment sets that, else fastest first.
 
-    Which is the fastest only CUDA knows; equal GPUs stand in the order of the bus.
+    Only CUDA knows which is the fastest; equal GPUs are in the order of the bus.
     """
     by_bus = {gpu.index: gpu.card for gpu in gpus}
     kinds = {gpu.name.partition(_MIG)[0] for gpu in gpus}
     if environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(kinds) < 2:
         return by_bus
-    return dict(enumerate(ask())) or by_bus
+    return dict(enumerate(cuda_order())) or by_bus
 
 
 class CachedGpus:
-    """What `probe` saw, asked again when it is older than some seconds: a page asks every second."""
+    """The GPUs, looked up again when older than `fresh_s` seconds: the page asks every second."""
 
     def __init__(self, probe: Probe = find_gpus, fresh_s: float = _FRESH_S) -> None:
         self._probe, self._fresh_s = probe, fresh_s
@@ -188,21 +190,21 @@ class CachedGpus:
             return self._gpus
 
 
-IDLE_LOAD, IDLE_USED_MIB = 5, 600  # percent, and what a driver or a screen takes
-
-
 class FreeGpu:
-    """What stands between a job and the GPUs that its options ask for."""
+    """Lets a job wait until as many GPUs are free as its options ask for.
+
+    The worker checks at the job's turn, so jobs of this workspace keep their order, and lets others pass meanwhile.
+    """
 
     def __init__(self, job: Job, reporter: Reporter, probe: Probe = find_gpus) -> None:
         self._job, self._reporter, self._probe = job, reporter, probe
-        self._said = ""
+        self._reason = ""
 
     def obstacle(self) -> str:
         """Why the job does not begin now. Empty when as many GPUs as it has processes are free: it sees these alone.
 
-        On a processor, or where the driver does not answer, that is said and nothing is waited for. Numbers that alone
-        changed since the last time are left as they were, so that nobody is told anew.
+        On a CPU, or where the driver does not answer, a warning is raised and the job does not wait. A reason that
+        differs from the last one in numbers alone is not repeated.
         """
         options = self._job.options()
         if not isinstance(options, TrainOptions) or not (options.wait_for_gpu_gib or options.wait_for_idle_gpu):
@@ -210,45 +212,41 @@ class FreeGpu:
         if self._job.device != "cuda":
             self._reporter.emit(WarningRaised("To wait for a GPU does not apply: this job runs on the processor."))
             return ""
-        seen = self._probe()
-        if not seen:
+        found = self._probe()
+        if not found:
             self._reporter.emit(WarningRaised("It cannot wait for a free GPU: nvidia-smi does not answer here. "
-                                       "It starts now."))
+                                              "It starts now."))
             return ""
-        free = [gpu for gpu in seen if fits(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
-        if len(free) >= min(options.processes, len(seen)):
-            _take(sorted(free, key=lambda gpu: -gpu.free_mib))
+        free = [gpu for gpu in found if is_free(gpu, options.wait_for_gpu_gib, options.wait_for_idle_gpu)]
+        if len(free) >= min(options.processes, len(found)):
+            free.sort(key=lambda gpu: -gpu.free_mib)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
+            names = ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
+            sys.stdout.write(f"Free GPUs: {names}\n")
             return ""
-        reason = why(seen, options)
-        if _without_numbers(reason) != _without_numbers(self._said):
-            self._said = reason
-        return self._said
+        reason = wait_reason(found, options)
+        if _without_numbers(reason) != _without_numbers(self._reason):
+            self._reason = reason
+        return self._reason
 
 
-def fits(gpu: Gpu, free_gib: float, idle: bool) -> bool:
-    """Whether `gpu` has so much free memory and, where it is to be `idle`, nobody's work."""
+def is_free(gpu: Gpu, free_gib: float, idle: bool) -> bool:
+    """Whether `gpu` has so much free memory and, where it must be `idle`, no other program uses it."""
     used = gpu.total_mib - gpu.free_mib
-    at_work = (gpu.load or 0) > IDLE_LOAD or used > IDLE_USED_MIB
-    return gpu.free_gib >= free_gib and not (idle and at_work)
+    in_use = (gpu.load or 0) > IDLE_LOAD or used > IDLE_USED_MIB
+    return gpu.free_gib >= free_gib and not (idle and in_use)
 
 
-def why(seen: Sequence[Gpu], options: TrainOptions) -> str:
-    """What is waited for, and what there is."""
+def wait_reason(found: Sequence[Gpu], options: TrainOptions) -> str:
+    """What the job waits for, and what there is."""
     wanted = " and ".join(part for part in (
         f"{options.wait_for_gpu_gib:g} GiB of free memory" if options.wait_for_gpu_gib else "",
         "no other program at work" if options.wait_for_idle_gpu else "") if part)
-    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(seen))} GPUs"
+    count = "a GPU" if options.processes == 1 else f"{min(options.processes, len(found))} GPUs"
     there = "; ".join(f"GPU {gpu.index} has {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free"
-                      + (f", {gpu.load}% load" if gpu.load is not None else "") for gpu in seen)
+                      + (f", {gpu.load}% load" if gpu.load is not None else "") for gpu in found)
     return f"Waiting for {count} with {wanted}: {there}."
 
 
 def _without_numbers(reason: str) -> str:
     return "".join(letter for letter in reason if not letter.isdigit())
-
-
-def _take(free: Sequence[Gpu]) -> None:
-    """Let the work see these GPUs alone, the emptiest first."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in free)
-    sys.stdout.write("Free GPUs: " + ", ".join(f"{gpu.index} ({gpu.name}, {gpu.free_gib:.1f} GiB)" for gpu in free)
-                     + "\n")

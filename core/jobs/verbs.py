@@ -74,7 +74,7 @@ VERBS: Mapping[str, Verb] = {
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
         "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True,
-        needs={"model": "model", "source": "source"}, makes={"dataset": "dataset"}),
+        needs={"source": "source", "model": "model"}, makes={"dataset": "dataset"}),
     "revise": Verb(
         "Save reviewed dataset", "core.revise", ReviseOptions, "data", resumes=True,
         needs={"model": "model"}, makes={"save_as": "dataset"}),

@@ -1,4 +1,4 @@
-"""A worker and a model server whose `synthesize` does what its text says; run as `python -m tests.unit.fake_model_server`."""
+"""A worker and a model server whose `synthesize` does what its text says: `python -m tests.unit.fake_model_server`."""
 
 import os
 import signal

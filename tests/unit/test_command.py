@@ -206,10 +206,10 @@ def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Worksp
 
 def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace):
     script = (
-        "import sys; from core import worker; from core.job import asked\n"
+        "import sys; from core.jobs import worker\n"
         "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
-        "asked.check = lambda *given: ()\n"
+        "command.check_requirements = lambda *given: ()\n"
         "sys.exit(command.main('train', sys.argv[1:], resumable=True))"
     )
     process = subprocess.Popen(

@@ -66,10 +66,10 @@ def test_a_reader_that_goes_ends_a_command_quietly(workspace: Workspace, words: 
 
 def test_a_reader_that_goes_does_not_end_a_job(workspace: Workspace) -> None:
     script = (
-        "from core import worker; from core.job import asked; from scripts import command\n"
+        "from core.jobs import worker; from scripts import command\n"
         "from scripts.ending import end; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
-        "asked.check = lambda *given: ()\n"
+        "command.check_requirements = lambda *given: ()\n"
         f"end(command.main, 'train', ['--workspace', {str(workspace.path)!r}, '--extension', 'quick', '--steps', '3',\n"
         "    '--device', 'cpu', '--name', 'mine', '--json'], resumable=True)")
     assert unread("-c", script) == (0, "")

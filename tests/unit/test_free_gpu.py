@@ -70,7 +70,7 @@ def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -
 @pytest.mark.parametrize(("seen", "good"), [
     (gpu(0, 23.8), True), (gpu(0, 23.8, None), True), (gpu(0, 23.8, 40), False), (gpu(0, 20.0), False)])
 def test_an_idle_gpu_has_no_load_and_nobody_elses_memory(seen: Gpu, good: bool) -> None:
-    assert gpus.fits(seen, 0.0, idle=True) is good
+    assert gpus.is_free(seen, 0.0, idle=True) is good
 
 
 def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> None:

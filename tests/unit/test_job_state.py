@@ -39,7 +39,8 @@ def test_a_reader_reads_only_what_was_appended(workspace: Workspace, monkeypatch
     journal.append(Queued())
     opened: list[int] = []
     true_read = job_reader.read_events
-    monkeypatch.setattr(job_reader, "read_events", lambda path, offset: opened.append(offset) or true_read(path, offset))
+    monkeypatch.setattr(job_reader, "read_events",
+                        lambda path, offset: opened.append(offset) or true_read(path, offset))
     reader.state()
     reader.state()
     assert len(opened) == 1

@@ -193,7 +193,7 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
         compared(ready, tmp_path, text=str(wrong))
     with pytest.raises(UserError, match="could not be read"):
         compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
-    with pytest.raises(UserError, match="There is no text file"):
+    with pytest.raises(UserError, match="There is no text"):
         asked.check_requirements(ready, "compare_tokenizers",
                                  CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):

@@ -110,14 +110,14 @@ def test_what_is_not_there_is_refused_with_what_is() -> None:
 def test_the_driver_is_read_as_it_writes() -> None:
     text = ("0, GPU-11aa, NVIDIA GeForce RTX 4090, 24564, 23028, 3\n"
             "1, GPU-22bb, Tesla T4, 15360, 100, [N/A]\nNo devices were found\n")
-    first, second = gpus.parse(text)
+    first, second = gpus.parse_nvidia_smi(text)
     assert (first.name, round(first.total_gib), first.free_mib, first.load) == ("NVIDIA GeForce RTX 4090", 24, 23028, 3)
     assert second.load is None
-    assert gpus.visible((first, second), {}) == (first, second)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "1,0"}) == (second, first)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "GPU-22"}) == (second,)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": ""}) == ()
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "-1"}) == ()
+    assert gpus.visible_gpus((first, second), {}) == (first, second)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "1,0"}) == (second, first)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "GPU-22"}) == (second,)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "-1"}) == ()
 
 
 def test_the_driver_is_asked_once_in_a_while() -> None:

@@ -66,9 +66,9 @@ def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
     job = train(workspace, "patient")
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from core import jobs; from core.jobs.directory import load_directory\n"
+        "from core.jobs import control; from core.jobs.directory import load_job_directory\n"
         "from tests.unit.fake_verbs import COMMAND\n"
-        "jobs.start(load_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
+        "control.start(load_job_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
     )
     page = subprocess.run([sys.executable, "-c", script, str(job.directory)], cwd=ROOT, start_new_session=True,
                           check=False)
