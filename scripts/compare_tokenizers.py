@@ -1,7 +1,6 @@
 """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "lab")
+    run_script("compare_tokenizers")

@@ -17,8 +17,8 @@ from core.jobs.directory import Job, create_job
 from core.proof import certificate
 from core.submission import demo_chain
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace, run_job
+from scripts.exit_codes import exit_with
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="end with the report as one line of JSON")
-    return do_at_once(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
+    return run_in_workspace(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
 
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
@@ -35,7 +35,7 @@ def run(workspace: Workspace, *, as_json: bool = False) -> int:
     made = demo_chain.create_chain(workspace)
     made += _afterwards(workspace, made[-1])
     for job in made:
-        code = run_job(job, resumable=job.verb == "train")
+        code = run_job(job)
         if code != 0:
             return code
     states = [control.read_state(job) for job in made]
@@ -60,4 +60,4 @@ def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -19,7 +19,7 @@ from core import doctor
 from core.jobs.state import JobState
 from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
-from scripts.ending import end
+from scripts.exit_codes import exit_with
 
 _BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
         "or with no word `model` something to mend on this machine")
@@ -28,7 +28,7 @@ _BAD = ("a bad verdict with nothing restored (the base languages, the new rows o
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine a model where one is named, else the machine; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return command.main("doctor", words, grade=grade, graded=_BAD) if "model" in words else machine(words)
+    return command.run_verb("doctor", words, grade=grade, graded=_BAD) if "model" in words else machine(words)
 
 
 def grade(state: JobState) -> int:
@@ -57,4 +57,4 @@ def machine(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

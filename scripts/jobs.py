@@ -14,8 +14,8 @@ from core.jobs import checkpoint_names, control
 from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobBoard
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.exit_codes import exit_with
 
 MOST = 20  # ended jobs that are listed
 Action = Callable[[JobBoard, str], str]
@@ -23,7 +23,7 @@ Action = Callable[[JobBoard, str], str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is asked; the exit code."""
-    return do_at_once(build_parser(), arguments, _do)
+    return run_in_workspace(build_parser(), arguments, _do)
 
 
 def _do(workspace: Workspace, given: argparse.Namespace) -> int:
@@ -100,4 +100,4 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

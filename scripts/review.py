@@ -21,16 +21,15 @@ from core import review
 from core.dataset.clip_index import Judged, Speakers
 from core.review import Decision
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.command import main as run_verb
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace, run_verb
+from scripts.exit_codes import exit_with
 
 _SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    return do_at_once(build_parser(), arguments, _save_or_show)
+    return run_in_workspace(build_parser(), arguments, _save_or_show)
 
 
 def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any] | int:
@@ -127,4 +126,4 @@ def _tell(one: Judged, made: Decision | None) -> None:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -19,13 +19,13 @@ from typing import Any
 from config.errors import UserError
 from core.text import rules_preview, text_rules
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.exit_codes import exit_with
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    return do_at_once(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
+    return run_in_workspace(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -115,4 +115,4 @@ def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) ->
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -102,7 +102,7 @@ class Need:
 def _needs(verb: str, options: Options) -> Iterator[Need]:
     for field, kind in VERBS[verb].needs.items():
         value = str(getattr(options, field))
-        if not value and kind != "source":
+        if not value and kind not in ("source", "export"):
             continue
         if isinstance(options, TokenizerOptions) and field == "tokenizer" and options.part != "report":
             continue  # it will be made

@@ -24,7 +24,7 @@ from scripts.benchmark.bench import Bench
 from scripts.benchmark.extent import FULL, QUICK
 from scripts.benchmark.reference import Reference
 from scripts.benchmark.rows import Found
-from scripts.ending import ASKED_WRONGLY, end
+from scripts.exit_codes import USAGE_ERROR, exit_with
 
 PARTS: dict[str, Callable[[Bench], Found]] = {
     part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(asked, ["python", "-m", "scripts.benchmark", *(sys.argv[1:] if arguments is None else arguments)])
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
-        return ASKED_WRONGLY
+        return USAGE_ERROR
 
 
 def run(asked: argparse.Namespace, command: Sequence[str]) -> int:
@@ -95,4 +95,4 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -26,7 +26,7 @@ from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.benchmark import machine
 from scripts.command import DEFAULT_WORKSPACE
-from scripts.ending import ASKED_WRONGLY, DONE, FAILED, end
+from scripts.exit_codes import DONE, FAILED, USAGE_ERROR, exit_with
 from scripts.experiments import engine, measured, plan, process, report
 from scripts.experiments.measured import Measured
 from scripts.experiments.plan import Group, Trial
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = given.only.split(",") if given.only else None
         groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
     except UserError as error:
-        return _say(error, ASKED_WRONGLY)
+        return _say(error, USAGE_ERROR)
     try:
         if groups:
             _prepare(workspace)
@@ -159,4 +159,4 @@ def _commits(folders: Sequence[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

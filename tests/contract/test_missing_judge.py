@@ -108,7 +108,8 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
 def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
     of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:judged")[0].of("audio")[0]
     assert of_run.transcript
-    assert set(of_run.transcript) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
+    # The model's own judge writes Latin letters.
+    assert set(of_run.transcript) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}
     assert (of_export.error, of_export.transcript) == (of_run.error, of_run.transcript)
     compared = Listener(world.runs / "compared")
     compare.run(CompareOptions(base="base:tiny", finetuned="export:judged", texts=(("am", TEXT),), device="cpu"), world,

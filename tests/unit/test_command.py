@@ -18,11 +18,10 @@ from core.jobs import control, worker
 from core.jobs.directory import create_job, load_job
 from core.jobs.state import JobBoard
 from core.jobs.verbs import VERBS
-from core.submission import requirements
 from core.workspace import Workspace
 from scripts import command
 from scripts import jobs as scripts_jobs
-from scripts.ending import ASKED_WRONGLY
+from scripts.exit_codes import USAGE_ERROR
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
 
@@ -66,11 +65,11 @@ def test_the_command_shown_can_be_pasted_into_a_shell():
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk."""
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
-    monkeypatch.setattr(requirements, "check_requirements", lambda *_asked: ())
+    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
-    return command.main("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments], resumable=True)
+    return command.run_verb("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments])
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -103,14 +102,14 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
 ])
 def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys: pytest.CaptureFixture[str],
                                                    arguments: list[str], said: list[str]):
-    assert invoke(workspace, *arguments) == ASKED_WRONGLY
+    assert invoke(workspace, *arguments) == USAGE_ERROR
     printed = capsys.readouterr().err
     assert all(part in printed for part in said)
     assert workspace.list_runs() == []
 
 
 def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
-    assert invoke(workspace, "--extension", "nosuch") == ASKED_WRONGLY
+    assert invoke(workspace, "--extension", "nosuch") == USAGE_ERROR
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
 
@@ -123,7 +122,7 @@ def test_an_unknown_flag_is_a_usage_error(workspace: Workspace):
 
 def test_a_workspace_that_cannot_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").touch()
-    assert command.main("download", ["--workspace", str(tmp_path / "file")]) == ASKED_WRONGLY
+    assert command.run_verb("download", ["--workspace", str(tmp_path / "file")]) == USAGE_ERROR
     assert "cannot be written" in capsys.readouterr().err
 
 
@@ -142,10 +141,10 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
 def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     preset = tmp_path / "preset.yaml"
     preset.write_text("verb: prepare\noptions: {}\n")
-    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
+    assert invoke(workspace, "--config", str(preset)) == USAGE_ERROR
     assert "is for 'prepare', not for 'train'" in capsys.readouterr().err
     preset.write_text("stepz: 3\n")
-    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
+    assert invoke(workspace, "--config", str(preset)) == USAGE_ERROR
     assert "stepz" in capsys.readouterr().err
 
 
@@ -153,29 +152,29 @@ def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Pat
 def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     assert invoke(workspace, "--extension", "wrong", "--name", "mine") == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"To continue it: python -m scripts.train --workspace {workspace.path} --resume mine"
+    assert last == f"To resume: python -m scripts.train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
         invoke(workspace, "--resume", "mine")  # with --device
     where = ["--workspace", str(workspace.path), "--resume"]
-    assert command.main("train", [*where, "mine"], resumable=True) == 1
+    assert command.run_verb("train", [*where, "mine"]) == 1
     assert control.read_state(load_job(workspace, "mine")).attempt == 2
-    assert command.main("train", [*where, "nobody"], resumable=True) == ASKED_WRONGLY
+    assert command.run_verb("train", [*where, "nobody"]) == USAGE_ERROR
     assert "no run named 'nobody'" in capsys.readouterr().err
     create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
-    assert command.main("train", [*where, "other", "--json"], resumable=True) == ASKED_WRONGLY
+    assert command.run_verb("train", [*where, "other", "--json"]) == USAGE_ERROR
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
 
-def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(workspace: Workspace):
-    job = create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
-    said = command.continuing(job, resumable=False).split()
+def test_a_verb_without_resume_is_resumed_by_the_command_for_jobs(workspace: Workspace):
+    job = create_job(workspace, "extend", schema.ExtendOptions(), name="other")
+    said = command.resume_command(job).split()
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])
     assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
 
 
-@pytest.mark.parametrize("verb", ["prepare", "transcribe"])  # the second has a script that takes --resume
+@pytest.mark.parametrize("verb", ["compare", "transcribe"])  # the second takes --resume
 @pytest.mark.parametrize(("fault", "offered"), [
     (UserError("There already is another dataset named 'mine'.", "Choose another dataset name."), False),
     (UserError("The network is gone.", "What has come is kept: continue the job when it is back."), True),
@@ -188,10 +187,10 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
         raise fault
 
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
-    monkeypatch.setattr(requirements, "check_requirements", lambda *_asked: ())
+    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
-    assert command.main(verb, where, resumable=verb == "transcribe") == 1
-    assert ("To continue it: " in capsys.readouterr().out) is offered
+    assert command.run_verb(verb, where) == 1
+    assert ("To resume: " in capsys.readouterr().out) is offered
 
 
 def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,
@@ -199,7 +198,7 @@ def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Worksp
     job = train(workspace, "patient")
     control.start(job, command=fake_verbs.COMMAND)
     running(job)
-    code = command.main("train", ["--workspace", str(workspace.path), "--resume", job.id], resumable=True)
+    code = command.run_verb("train", ["--workspace", str(workspace.path), "--resume", job.id])
     assert code == worker.ALREADY_RUNNING
     assert "already running" in capsys.readouterr().err
 
@@ -210,7 +209,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
         "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
         "command.check_requirements = lambda *given: ()\n"
-        "sys.exit(command.main('train', sys.argv[1:], resumable=True))"
+        "sys.exit(command.main('train', sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, "--workspace", str(workspace.path), "--device", "cpu", "--extension", "patient",
@@ -222,7 +221,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
-    assert "Saved at step 7.\nTo continue it: python -m scripts.train " in said
+    assert "Saved at step 7.\nTo resume: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
     assert control.read_state(job).status == "stopped"
 
@@ -259,5 +258,5 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
         (first.id, "running"), (third.id, "waiting"), (second.id, "stopped")]
     for job in (first, third):
         assert job.id in do("force-stop", job.id)[0]
-    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == ASKED_WRONGLY
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == USAGE_ERROR
     assert "no-such-job" in capsys.readouterr().err

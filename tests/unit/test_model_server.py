@@ -164,7 +164,7 @@ def test_after_a_fault_that_no_one_foresaw_nothing_is_kept(workspace: Workspace,
     spoken(ask(workspace))
     state = control.wait(ask(workspace, "buggy"), PATIENCE_S)
     assert (state.status, state.message) == ("failed", "ZeroDivisionError: division by zero")
-    assert "fake_speaker" in state.traceback
+    assert "fake_model_server" in state.traceback
     assert loaded(ask(workspace)) == 1
 
 

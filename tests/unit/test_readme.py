@@ -51,7 +51,7 @@ def check_make(words: list[str]) -> None:
 
 def check_verb(verb: str, arguments: list[str]) -> None:
     """Parse as the command itself does, down to the checked options."""
-    given = command.build_parser(verb, resumable=verb == "train").parse_args(arguments)
+    given = command.build_parser(verb).parse_args(arguments)
     below = read_preset(ROOT / given.config, verb) if given.config else {}
     parse_options(VERBS[verb].options, {**below, **given_values(given, VERBS[verb].options)})
 

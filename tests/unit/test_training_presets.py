@@ -149,7 +149,7 @@ def test_the_command_line_says_what_a_preset_sets_and_flags_win(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "find_gpus", lambda: (gpu(24),))
     workspace = world(tmp_path / "workspace")
-    given = command.build_parser("train", resumable=True).parse_args(
+    given = command.build_parser("train").parse_args(
         ["--preset", "auto", "--dataset", "mine", "--warmup", "7"])
     options = command.options_of("train", given, workspace)
     assert isinstance(options, TrainOptions)

@@ -20,12 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
 
 
-def given(arguments: argparse.Namespace) -> bool:
+def is_given(arguments: argparse.Namespace) -> bool:
     """Whether a preset was asked for; a memory class alone asks for one too."""
     return getattr(arguments, "preset", None) is not None or getattr(arguments, "memory", "auto") != "auto"
 
 
-def values(arguments: argparse.Namespace, above: Mapping[str, object], workspace: Workspace) -> dict[str, object]:
+def preset_values(arguments: argparse.Namespace, above: Mapping[str, object], workspace: Workspace) -> dict[str,
+                                                                                                            object]:
     """What the preset sets below the options `above`, printed first; `UserError` for an extension that is not there."""
     defaults = TrainOptions.model_fields
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))

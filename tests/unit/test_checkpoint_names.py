@@ -15,7 +15,7 @@ from core.jobs.events import CheckpointSaved, Journal
 from core.library import catalog
 from core.training import ranking
 from core.workspace import Workspace
-from scripts import keep
+from scripts import pin_checkpoint
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train
 
 NOTHING = "Nothing was saved yet; it begins again."
@@ -93,9 +93,9 @@ def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest
 
 def test_the_command_names_lists_and_releases(run: Path, workspace: Workspace, capsys: pytest.CaptureFixture) -> None:
     place = ["--workspace", str(workspace.path)]
-    assert keep.main(["one", "400", "best-so-far", *place]) == 0
+    assert pin_checkpoint.main(["one", "400", "best-so-far", *place]) == 0
     assert "run:one@best-so-far" in capsys.readouterr().out
-    assert keep.main(["one", "--json", *place]) == 0
+    assert pin_checkpoint.main(["one", "--json", *place]) == 0
     assert json.loads(capsys.readouterr().out) == {"run": "one", "steps": [200, 400], "names": {"best-so-far": 400}}
-    assert keep.main(["one", "--release", "nothing", *place]) == 2
+    assert pin_checkpoint.main(["one", "--unpin", "nothing", *place]) == 2
     assert "Pinned checkpoints: best-so-far" in capsys.readouterr().err
