@@ -209,7 +209,7 @@ def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace)
         "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
         "command.check_requirements = lambda *given: ()\n"
-        "sys.exit(command.main('train', sys.argv[1:]))"
+        "sys.exit(command.run_verb('train', sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, "--workspace", str(workspace.path), "--device", "cpu", "--extension", "patient",
