@@ -15,21 +15,21 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
-from core.jobs import control, worker
+from core.jobs import control, gpus, worker
 from core.jobs.directory import Job, create_job, load_job
 from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
+from core.library import offers, presets
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
-from scripts import preset_arguments
 from scripts.exit_codes import ALREADY_RUNNING, CODES, USAGE_ERROR, discard_output, exit_with
 
 DEFAULT_WORKSPACE = "workspace"
@@ -47,7 +47,7 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
     _replace_unknown_letters()
     resuming = VERBS[verb].resumes and given.resume is not None
     others = given_values(given, VERBS[verb].options) or given.config
-    if resuming and (others or given.name or preset_arguments.is_given(given)):
+    if resuming and (others or given.name or is_preset_given(given)):
         parser.error("--resume goes on with a run as it was configured; it takes no other option")
     try:
         workspace = Workspace.open(given.workspace)
@@ -68,6 +68,15 @@ def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callab
 def run_script(verb: str) -> NoReturn:
     """The whole of a script that runs one verb."""
     exit_with(run_verb, verb)
+
+
+def script_parser(script: str, description: str | None, json_help: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that all scripts take."""
+    parser = argparse.ArgumentParser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help=json_help)
+    return parser
 
 
 def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
@@ -153,7 +162,7 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
         parser.add_argument("--resume", metavar="ID", help="continue a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if issubclass(model, TrainOptions):
-        preset_arguments.add_arguments(parser)
+        add_preset_arguments(parser)
     add_arguments(parser.add_argument_group("options"), model)
     return parser
 
@@ -162,8 +171,8 @@ def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Op
     """The options: flags win over the file of `--config`, and that over the preset."""
     values = read_preset(given.config, verb) if given.config else {}
     values = merged(values, given_values(given, VERBS[verb].options))
-    if preset_arguments.is_given(given):
-        values = merged(preset_arguments.preset_values(given, values, workspace), values)
+    if is_preset_given(given):
+        values = merged(preset_values(given, values, workspace), values)
     return parse_options(VERBS[verb].options, values)
 
 
@@ -179,6 +188,37 @@ def _refuse(error: UserError, as_json: bool) -> int:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
     return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else USAGE_ERROR
+
+
+def add_preset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=("auto", *presets.NAMES),
+                        help="options for so much speech; auto chooses by the dataset's hours; --config and flags win "
+                             "over it (default: none, the options' own defaults)")
+    parser.add_argument("--memory", choices=get_args(presets.Memory), default="auto",
+                        help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
+
+
+def is_preset_given(arguments: argparse.Namespace) -> bool:
+    """Whether a preset was chosen; a memory class alone chooses one too."""
+    return getattr(arguments, "preset", None) is not None or getattr(arguments, "memory", "auto") != "auto"
+
+
+def preset_values(arguments: argparse.Namespace, above: Mapping[str, object], workspace: Workspace) -> dict[str,
+                                                                                                            object]:
+    """What the preset sets below the options `above`, printed before the start."""
+    defaults = TrainOptions.model_fields
+    extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
+    family = offers.family_of_extension(workspace, extension).name
+    found = gpus.find_gpus() if above.get("device") != "cpu" else ()
+    chosen = presets.choose(family, offers.speech_of(workspace, dataset), found, arguments.preset or "auto",
+                            arguments.memory)
+    print(f"Preset {chosen.name}: {chosen.words}")
+    for reason in chosen.reasons:
+        print(f"  {reason}")
+    for name, value in chosen.values.items():
+        instead = f" (here {above[name]})" if name in above and str(above[name]) != str(value) else ""
+        print(f"  {name}: {value}{instead}")
+    return dict(chosen.values)
 
 
 class Console:

@@ -6,7 +6,6 @@ and writes WORKSPACE/demo/report.json.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -17,16 +16,13 @@ from core.jobs.directory import Job, create_job
 from core.proof import certificate
 from core.submission import demo_chain
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace, run_job
+from scripts.command import run_in_workspace, run_job, script_parser
 from scripts.exit_codes import exit_with
 
 
 def main() -> int:
     """Run the demo; the exit code of the first job that fails, or 0."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.demo", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the report as one line of JSON")
+    parser = script_parser("demo", __doc__, "end with the report as one line of JSON")
     return run_in_workspace(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
 
 

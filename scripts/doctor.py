@@ -8,7 +8,6 @@ nothing was restored.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from core import doctor
 from core.jobs.state import JobState
 from scripts import command
-from scripts.command import DEFAULT_WORKSPACE
+from scripts.command import script_parser
 from scripts.exit_codes import exit_with
 
 _BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
@@ -39,10 +38,7 @@ def grade(state: JobState) -> int:
 
 def machine(arguments: Sequence[str]) -> int:
     """Make every check and print a row for each; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
+    parser = script_parser("doctor", __doc__, "end with all rows as one line of JSON")
     given = parser.parse_args(arguments)
     checks = []
     for check in doctor.examine(Path(given.workspace)):

@@ -9,19 +9,17 @@ from collections.abc import Sequence
 
 from core.jobs import checkpoint_names
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.command import run_in_workspace, script_parser
 from scripts.exit_codes import DONE, exit_with
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is asked; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.pin_checkpoint", description=__doc__)
+    parser = script_parser("pin_checkpoint", __doc__, "end with the checkpoints as one line of JSON")
     parser.add_argument("run", help="id of the run")
     parser.add_argument("step", nargs="?", type=int, help="step of the checkpoint to pin")
     parser.add_argument("name", nargs="?", help="its name")
     parser.add_argument("--unpin", metavar="NAME", help="remove this name; the run may delete the checkpoint again")
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the checkpoints as one line of JSON")
     given = parser.parse_args(arguments)
     if (given.step is None) != (given.name is None) or (given.unpin and given.step is not None):
         parser.error("give a step and a name, or --unpin with a name, or the run alone")

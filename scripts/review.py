@@ -21,7 +21,7 @@ from core import review
 from core.dataset.clip_index import Judged, Speakers
 from core.review import Decision
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace, run_verb
+from scripts.command import run_in_workspace, run_verb, script_parser
 from scripts.exit_codes import exit_with
 
 _SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
@@ -42,11 +42,8 @@ def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.review", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser("review", __doc__, "end with the outcome as one line of JSON")
     parser.add_argument("dataset", help="a prepared dataset")
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--kind", default="", help="show clips with this kind of finding alone")
     parser.add_argument("--start", type=int, default=0, help="show clips from this one on (default: %(default)s)")
     parser.add_argument("--most", type=int, default=20, help="show at most so many clips (default: %(default)s)")

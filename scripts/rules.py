@@ -19,7 +19,7 @@ from typing import Any
 from config.errors import UserError
 from core.text import rules_preview, text_rules
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.command import run_in_workspace, script_parser
 from scripts.exit_codes import exit_with
 
 
@@ -29,12 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.rules", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser("rules", __doc__, "end with the outcome as one line of JSON")
     parser.add_argument("part", nargs="?", choices=[*_PARTS], default="list")
     parser.add_argument("name", nargs="?", default="am", help="shipped rules, or your own (default: %(default)s)")
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--file", metavar="FILE", help="save: YAML rules to keep; - reads standard input")
     parser.add_argument("--fork", action="store_true", help="save: under a free name when the given one is in use")
     parser.add_argument("--text", action="append", default=[], help="try, cost: a text; may be repeated")

@@ -180,10 +180,10 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
     made = demo_chain.ChainOptions(
-        model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
+        model=model, model_present=bool(one.variants) and model in workspace.list_models(), language=language,
         rules=language if text_rules.ships(language) else "",
         merges=offers.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
-    return replace(made, named=_free_name(workspace, made, states))
+    return replace(made, extended_name=_free_name(workspace, made, states))
 
 
 def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
@@ -191,7 +191,7 @@ def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: S
     first = options.extended
     names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
-        if not _taken(workspace, replace(options, named=name), states):
+        if not _taken(workspace, replace(options, extended_name=name), states):
             return "" if name == first else name
     raise AssertionError("there is always another number")
 

@@ -1,7 +1,7 @@
-"""The main job as one chain of jobs: model, dataset, tokenizer, embeddings, training. Never loads torch.
+"""The demo as one chain of jobs: model, dataset, tokenizer, embeddings, training; and the report on it.
 
-The Start page and `scripts.demo` make the same chain. Each job names the one before it in
-`after`, so all can be started at once and a failure ends the chain where it happened.
+The Start page and `scripts.demo` make the same chain. Each job names the one before it in `after`, so all can be
+started at once and a failure ends the chain where it happened.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ class ChainOptions:
     """What a person picks on the Start page; the defaults are the demo."""
 
     model: str = "tiny"
-    there: bool = False  # the model needs no first step that gets it
+    model_present: bool = False  # it need not be downloaded
     source: str = "demo"  # `demo`, `as-is`, or a folder or table of text and audio
     dataset: str = "amharic-demo"
     language: str = "am"
-    rules: str = "am"  # that write numbers out, so that digits can be typed later, if they are not learnt
+    rules: str = "am"  # they verbalize numbers, so that digits can be typed later
     merges: int = 0
-    train: TrainOptions = field(default_factory=lambda: demo_options("train",
-                                                                     TrainOptions))  # names are set by the chain
+    train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # the chain sets names
     name: str | None = None  # of the training run
-    named: str = ""  # see `extended`
+    extended_name: str = ""  # see `extended`
 
     @property
     def extended(self) -> str:
         """Name of both the merged tokenizer and the extended model."""
-        return self.named or f"{self.model}-{self.language}"
+        return self.extended_name or f"{self.model}-{self.language}"
 
 
 def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
@@ -53,18 +52,18 @@ def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
 
 
 def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
-    """Write the jobs, in order, not yet started; `jobs.start` each of them.
+    """Write the jobs, in order, not yet started; `control.start` each of them.
 
     A name that is wrong, or taken by another run, raises `UserError` before any job is made.
     """
     chosen = options or ChainOptions()
-    planned = chain_steps(chosen)
+    steps = chain_steps(chosen)
     if chosen.name is not None:
         check_name_free(workspace, chosen.name)
     made: list[Job] = []
-    for verb, settings in planned:
+    for verb, step in steps:
         after = (made[-1].id,) if made else ()
-        made.append(create_job(workspace, verb, settings, after=after, name=chosen.name if verb == "train" else None))
+        made.append(create_job(workspace, verb, step, after=after, name=chosen.name if verb == "train" else None))
     return made
 
 
@@ -80,17 +79,17 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
         "extend": {**model, **tokenizer, **extended},
         "train": {**chosen.train.model_dump(), **dataset, **extended},
     }
-    if chosen.there:
+    if chosen.model_present:
         del values["download"]
     return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items()]
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """The demo's outcome; errors are shares of letters, 0 to about 1."""
+    """The outcome of the demo, from the run's certificate and journal; errors are character error rates."""
 
     run: str
-    step: int  # of the checkpoint that was chosen by judged speech
+    step: int  # of the best checkpoint
     scope: str
     errors: tuple[LanguageError, ...]
     verdicts: dict[str, str]  # check of the certificate -> passed, failed, measured or skipped
@@ -118,12 +117,9 @@ def report_table(made: DemoReport) -> str:
     """The report as a Markdown table, and a line of verdicts."""
     rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
     for error in made.errors:
-        shown = [_percent(value) for value in (error.before, error.after, error.original)]
+        shown = ["not measured" if value is None else f"{100 * value:.1f}%"
+                 for value in (error.before, error.after, error.original)]
         rows.append(f"| {error.language}{' (new)' if error.new else ''} | {' | '.join(shown)} | {error.sentences} |")
     verdicts = ", ".join(f"{name} {verdict}" for name, verdict in made.verdicts.items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in made.seconds.items())
     return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {made.total_seconds:.0f} in all."])
-
-
-def _percent(value: float | None) -> str:
-    return "not judged" if value is None else f"{100 * value:.1f}%"

@@ -82,10 +82,10 @@ def check_requirements(workspace: Workspace, verb: str, options: Options) -> tup
             missing.append((need, error))
     living = JobBoard(workspace).queue() if missing else []
     makers = []
-    for need, error in missing:
+    for need, fault in missing:
         found = [state.id for state in living if _makes(state, need.kind, need.name)]
         if not found:
-            raise error
+            raise fault
         makers.append(found[-1])
     return tuple(dict.fromkeys(makers))
 

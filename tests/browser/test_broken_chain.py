@@ -65,7 +65,7 @@ def test_what_never_began_is_grey_with_its_reason_once(scene: Scene, open_page: 
     expect(page.locator("#chain")).not_to_contain_text("Exit code")
     grey = page.locator("#chain .link.wait")
     expect(grey).to_have_count(3)
-    expect(page.locator("#chain").get_by_text("“Learn the letters” failed")).to_have_count(1)
+    expect(page.locator("#chain").get_by_text("“Build tokenizer” failed")).to_have_count(1)
     expect(page.locator("#chain")).not_to_contain_text(scene.failed)
     expect(page.locator("#start-resume")).to_be_visible()
     expect(page.locator("#other-apps")).to_contain_text("open in 2 apps")

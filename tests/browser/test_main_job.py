@@ -63,7 +63,7 @@ def begin(page: Page, take: Take) -> None:
     page.locator("#start-length input").click()
     page.get_by_role("option", name="A quick try").click()
     page.locator("#teach").click()
-    expect(page.locator("#chain")).to_contain_text("Get the base model")
+    expect(page.locator("#chain")).to_contain_text("Download model")
 
 
 def watch_and_reload(page: Page, take: Take) -> None:

@@ -215,7 +215,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("name", "text", "target"), [
     ("config/a.py", "import data.manifest", "data.manifest"),
-    ("data/a.py", "from core.job import journal", "core.jobs.events"),
+    ("data/a.py", "from core.jobs import events", "core.jobs.events"),
     ("core/a.py", "def f():\n    from models.tiny import codec", "models.tiny.codec"),
     ("core/a.py", "from models import tiny", "models.tiny"),
     ("core/a.py", "import ui.layout", "ui.layout"),

@@ -80,7 +80,7 @@ def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
         "Making the certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
     assert present.progress_share(state) == 18 / 40
     assert "Prove what it can say" in present.chain([state])
-    assert "Practise speaking" not in present.job_card(state)
+    assert ">Train<" not in present.job_card(state)
 
 
 def test_samples_between_steps_leave_the_bar_at_the_step() -> None:
