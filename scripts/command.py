@@ -203,8 +203,8 @@ def is_preset_given(arguments: argparse.Namespace) -> bool:
     return getattr(arguments, "preset", None) is not None or getattr(arguments, "memory", "auto") != "auto"
 
 
-def preset_values(arguments: argparse.Namespace, above: Mapping[str, object], workspace: Workspace) -> dict[str,
-                                                                                                            object]:
+def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
+                  workspace: Workspace) -> dict[str, object]:
     """What the preset sets below the options `above`, printed before the start."""
     defaults = TrainOptions.model_fields
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))

@@ -13,7 +13,7 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
-from core.submission import requirements as asked
+from core.submission import requirements
 from core.training import opening, rehearsal
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
@@ -126,12 +126,12 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
         train.run(target, workspace, Listener(tmp_path / "refused"))
     assert "--replay-datasets mine" in caught.value.hint
     with pytest.raises(UserError, match=refused):
-        asked.check_requirements(workspace, "train", target)
+        requirements.check_requirements(workspace, "train", target)
     with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
-        asked.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
+        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
     with pytest.raises(UserError, match="no dataset named 'other'"):
-        asked.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
-    assert asked.check_requirements(workspace, "train", options) == ()
+        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
+    assert requirements.check_requirements(workspace, "train", options) == ()
 
 
 def test_given_texts_are_spoken_although_the_model_comes_with_clips(

@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import lab, vocabulary
-from core.submission import requirements as asked
+from core.submission import requirements
 from core.text import script_map, text_rules
 from core.text.candidates import Texts, candidates
 from core.text.lab_report import BASE, CHARACTERS, ENOUGH, WITH_BYTES, Candidate, LabReport, recommend
@@ -194,10 +194,10 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be read"):
         compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
     with pytest.raises(UserError, match="There is no text"):
-        asked.check_requirements(ready, "compare_tokenizers",
+        requirements.check_requirements(ready, "compare_tokenizers",
                                  CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):
-        asked.check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
+        requirements.check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
     (tmp_path / "lab.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match=r"lab\.json could not be read"):
         LabReport.load(tmp_path)
