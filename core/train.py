@@ -17,6 +17,7 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Result, Step, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import records
@@ -95,7 +96,7 @@ def _step(trainer: Trainer, reporter: Reporter) -> StepLosses:
     try:
         return trainer.take_step()
     except Diverged as fault:
-        found = checkpoint.steps(reporter.directory)
+        found = checkpoint_steps(reporter.directory)
         left = (f"The run stopped on its last good checkpoint, of step {found[-1]}: it can continue from there."
                 if found else "No checkpoint was saved yet.")
         raise UserError(f"{fault.message} {left}", fault.hint) from fault.__cause__
@@ -160,17 +161,17 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
 def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
     """The ranking with the best among the checkpoints that are whole."""
     ranked = ranking.read(run)
-    faults = {step: fault for step in checkpoint.steps(run) if step in ranked.values
+    faults = {step: fault for step in checkpoint_steps(run) if step in ranked.values
               and (fault := records.damage(checkpoint.folder_of(run, step))) is not None}
     if ranked.best in faults:
         reporter.emit(WarningRaised(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is "
                                     f"certified."))
-    return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
+    return ranked.among([step for step in checkpoint_steps(run) if step not in faults])
 
 
 def _nothing_whole(run: Path, step: int) -> UserError:
     """Every checkpoint that was measured is damaged: from which one the run could go on."""
-    whole = [step for step in checkpoint.steps(run) if records.damage(checkpoint.folder_of(run, step)) is None]
+    whole = [step for step in checkpoint_steps(run) if records.damage(checkpoint.folder_of(run, step)) is None]
     way = (f"continue the run: it goes on from the checkpoint of step {whole[-1]}, which was not measured and is whole"
            if whole else "start a new run")
     return UserError(f"All {step} steps of {run.name} are done, but every checkpoint of it that was measured is "

@@ -13,6 +13,7 @@ from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
 from core.jobs import directory
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Journal
 from core.jobs.reporter import StopRequested
 from core.proof import certificate
@@ -97,4 +98,4 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     wrapped = PeftModel.from_pretrained(plain, str(place / "adapter"))
     by_peft = replace(tiny, module=wrapped.base_model.model)
     torch.testing.assert_close(by_peft.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
-    assert checkpoint.steps(run) == [3, STEPS]
+    assert checkpoint_steps(run) == [3, STEPS]

@@ -15,12 +15,13 @@ import yaml
 from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Result
 from core.library import exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate
 from core.speech import judges
-from core.training import checkpoint, opening
+from core.training import opening
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests.trained import RUN, trained_world, write_checkpoint
@@ -225,7 +226,7 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
     with pytest.raises(UserError, match=r"could not be loaded.*It is to judge what is spoken\.") as refused:
         train.run(options, world, Listener(world.runs / "another"))
     assert "(--judge)" in refused.value.hint
-    assert checkpoint.steps(world.runs / "another") == []
+    assert checkpoint_steps(world.runs / "another") == []
 
 
 @pytest.mark.parametrize("chosen_by", ["speech_loss", "auto"])

@@ -11,6 +11,7 @@ import torch
 from config.errors import UserError
 from core import train
 from core.jobs import checkpoint_names
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.reporter import describe, size_text
 from core.proof import certificate
 from core.training import checkpoint, ranking
@@ -47,7 +48,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     losses = iter([3.0, 1.0, 2.0, 2.5])
     measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
-    assert checkpoint.steps(listener.directory) == [4, 8]
+    assert checkpoint_steps(listener.directory) == [4, 8]
     ranked = ranking.read(listener.directory)
     assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
@@ -58,10 +59,10 @@ def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypa
     measured_as(monkeypatch, losses)
     changes = {"checkpoint_every": 1, "evaluation_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
-    assert checkpoint.steps(run) == [1, 2, 3, 4]
+    assert checkpoint_steps(run) == [1, 2, 3, 4]
     checkpoint_names.pin(run, 3, "good")
     started(world, **changes)
-    assert checkpoint.steps(run) == [1, 3, 6, 7, 8]
+    assert checkpoint_steps(run) == [1, 3, 6, 7, 8]
 
 
 def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
@@ -105,7 +106,7 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
 
 def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
     listener = started(world, stop_after=3)
-    assert checkpoint.steps(listener.directory) == [3]
+    assert checkpoint_steps(listener.directory) == [3]
     assert [(event.step, event.best) for event in listener.of("checkpoint")] == [(3, False)]
 
 
@@ -165,7 +166,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
 def test_where_and_how_long_a_run_goes_on_may_change(world: Workspace) -> None:
     run = started(world, stop_after=2).directory
     train.run(train_options(max_minutes=9.0, checkpoint_every=3), world, Listener(run))
-    assert checkpoint.steps(run)[-1] == 8
+    assert checkpoint_steps(run)[-1] == 8
 
 
 def test_a_changed_base_model_is_refused(world: Workspace) -> None:
