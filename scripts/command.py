@@ -106,7 +106,7 @@ def _replace_unknown_letters() -> None:
 def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
     """Run `job` in this process, with a line for each event; the exit code.
 
-    Messages say "continue" as the page's button does; the last line says how.
+    The last line says how to resume it, where that may help.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
@@ -159,7 +159,7 @@ def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
     if VERBS[verb].resumes:
-        parser.add_argument("--resume", metavar="ID", help="continue a run that was stopped, failed or crashed")
+        parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if issubclass(model, TrainOptions):
         add_preset_arguments(parser)

@@ -26,10 +26,10 @@ def checkpoint_steps(run: Path) -> list[int]:
 def resume_point(job: Job) -> str:
     """Where a resume of `job` starts, for people; only what is on the disk counts."""
     if found := checkpoint_steps(job.directory):
-        return f"The checkpoint of step {found[-1]} is saved; it goes on from there."
+        return f"It resumes from the checkpoint of step {found[-1]}."
     if VERBS[job.verb].resumes and job.verb != "train":
-        return "What was done before is kept; it goes on from there."
-    return "Nothing was saved yet; it begins again."
+        return "It resumes from what was done before."
+    return "Nothing was saved yet; it resumes from the beginning."
 
 
 def pinned_names(run: Path) -> dict[str, int]:

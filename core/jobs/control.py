@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core.jobs import checkpoint_names, locks
 from core.jobs.directory import Job
 from core.jobs.events import Journal, Queued, Stopped
@@ -75,13 +76,14 @@ def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
         now = JobReader(job).state(worker_alive=False)
         if resuming and not now.resumable:
             raise UserError(
-                f"{job.id} cannot be continued: it is {now.status}.",
-                "Only a run that was stopped, failed or crashed can be continued; start a new one"
-                + (f", on the weights of this one if you like: --init-from run:{job.id} (on Train: Begin on the "
-                   "weights of)." if job.verb == "train" and now.status == "finished" else "."),
+                f"{job.id} cannot be resumed: it is {now.status}.",
+                "Only a run that was stopped, failed or crashed can be resumed; start a new one"
+                + (f", from its weights if you like: --init-from run:{job.id} (on the Train tab: "
+                   f"{TrainOptions.model_fields['init_from'].title})."
+                   if job.verb == "train" and now.status == "finished" else "."),
             )
         if not resuming and now.status != "created":
-            raise UserError(f"{job.id} has already run: it is {now.status}.", "Continue it, or start a new one.")
+            raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
         lock.write("")
         job.stop_file.unlink(missing_ok=True)
         _append(job, Queued())
@@ -149,7 +151,7 @@ def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
     except OSError as error:
         raise UserError(
             f"The worker of {job.id} could not be started: {shlex.join(command)}: {error.strerror}.",
-            "Free some memory or disk space, then continue the job.",
+            "Free some memory or disk space, then resume the job.",
         ) from error
     finally:
         lock.close()

@@ -307,6 +307,6 @@ def _unwritable(path: Path, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return UserError(
         f"The journal {path} could not be written: {error.strerror or error}.",
-        "Free some disk space, then continue the run; what was saved before is intact." if full
-        else "Check that the workspace can be written, then continue the run.",
+        "Free some disk space, then resume the run; what was saved before is intact." if full
+        else "Check that the workspace can be written, then resume the run.",
     )

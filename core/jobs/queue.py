@@ -80,7 +80,7 @@ def _unfinished_dependency(readers: Mapping[str, JobReader]) -> str:
                 raise DependencyFailed(state.message, state.hint)
             raise DependencyFailed(
                 f"{name} {_STATUS_PHRASES[state.status]}, and this job needs what it makes.",
-                f"Mend what it says and continue {name}: what waits for it goes on by itself.")
+                f"Fix what it says and resume {name}: the jobs that depend on it then resume too.")
         if not state.ended and not reader.job.directory.is_dir():
             raise _deleted(name)
         if state.status == "created":

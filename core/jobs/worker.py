@@ -44,9 +44,9 @@ VerbFunction = Callable[[Any, Workspace, Reporter], Result]
 
 FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
 _NICENESS = 5  # the page answers before the training does
-_MEMORY_HINT = "Close other programs and continue it, or start it again with a smaller batch."
+_MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
 _SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
-_CRASH_HINT = "The log's last lines may say why; then continue it."
+_CRASH_HINT = "The log's last lines may say why; then resume it."
 _INTERRUPTED = "Interrupted before the step was finished."
 
 
@@ -116,7 +116,7 @@ def outcome(work: Callable[[], Event | Result]) -> Event:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             hint = f"The memory is full. {_MEMORY_HINT}"
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "The disk is full. Free some space, then continue it."
+            hint = "The disk is full. Free some space, then resume it."
         else:
             hint = "This is a fault of Lisan itself: please report it with the traceback."
         return Failed(f"{type(error).__name__}: {error}", hint, traceback.format_exc(), FAILED)

@@ -18,7 +18,7 @@ from core.workspace import Workspace
 from scripts import pin_checkpoint
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train
 
-NOTHING = "Nothing was saved yet; it begins again."
+NOTHING = "Nothing was saved yet; it resumes from the beginning."
 
 
 def test_a_training_without_a_checkpoint_begins_again(workspace: Workspace) -> None:
@@ -26,12 +26,12 @@ def test_a_training_without_a_checkpoint_begins_again(workspace: Workspace) -> N
     assert checkpoint_names.resume_point(job) == NOTHING
     for step in (200, 1000):
         (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-    assert checkpoint_names.resume_point(job) == "The checkpoint of step 1000 is saved; it goes on from there."
+    assert checkpoint_names.resume_point(job) == "It resumes from the checkpoint of step 1000."
 
 
 def test_a_dataset_goes_on_with_what_was_read(workspace: Workspace) -> None:
     job = create_job(workspace, "prepare", PrepareOptions(dataset="d", source="/somewhere"))
-    assert checkpoint_names.resume_point(job) == "What was done before is kept; it goes on from there."
+    assert checkpoint_names.resume_point(job) == "It resumes from what was done before."
 
 
 @pytest.mark.parametrize("behaviour", ["killed", "exits", "buggy", "resumable"])

@@ -137,7 +137,7 @@ def test_stopping_what_has_ended_changes_nothing(workspace: Workspace):
     control.stop(job)
     control.force_stop(job)
     assert job.journal.read_bytes() == before
-    with pytest.raises(UserError, match="cannot be continued: it is finished"):
+    with pytest.raises(UserError, match="cannot be resumed: it is finished"):
         control.resume(job, command=COMMAND)
 
 

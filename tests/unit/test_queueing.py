@@ -118,7 +118,7 @@ def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
     state = control.wait(second, PATIENCE_S)
     assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
     assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Mend what it says and continue {first.id}: what waits for it goes on by itself."
+    assert state.hint == f"Fix what it says and resume {first.id}: the jobs that depend on it then resume too."
 
 
 def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):
