@@ -18,7 +18,7 @@ from config.schema import AlignOptions
 from core.dataset import languages
 from core.incoming import sources
 from core.jobs.events import Plan, Result, WarningRaised
-from core.jobs.reporter import Reporter, counted, stage
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
@@ -70,7 +70,8 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
                                              options.recogniser_language, sample, options.device, workspace, reporter)
         hours = sum(one.seconds for one in found) / 3600
         count = sum(len(texts.by_recording[one.name]) for one in found)
-        reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours; {counted(count, 'sentence')}.",)))
+        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours; {pluralize(count, 'sentence')}.",
+                            )))
         with stage(reporter, "align"):
             segments = cutter.make(found, _by_text(options, limits, texts, listener, workspace))
     return {**_report(segments), "state": "written"}

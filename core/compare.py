@@ -17,7 +17,7 @@ from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
 from core.jobs.events import Plan, Result, WarningRaised
-from core.jobs.reporter import CombinedProgress, Reporter, counted, progress_callback, stage
+from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
 from core.speech.judges import judge_of, unmeasured
@@ -171,7 +171,7 @@ class Comparison:
 
     def _announce(self) -> None:
         count = len(self.texts)
-        lines = [f"{counted(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
+        lines = [f"{pluralize(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
                  f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
                  f"{self._computed_in}{'' if self._loaded else '; loaded already'}."]
         if unused := unused_controls(self._options.sound, self.base.family):

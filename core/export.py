@@ -21,7 +21,7 @@ from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
-from core.jobs.reporter import CombinedProgress, Reporter, check_stop, counted, progress_callback, stage
+from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
 from core.library import catalog, exports, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
@@ -264,7 +264,7 @@ def _dataset_facts(workspace: Workspace, name: str) -> tuple[str, str, str]:
     if name not in workspace.list_datasets():
         return "a source that is no longer in the workspace", "a number of clips that is no longer known", ""
     found = manifest.load_card(workspace.dataset(name))
-    clips = f"{counted(found.clips, 'clip')} ({found.duration_s / 60:.1f} minutes)"
+    clips = f"{pluralize(found.clips, 'clip')} ({found.duration_s / 60:.1f} minutes)"
     return f"`{Path(found.source).name or found.source}`", clips, found.licence
 
 

@@ -9,7 +9,7 @@ from config.schema import ClipOptions, SegmentOptions
 from core.dataset import languages
 from core.incoming import sources
 from core.jobs.events import Plan, Result
-from core.jobs.reporter import Reporter, counted, stage
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.segments import cutting
 from core.segments.cutting import Chosen, Cutter, Recording, Span
 from core.workspace import Workspace
@@ -31,7 +31,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         with stage(reporter, "look"):
             found = cutting.recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600
-            reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours.",)))
+            reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours.",)))
         with stage(reporter, "cut"):
             segments = cutter.make(found, _by_pauses(options, limits))
     pieces = segments.pieces()

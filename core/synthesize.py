@@ -5,7 +5,7 @@ from __future__ import annotations
 from config.schema import SynthesizeOptions
 from core import compute
 from core.jobs.events import Plan, Result, WarningRaised
-from core.jobs.reporter import Reporter, counted, stage
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.speech import clips, originals, spectrogram
 from core.speech.judges import judge_of, unmeasured
 from core.speech.shelf import Shelf
@@ -25,7 +25,7 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
                                            options.precision, options.voice, options.sound)
     speaker, model = ready.speaker, ready.speaker.model
     pieces = speaker.pieces(options.text, options.language)
-    plan = (f"{counted(len(pieces), 'segment')} with {model.ref} in the voice {options.voice or 'of the model'}; "
+    plan = (f"{pluralize(len(pieces), 'segment')} with {model.ref} in the voice {options.voice or 'of the model'}; "
             f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
     reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):

@@ -21,7 +21,7 @@ import soxr
 from config.errors import UserError
 from config.schema import TranscribeOptions
 from core.jobs.events import Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, counted, stage
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.segments import recogniser as recognisers
 from core.segments.folder import Piece, Segments
 from core.segments.recogniser import Heard, Recogniser
@@ -51,7 +51,7 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
             found |= _transcribed(segments, waiting, len(pieces), listener, kept, reporter)
     told = [_with_text(piece, found[piece.id], options) for piece in pieces]
     if not any(piece.text for piece in told):
-        raise UserError(f"{options.recogniser} found no text in {counted(len(pieces), 'clip')}.",
+        raise UserError(f"{options.recogniser} found no text in {pluralize(len(pieces), 'clip')}.",
                         "Choose another recogniser, or check the language and listen to the recordings.")
     segments = segments.save_texts(told, options.recogniser)
     _tell(told, reporter)
@@ -109,7 +109,7 @@ def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, liste
     found: dict[str, Heard] = {}
     done = total - len(waiting)
     for batch in _batches(waiting):
-        check_stop(reporter, f"Stopped after {done} of {counted(total, 'clip')}; their texts are kept.")
+        check_stop(reporter, f"Stopped after {done} of {pluralize(total, 'clip')}; their texts are kept.")
         waveforms = [_sound(segments.folder / piece.audio, piece, listener.sample_rate) for piece in batch]
         heard = dict(zip((piece.id for piece in batch), listener.transcribe(waveforms), strict=True))
         kept.add(heard)

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from config.errors import UserError, listed
+from config.errors import UserError, join_names
 from core.incoming.hub import Hub, Listing, NoRevision
 from core.incoming.hub_tables import STOPPED, Give, write_tables
 from core.incoming.transfer import Meter, Patience, ask
@@ -171,7 +171,7 @@ def _chosen(order: _Order, configs: list[str]) -> str:
     for name in (asked,) if asked else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
         if name in configs:
             return name
-    shown = listed(sorted(configs), 30)
+    shown = join_names(sorted(configs), 30)
     raise UserError(
         f"{order.address.repository} has {len(configs)} configurations, and none is {asked or code!r}: {shown}.",
         f"Name one: {PREFIX}{order.address.repository}/CONFIG.",

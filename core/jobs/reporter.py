@@ -206,7 +206,7 @@ def describe_progress(event: Progress) -> str:
     return ", ".join(parts)
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Such as `1 clip` or `1,200 clips`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

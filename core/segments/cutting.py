@@ -21,7 +21,7 @@ from config.schema import ClipOptions
 from core.incoming.fetch import partial_folder
 from core.incoming.sources import Gathered
 from core.jobs.events import Progress, Result, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, counted
+from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.library.aside import flush
 from core.segments.folder import PIECES, Card, Piece, Segments, read_pieces, write_card, write_pieces
 from core.workspace import Workspace, resolve_inside
@@ -130,7 +130,8 @@ class Cutter:
         if (found.card.source, found.card.language, found.card.made, found.card.settings) == (
                 self.source, self.language, self.made, self.settings):
             return found
-        raise UserError(f"There already are other segments named {self.name!r}: {counted(found.card.clips, 'clip')} of "
+        raise UserError(f"There already are other segments named {self.name!r}: {pluralize(found.card.clips, 'clip')} "
+                        f"of "
                         f"{found.card.source}, or cut with other settings.", "Choose another name.")
 
     def make(self, found: Sequence[Recording], choose: Choose) -> Segments:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.jobs.reporter import counted
+from core.jobs.reporter import pluralize
 from core.segments.cutting import Span
 from core.segments.said import Sentence
 from data.ctc_alignment import Aligned
@@ -88,7 +88,7 @@ def chosen_clips(match: Match, total_s: float, limits: Limits, doubtful: float,
             spans.append(Span(cut.begin_s, min(cut.end_s, total_s), False, text, score, doubt))
     if match.missing:
         were = "was" if match.missing == 1 else "were"
-        left_out.append(f"{match.missing} of {counted(len(match.sentences), 'sentence')} {were} not heard.")
+        left_out.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} {were} not heard.")
     more = len(left_out) - _NAMED
     return spans, left_out if more <= 0 else [*left_out[:_NAMED], f"... and {more} more."]
 

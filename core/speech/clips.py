@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
-from core.jobs.reporter import Reporter, check_stop, counted
+from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.speech.speak import Segment, joined
 from data import audio
 from models.base import Verdict
@@ -81,7 +81,7 @@ def write(spoken: Iterable[Segment], sample_rate: int, reporter: Reporter, *, si
         if segment.ending != "stop":
             reporter.emit(WarningRaised(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
         segments.append(segment)
-        check_stop(reporter, f"Stopped on request after {counted(number + 1, 'segment')}; what was spoken is kept.")
+        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; what was spoken is kept.")
     path = f"{FOLDER}/{stem}.wav"
     whole = joined(segments)
     audio.save(reporter.directory / path, whole, sample_rate)
