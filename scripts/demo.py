@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
+from typing import Any
 
 from config.schema import CompareOptions, ExportOptions
 from core.jobs import control
-from core.jobs.directory import Job, create_job
+from core.jobs.directory import create_job
 from core.proof import certificate
-from core.submission import demo_chain
+from core.submission.demo_chain import create_chain, demo_options
 from core.workspace import Workspace
 from scripts.command import run_in_workspace, run_job, script_parser
 from scripts.exit_codes import exit_with
@@ -27,32 +27,47 @@ def main() -> int:
 
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
-    """The chain, then a comparison and an export, then the report."""
-    made = demo_chain.create_chain(workspace)
-    made += _afterwards(workspace, made[-1])
+    """The chain, then a comparison and an export, then the report; the exit code."""
+    made = create_chain(workspace)
+    training = made[-1]
+    comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
+    exporting = demo_options("export", ExportOptions).model_copy(
+        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
+    made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
+    made.append(create_job(workspace, "export", exporting, after=(training.id,)))
     for job in made:
         code = run_job(job)
         if code != 0:
             return code
-    states = [control.read_state(job) for job in made]
-    training = next(job for job in made if job.verb == "train")
-    outcome = demo_chain.demo_report(states, certificate.read(training.directory / certificate.FILE))
-    path = demo_chain.write_report(workspace, outcome)
-    sys.stdout.write(f"\n{demo_chain.report_table(outcome)}\n\nThe report is {path}.\n")
+
+    proof = certificate.read(training.directory / certificate.FILE)
+    seconds = {job.verb: round(control.read_state(job).seconds, 1) for job in made}
+    report: dict[str, Any] = {
+        "run": proof.run, "step": proof.step, "scope": proof.scope,
+        "errors": [dataclasses.asdict(error) for error in proof.errors],
+        "verdicts": {check.name: check.verdict for check in proof.checks},
+        "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
+    }
+    path = workspace.path / "demo" / "report.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{report_table(report)}\n\nThe report is {path}.")
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(outcome), ensure_ascii=False) + "\n")
+        print(json.dumps(report, ensure_ascii=False))
     return 0
 
 
-def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
-    listening = demo_chain.demo_options("compare",
-                                        CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
-    exporting = demo_chain.demo_options("export", ExportOptions).model_copy(
-        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
-    return [
-        create_job(workspace, "compare", listening, after=(training.id,)),
-        create_job(workspace, "export", exporting, after=(training.id,)),
-    ]
+def report_table(report: dict[str, Any]) -> str:
+    """The character error rates as a Markdown table, then a line of verdicts and one of seconds."""
+    rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
+    for error in report["errors"]:
+        rates = ["not measured" if error[name] is None else f"{100 * error[name]:.1f}%"
+                 for name in ("before", "after", "original")]
+        rows.append(f"| {error['language']}{' (new)' if error['new'] else ''} | {' | '.join(rates)} "
+                    f"| {error['sentences']} |")
+    verdicts = ", ".join(f"{name} {verdict}" for name, verdict in report["verdicts"].items())
+    stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
+    return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
 
 
 if __name__ == "__main__":

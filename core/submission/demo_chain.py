@@ -1,4 +1,4 @@
-"""The demo as one chain of jobs: model, dataset, tokenizer, embeddings, training; and the report on it.
+"""The demo as one chain of jobs: model, dataset, tokenizer, embeddings, training.
 
 The Start page and `scripts.demo` make the same chain. Each job names the one before it in `after`, so all can be
 started at once and a failure ends the chain where it happened.
@@ -6,9 +6,6 @@ started at once and a failure ends the chain where it happened.
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +13,7 @@ from typing import TypeVar
 from config.loading import parse_options
 from config.schema import Options, TrainOptions
 from core.jobs.directory import Job, check_name_free, create_job
-from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
-from core.proof.certificate import Certificate, LanguageError
 from core.workspace import Workspace
 
 PRESET = Path(__file__).resolve().parents[2] / "config" / "presets" / "demo.yaml"
@@ -82,44 +77,3 @@ def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
     if chosen.model_present:
         del values["download"]
     return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items()]
-
-
-@dataclass(frozen=True)
-class DemoReport:
-    """The outcome of the demo, from the run's certificate and journal; errors are character error rates."""
-
-    run: str
-    step: int  # of the best checkpoint
-    scope: str
-    errors: tuple[LanguageError, ...]
-    verdicts: dict[str, str]  # check of the certificate -> passed, failed, measured or skipped
-    seconds: dict[str, float]  # verb -> seconds
-    total_seconds: float
-
-
-def demo_report(states: Sequence[JobState], certificate: Certificate) -> DemoReport:
-    """Gather the report from the demo's finished jobs and the run's certificate."""
-    seconds = {state.verb: round(state.seconds, 1) for state in states}
-    verdicts: dict[str, str] = {check.name: check.verdict for check in certificate.checks}
-    return DemoReport(certificate.run, certificate.step, certificate.scope, certificate.errors, verdicts, seconds,
-                      round(sum(seconds.values()), 1))
-
-
-def write_report(workspace: Workspace, made: DemoReport) -> Path:
-    """Write `WORKSPACE/demo/report.json`."""
-    path = workspace.path / "demo" / "report.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-def report_table(made: DemoReport) -> str:
-    """The report as a Markdown table, and a line of verdicts."""
-    rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
-    for error in made.errors:
-        shown = ["not measured" if value is None else f"{100 * value:.1f}%"
-                 for value in (error.before, error.after, error.original)]
-        rows.append(f"| {error.language}{' (new)' if error.new else ''} | {' | '.join(shown)} | {error.sentences} |")
-    verdicts = ", ".join(f"{name} {verdict}" for name, verdict in made.verdicts.items())
-    stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in made.seconds.items())
-    return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {made.total_seconds:.0f} in all."])
