@@ -77,16 +77,16 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
         if note := review.BEFORE_EXCLUDING.get(kind.kind):
             print(f"             {note}")
     speakers = index.speakers(_SPEAKERS)
-    _tell_speakers(speakers)
+    _print_speakers(speakers)
     made = review.decisions(workspace, given.dataset)
     for one in shown:
-        _tell(one, made.get(one.clip.id))
+        _print_clip(one, made.get(one.clip.id))
     return {"decided": decided, "clips": index.count(), "with_findings": index.faulty(),
             "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
             "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
 
 
-def _tell_speakers(found: Speakers) -> None:
+def _print_speakers(found: Speakers) -> None:
     print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
     for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
         print(f"    {one.seconds / 3600:8.2f} h  {one.clips:>6}  {one.name}")
@@ -113,7 +113,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
     return count + review.change(workspace, given.dataset, texts, lambda one: replace(one, text=texts[one.id]), first)
 
 
-def _tell(one: Judged, made: Decision | None) -> None:
+def _print_clip(one: Judged, made: Decision | None) -> None:
     marks = [] if made is None else [word for word, holds in (
         ("excluded", not made.included), ("text written anew", made.text), ("mended", made.fixes)) if holds]
     state = f" [{', '.join(marks)}]" if marks else ""

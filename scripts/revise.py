@@ -1,4 +1,4 @@
-"""Write a reviewed dataset anew, with what was decided about its clips (`scripts.review`)."""
+"""Save a reviewed dataset under a new name, with the decisions about its clips (`scripts.review`)."""
 
 from scripts.command import run_script
 

@@ -1,4 +1,4 @@
-"""Train the extended model on a dataset, or go on with a run (`--resume ID`).
+"""Train the extended model on a dataset, or resume a run (`--resume ID`).
 
 Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.train ...`; the workspace is shared.
 """

@@ -96,6 +96,7 @@ class Queued:
 
     def __init__(self, workspace: Workspace) -> None:
         self.queue, self.lock = workspace.devices / "cuda", workspace.devices / "cuda.lock"
+        self.queue.mkdir(exist_ok=True)  # else a look at it may come before the first job makes it
         self.had, self.threads = list[str](), list[threading.Thread]()
 
     def add(self, one: Job, ready: Callable[[], str] = lambda: "") -> None:
@@ -131,7 +132,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     waiting, second, third = (job(workspace) for _ in range(3))
     busy = ["A game is at work."]
     queued.add(waiting, lambda: busy[0])
-    queued.until(lambda: queued.queue.is_dir() and os.listdir(queued.queue) != [])
+    queued.until(lambda: os.listdir(queued.queue) != [])
     queued.add(second)
     queued.until(lambda: queued.had == [second.id])
     holder = FileLock.take(queued.lock, patience_s=PATIENCE_S)  # which is asked for now and then
