@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from config.errors import UserError
-from core.job import pages
+from core.jobs import app_instances
 from core.workspace import Workspace
 from ui.startup import import_gradio
 
@@ -86,11 +86,12 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")
         sys.stderr.write("Choose another --port; 0 takes a free one.\n")
         return 1
-    others = pages.living(workspace)
-    presence = pages.announce(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
+    others = app_instances.running_apps(workspace)
+    presence = app_instances.register_app(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
     if others:
-        sys.stdout.write(f"{len(others)} more of this workspace: {', '.join(pages.addresses(others))}. All show the "
+        sys.stdout.write(f"{len(others)} more of this workspace: {', '.join(app_instances.app_addresses(others))}. All "
+                         f"show the "
                          "same jobs, and each works.\n")
     sys.stdout.flush()
     code = _until_interrupted(blocks)

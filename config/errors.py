@@ -17,7 +17,7 @@ class UserError(Exception):
         self.hint = hint
 
 
-def listed(names: Sequence[str], most: int = 12, otherwise: str = "none") -> str:
+def join_names(names: Sequence[str], most: int = 12, otherwise: str = "none") -> str:
     """The first `most` names, and how many more there are; `otherwise` where there are none."""
     more = len(names) - most
     return (", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")) or otherwise

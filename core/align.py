@@ -17,8 +17,8 @@ from config.schema import AlignOptions
 from core.dataset import cutting, languages, reference_text
 from core.dataset.cutting import LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.dataset.reference_text import AlignedText, ReferenceSentence
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.library.segments import Segments
 from core.segments import recogniser as recognisers
 from core.segments.recogniser import Listener
@@ -77,7 +77,8 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
 
         hours = sum(one.seconds for one in found) / 3600
         count = sum(len(texts[one.name]) for one in found)
-        reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours; {counted(count, 'sentence')}.",)))
+        reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours; {pluralize(count, 'sentence')}.",
+                            )))
         with stage(reporter, "align"):
             segments = cutter.make(found, find_clips)
     return {**_report(segments), "state": "written"}
@@ -117,7 +118,7 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
                         "Give the text (--text FILE), or put a text or subtitles of the same name beside each "
                         "recording; recordings without text are cut with `segment`.")
     for name in without:
-        reporter.emit(Warned(f"{name} is skipped: there is no text beside it."))
+        reporter.emit(WarningRaised(f"{name} is skipped: there is no text beside it."))
     return texts
 
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage, telling
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
 from core.speech import clips, evaluate, originals, spectrogram
 from core.speech.clips import Clip
 from core.speech.judges import judge_of, unmeasured
@@ -98,10 +97,11 @@ class Comparison:
             self._loaded, self._computed_in = 2 - base.kept - finetuned.kept, base.computed_in
             self.base, self.finetuned = base.speaker.model, finetuned.speaker.model
             self.texts = options.texts or _sample_texts(workspace, self.finetuned)
-            self._judge = judge_of(workspace, self.finetuned, lambda message: reporter.emit(Warned(message)),
+            self._judge = judge_of(workspace, self.finetuned, lambda message: reporter.emit(WarningRaised(message)),
                                    spoken={language for language, _ in self.texts})
         if self.base.base_hash != self.finetuned.base_hash:
-            reporter.emit(Warned(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may differ."))
+            reporter.emit(WarningRaised(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may "
+                                        f"differ."))
         self._readings = [self._read(language, text) for language, text in self.texts]
         self._announce()
 
@@ -110,7 +110,7 @@ class Comparison:
         made: dict[int, Row] = {}
         total = sum(len(self._speakers[side].pieces(one.text, one.language))
                     for sides in self._readings for side, one in sides.items())
-        count = OneCount(telling(self._reporter, _STOPPED), total, "pieces")
+        count = CombinedProgress(progress_callback(self._reporter, _STOPPED), total, "pieces")
         for together in self._groups():
             heard = {side: self._heard(side, together, count) for side in self._speakers}
             for index in together:
@@ -124,12 +124,12 @@ class Comparison:
         return sorted(part[start:start + LARGEST_GROUP] for part in parted
                       for start in range(0, len(part), LARGEST_GROUP))
 
-    def _heard(self, side: str, together: Sequence[int], count: OneCount) -> dict[int, Iterator[Segment]]:
+    def _heard(self, side: str, together: Sequence[int], count: CombinedProgress) -> dict[int, Iterator[Segment]]:
         """The texts of these numbers as a side speaks them, where it can."""
         own, speaker = [index for index in together if side in self._readings[index]], self._speakers[side]
         asked = [(one.language, one.text) for one in (self._readings[index][side] for index in own)]
-        tell = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
-        return dict(zip(own, speaker.say_each(asked, self._options.sampling, tell), strict=True))
+        progress = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
+        return dict(zip(own, speaker.say_each(asked, self._options.sampling, progress), strict=True))
 
     def _row(self, index: int, heard: dict[str, Iterator[Segment]]) -> Row:
         """One text on both sides; the pictures share the time scale of the longer clip."""
@@ -171,7 +171,7 @@ class Comparison:
 
     def _announce(self) -> None:
         count = len(self.texts)
-        lines = [f"{counted(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
+        lines = [f"{pluralize(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
                  f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
                  f"{self._computed_in}{'' if self._loaded else '; loaded already'}."]
         if unused := unused_controls(self._options.sound, self.base.family):
@@ -182,7 +182,7 @@ class Comparison:
         for (language, text), sides in zip(self.texts, self._readings, strict=True):
             if BASE not in sides:
                 message = f"The base model has no {language!r} and cannot spell {text!r}: it stays silent."
-                self._reporter.emit(Warned(message))
+                self._reporter.emit(WarningRaised(message))
 
 
 def reading(model: VoiceModel, text: str, language: str) -> Reading | None:

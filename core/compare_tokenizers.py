@@ -7,11 +7,11 @@ gives the very tokenizer that was measured.
 from __future__ import annotations
 
 from config.errors import UserError
-from config.schema import NO_RULES, LabOptions
+from config.schema import NO_RULES, CompareTokenizersOptions
 from config.text_rules import TextRules
 from core.dataset.model_limits import newest_tokenizer
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import pasted_text, script_coverage, text_rules
 from core.text.pieces import import_pieces
@@ -35,7 +35,7 @@ _LONGEST_SENTENCE, _LONGEST_WORD = 150, 10**6  # characters
 _SPACES = " \u1361"  # the Ethiopic space between words as well
 
 
-def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result:
+def run(options: CompareTokenizersOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Compare candidates, recommend one, map the script and write `lab.json`; returns the report's main numbers."""
     model_folder = workspace.model(options.model)
     kind = family(family_of(workspace, options.model))
@@ -96,7 +96,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
         *(f"To record: {prompt.text} ({' '.join(prompt.characters)})" for prompt in prompts),
     ), {"candidates": len(built), "sentences": len(prompts)}))
     if still_rare:
-        reporter.emit(Warned(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
+        reporter.emit(WarningRaised(f"Characters that stay too rare with these sentences, {len(still_rare)}: "
                              f"{' '.join(still_rare[:30])}."))
     best = chosen.candidate
     return {
@@ -108,7 +108,7 @@ def run(options: LabOptions, workspace: Workspace, reporter: Reporter) -> Result
     }
 
 
-def _rules(options: LabOptions, workspace: Workspace, base: FrontEnd, language: str,
+def _rules(options: CompareTokenizersOptions, workspace: Workspace, base: FrontEnd, language: str,
            reporter: Reporter) -> tuple[TextRules | None, str]:
     """The chosen rules, else those of the language's newest tokenizer, with that tokenizer's name."""
     if options.rules:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import ModelFamily, family, model_name, variant
 from core.sources.base_models import ModelRequest, download_model, import_model
 from core.sources.hub import Hub
@@ -84,7 +84,7 @@ def _copy_pack(wanted: ModelFamily, workspace: Workspace, reporter: Reporter) ->
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 with atomic_path(target / name) as temporary:
                     _copy_file(pack / name, temporary, files[name], lambda _size, _name: None)
-                reporter.emit(Warned(f"{fault} It was replaced."))
+                reporter.emit(WarningRaised(f"{fault} It was replaced."))
             write_bytes(target / SUMS, (pack / SUMS).read_bytes())
         except OSError as error:
             raise UserError(f"{target} could not be written: {error.strerror or error}.", disk_hint) from error

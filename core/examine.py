@@ -15,8 +15,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import DoctorOptions
-from core.job.journal import Plan, Progress, Result
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import diagnosis
 from core.library.catalog import family_of
 from core.library.diagnosis import Diagnosis, TensorFinding, TokenizerFit

@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted, stage, telling
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
 from core.library import catalog, certificate, exports, model_card, records
 from core.library.catalog import resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
@@ -81,21 +80,21 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
     ref = _checked(options, workspace)
     folder, device = resolve(workspace, ref).folder, compute.setup_device("cpu")  # bit equality is claimed for it
     with stage(reporter, "certificate"):
-        proof, model, tell = _certified(workspace, folder, device, reporter)
+        proof, model, progress = _certified(workspace, folder, device, reporter)
         _block(proof, options.override)
     check_stop(reporter, _STOPPED)
     record = _record(workspace, ref, model, options.export, proof)
     overridden = _overridden(proof, options)
     for name in overridden:
-        reporter.emit(Warned(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
+        reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
     languages = ", ".join(record.languages)
     reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
     with stage(reporter, "write"), _disk_explained(target), atomic_directory(target) as aside:
         files = _write_model(aside, model, record, folder)
         check_stop(reporter, _STOPPED)
-        proof = _with_reload(aside, model, proof, tell)
+        proof = _with_reload(aside, model, proof, progress)
         certificate.write(aside / CERTIFICATE, proof)
-        samples = _speak(aside, workspace, model, tell)
+        samples = _speak(aside, workspace, model, progress)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
         exports.write_sums(aside)
         records.check_export_files(aside)
@@ -113,16 +112,16 @@ def _made_before(target: Path, job: Path) -> bool:
 
 
 def _certified(workspace: Workspace, folder: Path, device: torch.device,
-               reporter: Reporter) -> tuple[Certificate, VoiceModel, OneCount]:
+               reporter: Reporter) -> tuple[Certificate, VoiceModel, CombinedProgress]:
     """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
     wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
     kept = rests_on.find(workspace, folder.parent.parent, wanted)
     work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted,
-                                             lambda message: reporter.emit(Warned(message)))
+                                             lambda message: reporter.emit(WarningRaised(message)))
     model = work.finetuned if work else load_checkpoint(workspace, folder, device)
     size = work.size if work else 0
     still = len(_probes(model)) + len(_texts(workspace, model))
-    count = OneCount(telling(reporter, _STOPPED), size + still, certify.COUNTED)
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + still, certify.COUNTED)
     if kept:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.created))
         reporter.emit(Plan((f"The certificate of {made} rests on the same files: it is taken as it is.",)))
@@ -194,15 +193,15 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: OneCount) -> Certificate:
+def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: CombinedProgress) -> Certificate:
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
     again = exports.assemble(folder, model.device)
     probes = _probes(model)
-    tell = count.part(len(probes))
+    progress = count.part(len(probes))
     equal = 0
     for done, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
-        tell(Progress(done, len(probes), "probes", "of the written files compared"))
+        progress(Progress(done, len(probes), "probes", "of the written files compared"))
     tensors, reread = _all_tensors(model), _all_tensors(again)
     kept = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
     good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
@@ -241,7 +240,7 @@ def _texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
             if (sentences := originals.recordings(workspace, model, language))]
 
 
-def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: OneCount) -> list[Sample]:
+def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: CombinedProgress) -> list[Sample]:
     """A sentence of each language by the exported model, spoken together."""
     (folder / SAMPLES).mkdir()
     again = exports.assemble(folder, model.device)
@@ -274,7 +273,7 @@ def _dataset_facts(workspace: Workspace, name: str) -> tuple[str, str, str]:
     if name not in workspace.list_datasets():
         return "a source that is no longer in the workspace", "a number of clips that is no longer known", ""
     found = manifest.load_card(workspace.dataset(name))
-    clips = f"{counted(found.clips, 'clip')} ({found.duration_s / 60:.1f} minutes)"
+    clips = f"{pluralize(found.clips, 'clip')} ({found.duration_s / 60:.1f} minutes)"
     return f"`{Path(found.source).name or found.source}`", clips, found.licence
 
 

@@ -13,8 +13,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import ExtendOptions
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library import records, tensor_files
 from core.library.records import ExtensionRecord, Origin
 from core.voice_model import fit_rows
@@ -45,7 +45,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     record = _record(options, base, front_end, made)
     reporter.emit(_plan(base, record, made))
     if made.fallen_back:
-        reporter.emit(Warned(_fallen_back(options, made)))
+        reporter.emit(WarningRaised(_fallen_back(options, made)))
     check_stop(reporter)
     state = _save(workspace, options.extension, record, front_end, made)
     with stage(reporter, "read back"):
@@ -70,11 +70,11 @@ def _fallen_back(options: ExtendOptions, made: Initialised) -> str:
 def _fitted(base: VoiceModel, front_end: FrontEnd, made: Initialised, options: ExtendOptions,
             reporter: Reporter) -> Initialised:
     """`made` with the rows of the embedding fitted to the states of their spelling; changes `base.model`."""
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         reporter.emit(Progress(done, total, "steps", "of the fit"))
         check_stop(reporter)
 
-    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, tell)
+    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, progress)
     kept = "" if found.after < found.before else "; the start was kept"
     reporter.emit(Plan((f"The states of made-up words are {found.before:.1%} away from those of their spelling before "
                         f"the fit, {found.after:.1%} after it{kept}.",),

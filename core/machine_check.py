@@ -22,7 +22,7 @@ import soundfile
 
 from config.errors import UserError
 from core import download
-from core.job.locks import FileLock, is_held
+from core.jobs.locks import FileLock, is_held
 from core.library.records import read_model_record
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile, find_faults, read_sums

@@ -21,8 +21,8 @@ import torch
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
-from core.job.journal import Event, Result, SampleMade, Warned
-from core.job.reporter import Reporter, check_stop, size_text, stage
+from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
 from core.training import advice, checkpoint, divisible, rehearsal
 from core.training.company import check_devices
@@ -53,7 +53,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
         milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
     trainer = milestones.trainer
     for message in advice.warnings(trainer, reporter.directory, options):
-        reporter.emit(Warned(message))
+        reporter.emit(WarningRaised(message))
     check_stop(reporter)
     if options.compile == "on":
         with _part(reporter, "compile", "Train with compile off: torch finds no compiler that works here."):
@@ -95,7 +95,7 @@ class Counting:
 
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
-        self.warnings += isinstance(event, Warned)
+        self.warnings += isinstance(event, WarningRaised)
 
     def stop_requested(self) -> bool:
         return self._reporter.stop_requested()
@@ -190,7 +190,7 @@ def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> flo
         raise UserError("What was spoken is silent.", "Try another precision, or a lower learning rate.")
     audio.save(reporter.directory / _SPOKEN, waveform, said[0].sample_rate)
     error = said[0].verdict.error if said[0].verdict else None
-    reporter.emit(SampleMade(STEPS, data.language, said[0].text, Path(_SPOKEN).as_posix(), error))
+    reporter.emit(SampleGenerated(STEPS, data.language, said[0].text, Path(_SPOKEN).as_posix(), error))
     return len(waveform) / said[0].sample_rate
 
 

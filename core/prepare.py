@@ -31,8 +31,8 @@ from core.dataset import languages, model_limits
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.languages import describe_language
 from core.dataset.model_limits import UNKNOWN_COVERAGE, TokenizerCoverage
-from core.job.journal import Plan, Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.sources import dataset_source
 from core.text import text_rules
@@ -77,7 +77,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
                 raise UserError(
                     f"{known} and reads it in its own way: the text rules {options.rules!r} do not apply.",
                     "Leave the text rules out, or give the code of the language that is to be added.")
-            reporter.emit(Warned(
+            reporter.emit(WarningRaised(
                 f"{known}, and nothing of it may change: these recordings are not for training on. A training in scope "
                 f"`full` can replay them and measure its drift by them (--replay-datasets {options.dataset}). If they "
                 "are in another language, prepare them under another name with its code."))
@@ -94,7 +94,7 @@ def run(options: PrepareOptions, workspace: Workspace, reporter: Reporter) -> Re
         max_text_length = chosen.max_text_length(model_folder) - 3  # start, tag and stop
         coverage = UNKNOWN_COVERAGE
         if not is_new and (missing := front_end.unready(options.language)):
-            reporter.emit(Warned(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
+            reporter.emit(WarningRaised(f"The texts could not be counted, and cannot be replayed yet: {missing}"))
         elif not is_new:
             coverage = model_limits.check_texts(dataset.clips, front_end, max_text_length)
         elif tokenizer := model_limits.newest_tokenizer(workspace, front_end, options.language):
@@ -156,7 +156,8 @@ def import_dataset(options: PrepareOptions, style: Style, workspace: Workspace,
         # the source of a reviewed dataset gives other clips than it has
         if options.source == AS_IS or (there.card.reviewed and there.card.source == options.source):
             _check_audio(there)
-            return there, "already there", ValidationReport.from_json(json.loads((target / REPORT_FILE).read_text("utf-8")))
+            report = json.loads((target / REPORT_FILE).read_text("utf-8"))
+            return there, "already there", ValidationReport.from_json(report)
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter,
                                     options.max_clips) as gathered:
@@ -265,13 +266,14 @@ def merge_rows(old: MergeTarget, rows: Sequence[CheckedRow], source: str,
 
 def _show(report: ValidationReport, reporter: Reporter) -> None:
     if report.errors:
-        reporter.emit(Warned(f"{len(report.errors)} of {report.found} rows are excluded."))
+        reporter.emit(WarningRaised(f"{len(report.errors)} of {report.found} rows are excluded."))
     for findings, effect in ((report.errors, "excluded"), (report.warnings, "kept")):
         for finding in findings[:_SHOWN_FINDINGS]:
             place = f"{finding.where}: " if finding.where else ""
-            reporter.emit(Warned(f"{place}{finding.message} ({finding.kind}; {effect})"))
+            reporter.emit(WarningRaised(f"{place}{finding.message} ({finding.kind}; {effect})"))
         if len(findings) > _SHOWN_FINDINGS:
-            reporter.emit(Warned(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in {REPORT_FILE}."))
+            reporter.emit(WarningRaised(f"... and {len(findings) - _SHOWN_FINDINGS} more {effect}, all in "
+                                        f"{REPORT_FILE}."))
 
 
 def _write(options: PrepareOptions, target: Path, old: MergeTarget | None, clips: Sequence[ManifestClip],
@@ -355,7 +357,8 @@ def _recipe(options: PrepareOptions, dataset: PreparedDataset, reporter: Reporte
     recipe = AugmentationRecipe(options.variants, options.variant_speed, options.variant_pitch, options.variant_noise,
                                 options.seed)
     if before not in (None, recipe):
-        reporter.emit(Warned(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the cache, "
+        reporter.emit(WarningRaised(f"The dataset's variants change: {recipe}; they were {before}. Those stay in the "
+                                    f"cache, "
                              "and a run that used them can be resumed when they are asked for again."))
     return recipe
 
@@ -457,7 +460,7 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
             try:
                 waveforms.append((take, take.load(takes.dataset, extractor.sample_rate)))
             except UserError as error:
-                reporter.emit(Warned(f"{take.name} has no features: {error.message}"))
+                reporter.emit(WarningRaised(f"{take.name} has no features: {error.message}"))
         found: list[tuple[_Take, Features]] = []
         try:
             made = extractor.extract_batch([waveform for _, waveform in waveforms]) if waveforms else []
@@ -469,7 +472,7 @@ def _extract(takes: _Takes, extractor: Extractor, reporter: Reporter, unit: str)
                 except (UserError, torch.OutOfMemoryError) as error:
                     reason = (error.message if isinstance(error, UserError)
                               else "it does not fit in the memory of the device.")
-                    reporter.emit(Warned(f"{take.name} has no features: {reason}"))
+                    reporter.emit(WarningRaised(f"{take.name} has no features: {reason}"))
         for take, features in found:
             takes.cache.save(take.key, vars(features))
         failed += len(batch) - len(found)
@@ -499,7 +502,7 @@ def _measured(clip: ManifestClip, dataset: PreparedDataset, reporter: Reporter) 
         waveform, rate = audio.read(dataset.audio_path(clip))
         return measure(waveform.numpy(), rate)
     except UserError as error:
-        reporter.emit(Warned(f"{clip.id} could not be measured: {error.message}"))
+        reporter.emit(WarningRaised(f"{clip.id} could not be measured: {error.message}"))
         return None
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, size_text, stage
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, size_text, stage
 from core.library import certificate, records
 from core.library.certificate import CERTIFICATE
 from core.library.records import EXPORT_AGAIN_HINT, EXPORT_RECORD, EXPORT_SUMS
@@ -63,7 +63,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
         upload = _Upload(hub, options, files)
         _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
-        reporter.emit(Warned(warning))
+        reporter.emit(WarningRaised(warning))
     return {"export": options.export, "url": f"{hub.endpoint}/{options.repository}", "commit": upload.commit,
             "files": len(names), "bytes": total, "public": upload.public}
 

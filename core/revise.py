@@ -23,8 +23,8 @@ from core.dataset import model_limits, review
 from core.dataset.clip_index import ClipIndex, MeasureStore, build_index
 from core.dataset.model_limits import UNKNOWN_COVERAGE
 from core.dataset.review import ReviewDecision
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.prepare import REPORT_FILE, extract_features, link_audio
 from core.text import text_rules
@@ -245,13 +245,13 @@ def _repair(dataset: PreparedDataset, clip: ManifestClip, measures: Measures | N
     try:
         waveform, rate = audio.read(dataset.audio_path(clip))
     except UserError as error:
-        reporter.emit(Warned(f"{clip.id} is not repaired, and stays as it is: {error.message}"))
+        reporter.emit(WarningRaised(f"{clip.id} is not repaired, and stays as it is: {error.message}"))
         return None
     measures = measures or measure(waveform.numpy(), rate)
     target = measures.level_lufs if level is None else level
     done = repair(waveform.numpy(), rate, measures, fixes, target if target is not None else 0.0)
     if np.array_equal(done, waveform.numpy()):
-        reporter.emit(Warned(f"{clip.id} has nothing to repair, and stays as it is."))
+        reporter.emit(WarningRaised(f"{clip.id} has nothing to repair, and stays as it is."))
         return None
     content = encode_flac(done, rate)
     path = f"audio/{clip.id}.flac"

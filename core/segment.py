@@ -8,8 +8,8 @@ from pathlib import Path
 from config.schema import SegmentOptions
 from core.dataset import cutting, languages
 from core.dataset.cutting import ClipSpan, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
-from core.job.journal import Plan, Result
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.sources import dataset_source
 from core.workspace import Workspace
 from data import segmentation
@@ -42,7 +42,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         with stage(reporter, "look"):
             found = cutting.find_recordings(gathered, options, reporter)
             hours = sum(one.seconds for one in found) / 3600
-            reporter.emit(Plan((f"{counted(len(found), 'recording')}, {hours:.2f} hours.",)))
+            reporter.emit(Plan((f"{pluralize(len(found), 'recording')}, {hours:.2f} hours.",)))
         with stage(reporter, "cut"):
             segments = cutter.make(found, find_clips)
     pieces = segments.pieces()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from config.schema import SynthesizeOptions
 from core import compute
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, counted, stage
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, pluralize, stage
 from core.speech import clips, originals, spectrogram
 from core.speech.judges import judge_of, unmeasured
 from core.speech.shelf import Shelf
@@ -25,16 +25,18 @@ def run(options: SynthesizeOptions, workspace: Workspace, reporter: Reporter, sh
                                            options.precision, options.voice, options.sound)
     speaker, model = ready.speaker, ready.speaker.model
     pieces = speaker.pieces(options.text, options.language)
-    plan = (f"{counted(len(pieces), 'segment')} with {model.ref} in the voice {options.voice or 'of the model'}; "
+    plan = (f"{pluralize(len(pieces), 'segment')} with {model.ref} in the voice {options.voice or 'of the model'}; "
             f"{ready.computed_in}{'; loaded already' if ready.kept else ''}.")
     reporter.emit(Plan((plan,), {"segments": len(pieces), "loaded": 0 if ready.kept else 1}))
     if unused := unused_controls(options.sound, model.family):
-        reporter.emit(Warned(f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
+        reporter.emit(WarningRaised(
+            f"{', '.join(unused)}: {model.family.name} has no such control; it changed nothing."))
     with stage(reporter, "speak"):
         clip = clips.write(speaker.say(options.text, options.language, options.sampling), speaker.sample_rate, reporter,
                            side=SIDE, index=0, piece_stem="segment", stem="speech")
     with stage(reporter, "judge"):
-        judge = judge_of(workspace, model, lambda message: reporter.emit(Warned(message)), spoken=(options.language,))
+        judge = judge_of(workspace, model, lambda message: reporter.emit(WarningRaised(message)),
+                         spoken=(options.language,))
         said = model.front_end.verbalize(options.text, options.language)
         heard = originals.verdict(judge, clip.waveform, clip.sample_rate, said, options.language)
         own_error = originals.judge_error(workspace, model, judge, options.language)

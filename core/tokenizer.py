@@ -9,8 +9,8 @@ from __future__ import annotations
 from config.errors import UserError
 from config.schema import TokenizerOptions
 from config.text_rules import TextRules
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, check_stop, stage
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
 from core.text import text_rules
 from core.text.pieces import Pieces, import_pieces, train_pieces, with_all_characters
@@ -121,18 +121,19 @@ def merge(base: FrontEnd, dataset: PreparedDataset, pieces: Pieces,
 
 def _show(report: TokenizerReport, base: FrontEnd, dataset: PreparedDataset, reporter: Reporter) -> None:
     if report.characters_held_out_only:
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(report.characters_held_out_only)} characters occur in held-out text only, so their rows will not "
             f"be trained: {name_characters(report.characters_held_out_only)}."
         ))
     if report.merges_learned < report.merges_asked:
-        reporter.emit(Warned(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked for."))
+        reporter.emit(WarningRaised(f"The text gave {report.merges_learned} of the {report.merges_asked} merges asked "
+                                    f"for."))
     if report.unproven:
-        reporter.emit(Warned(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
+        reporter.emit(WarningRaised(f"There are no sample sentences to prove {', '.join(report.unproven)} with."))
     if hint := text_rules.hint_unused_rules(dataset, report.rules):
-        reporter.emit(Warned(hint))
+        reporter.emit(WarningRaised(hint))
     for code in report.unprepared:
-        reporter.emit(Warned(f"{code} was proven without what its text needs. {base.unready(code)}"))
+        reporter.emit(WarningRaised(f"{code} was proven without what its text needs. {base.unready(code)}"))
     proof = ", ".join(f"{len(entry.sentences)} {entry.language}" for entry in report.proofs)
     pieces = max((entry.pieces for entry in report.proofs), default=0)
     reporter.emit(Plan((

@@ -17,8 +17,9 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.job.journal import Result, Step, Warned
-from core.job.reporter import Reporter, check_stop, stage, telling
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.events import Result, Step, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, progress_callback, stage
 from core.library import certificate, records
 from core.proof import certify
 from core.training import advice, checkpoint, divisible, fitting, memory, plan, ranking, scopes, trackers
@@ -46,7 +47,7 @@ def _train(options: TrainOptions, workspace: Workspace, reporter: Reporter) -> R
         milestones, _ = begin(options, workspace, reporter, company=company)
         if milestones.trainer.step == 0:
             for message in advice.warnings(milestones.trainer, reporter.directory):
-                reporter.emit(Warned(message))
+                reporter.emit(WarningRaised(message))
         follow(milestones)
     return _finish(milestones, workspace, reporter)
 
@@ -84,9 +85,9 @@ def follow(milestones: Milestones) -> None:
         elif milestones.validation_due():
             milestones.validate()
     if milestones.exhausted():
-        reporter.emit(Warned(_given_up(milestones)))
+        reporter.emit(WarningRaised(_given_up(milestones)))
     elif trainer.step < options.steps:
-        reporter.emit(Warned(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
+        reporter.emit(WarningRaised(f"The time limit of {options.max_minutes:g} minutes ended the training at step "
                              f"{trainer.step} of {options.steps}, before the learning rate had run down."))
 
 
@@ -95,7 +96,7 @@ def _step(trainer: Trainer, reporter: Reporter) -> StepLosses:
     try:
         return trainer.take_step()
     except Diverged as fault:
-        found = checkpoint.steps(reporter.directory)
+        found = checkpoint_steps(reporter.directory)
         left = (f"The run stopped on its last good checkpoint, of step {found[-1]}: it can continue from there."
                 if found else "No checkpoint was saved yet.")
         raise UserError(f"{fault.message} {left}", fault.hint) from fault.__cause__
@@ -136,15 +137,16 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
     best = ranked.best
     if best is None:
         raise _nothing_whole(run, trainer.step)
-    tell = telling(reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its "
-                             "certificate is missing; continue the run to make it.")
+    progress = progress_callback(
+        reporter, f"The training is whole: all of its {trainer.step} steps are done and saved. Only its certificate is "
+                  "missing; continue the run to make it.")
     with stage(reporter, "certificate"):
         folder = checkpoint.folder_of(run, best)
-        made = certify.certify_folder(workspace, folder, trainer.voice.device, tell=tell,
-                                      warn=lambda message: reporter.emit(Warned(message)))
+        made = certify.certify_folder(workspace, folder, trainer.voice.device, progress=progress,
+                                      warn=lambda message: reporter.emit(WarningRaised(message)))
         certificate.write(run / certificate.CERTIFICATE, made)
     if made.failed():
-        reporter.emit(Warned(f"The certificate has failed checks: {', '.join(made.failed())}."))
+        reporter.emit(WarningRaised(f"The certificate has failed checks: {', '.join(made.failed())}."))
     result: Result = {
         "run": run.name, "steps": trainer.step, "best_step": best, "chosen_by": ranked.measure,
         "best_value": round(ranked.values[best], 4), "train_seconds": round(trainer.seconds, 1),
@@ -159,16 +161,17 @@ def _finish(milestones: Milestones, workspace: Workspace, reporter: Reporter) ->
 def _whole(run: Path, reporter: Reporter) -> ranking.Ranking:
     """The ranking with the best among the checkpoints that are whole."""
     ranked = ranking.read(run)
-    faults = {step: fault for step in checkpoint.steps(run) if step in ranked.values
+    faults = {step: fault for step in checkpoint_steps(run) if step in ranked.values
               and (fault := records.find_damage(checkpoint.folder_of(run, step))) is not None}
     if ranked.best in faults:
-        reporter.emit(Warned(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is certified."))
-    return ranked.among([step for step in checkpoint.steps(run) if step not in faults])
+        reporter.emit(WarningRaised(f"{faults[ranked.best]} The best checkpoint cannot be used; the next best is "
+                                    f"certified."))
+    return ranked.among([step for step in checkpoint_steps(run) if step not in faults])
 
 
 def _nothing_whole(run: Path, step: int) -> UserError:
     """Every checkpoint that was measured is damaged: from which one the run could go on."""
-    whole = [step for step in checkpoint.steps(run) if records.find_damage(checkpoint.folder_of(run, step)) is None]
+    whole = [step for step in checkpoint_steps(run) if records.find_damage(checkpoint.folder_of(run, step)) is None]
     way = (f"continue the run: it goes on from the checkpoint of step {whole[-1]}, which was not measured and is whole"
            if whole else "start a new run")
     return UserError(f"All {step} steps of {run.name} are done, but every checkpoint of it that was measured is "

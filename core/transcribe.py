@@ -20,8 +20,8 @@ import soxr
 
 from config.errors import UserError
 from config.schema import TranscribeOptions
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted, stage
+from core.jobs.events import Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library.segments import SegmentClip, Segments
 from core.segments import recogniser as recognisers
 from core.segments.recogniser import Heard
@@ -55,7 +55,7 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
             done = len(pieces) - len(waiting)
             for batch in _batches(waiting):
                 check_stop(reporter,
-                           f"Stopped after {done} of {counted(len(pieces), 'clip')}; their texts are kept.")
+                           f"Stopped after {done} of {pluralize(len(pieces), 'clip')}; their texts are kept.")
                 waveforms = [_waveform(segments.folder / piece.audio, piece, recogniser.sample_rate) for piece in batch]
                 made = dict(zip((piece.id for piece in batch), recogniser.transcribe(waveforms), strict=True))
                 transcripts.add(made)
@@ -69,14 +69,14 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
         transcribed.append(replace(piece, text="" if one.score < options.drop_below else one.text,
                                    score=round(one.score, 4), doubt=_doubt(one, piece.duration_s, options.flag_below)))
     if not any(piece.text for piece in transcribed):
-        raise UserError(f"{options.recogniser} found no text in {counted(len(pieces), 'clip')}.",
+        raise UserError(f"{options.recogniser} found no text in {pluralize(len(pieces), 'clip')}.",
                         "Choose another recogniser, or check the language and listen to the recordings.")
     segments = segments.save_texts(transcribed, options.recogniser)
     doubtful = [piece for piece in transcribed if piece.doubt]
     for piece in sorted(doubtful, key=lambda one: one.score or 0.0)[:_SHOWN]:
-        reporter.emit(Warned(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
+        reporter.emit(WarningRaised(f"{piece.recording} at {piece.from_s:.1f} s: {piece.doubt}: {piece.text[:60]!r}"))
     if len(doubtful) > _SHOWN:
-        reporter.emit(Warned(f"... and {len(doubtful) - _SHOWN} more to listen to."))
+        reporter.emit(WarningRaised(f"... and {len(doubtful) - _SHOWN} more to listen to."))
     return {"segments": options.segments, "language": segments.card.language, "recogniser": options.recogniser,
             "clips": len(pieces), "with_text": segments.card.texts, "doubtful": segments.card.doubtful,
             "without_text": len(pieces) - segments.card.texts,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from config.errors import UserError, listed
+from config.errors import UserError, join_names
 from config.schema import Name
 
 _FOLDERS = ("models", "datasets", "cache", "tokenizers", "extensions", "runs", "exports", "devices")
@@ -194,4 +194,4 @@ def _existing(folder: Path, name: str, what: str, hint: str) -> Path:
     path = resolve_inside(folder, name)
     if path.is_dir():
         return path
-    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {listed(_newest(folder))}).", hint)
+    raise UserError(f"There is no {what} named {name!r} in {folder} (there: {join_names(_newest(folder))}).", hint)

@@ -1,7 +1,7 @@
 """The frame of every verb on the command line: flags from the schema, the run as a job, an exit code.
 
-The job stands in the workspace like one started from the page, and is seen there; only its
-process is this one. Exit codes are in `scripts.ending`.
+The job stands in the workspace like one started from the page, and is seen there; only its process is this one. Exit
+codes are in `scripts.exit_codes`.
 """
 
 from __future__ import annotations
@@ -10,62 +10,82 @@ import argparse
 import io
 import json
 import math
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn, get_args
 
 from config.arguments import add_arguments, given_values, merged
 from config.errors import UserError
-from config.loading import parse_options, read_preset
-from config.schema import VERBS, Options, TrainOptions
-from core import jobs, worker
-from core.job import asked
-from core.job.directory import Job
-from core.job.journal import Event, Failed, Progress, Result
-from core.job.reporter import describe
-from core.job.state import JobState
+from config.loading import parse_options
+from config.schema import Options, TrainOptions
+from core.jobs import control, gpus, worker
+from core.jobs.directory import Job, create_job, load_job
+from core.jobs.events import Event, Failed, Progress, Result
+from core.jobs.reporter import describe
+from core.jobs.state import JobState
+from core.jobs.verbs import VERBS, read_preset
+from core.library import model_info, presets
+from core.submission.requirements import check_requirements
 from core.workspace import Workspace
-from scripts import preset
-from scripts.ending import ALREADY_RUNNING, ASKED_WRONGLY, CODES, to_nobody
+from scripts.exit_codes import ALREADY_RUNNING, CODES, USAGE_ERROR, discard_output, exit_with
 
 DEFAULT_WORKSPACE = "workspace"
 Work = Callable[[Workspace, argparse.Namespace], Mapping[str, Any] | int]
 
 
-def main(verb: str, arguments: Sequence[str] | None = None, *, resumable: bool = False,
-         grade: Callable[[JobState], int] = lambda _state: 0, graded: str = "") -> int:
+def run_verb(verb: str, arguments: Sequence[str] | None = None, *, grade: Callable[[JobState], int] = lambda _state: 0,
+             graded: str = "") -> int:
     """Run `verb` as the command line says; the exit code, which for a job that finished is its `grade`.
 
-    `graded` says in the help when that is not 0.
+    `graded` is the help for an exit code 1 of a finished job.
     """
-    parser = build_parser(verb, resumable=resumable, graded=graded)
+    parser = build_parser(verb, graded=graded)
     given = parser.parse_args(arguments)
-    _take_any_letter()
-    resuming = resumable and given.resume is not None
-    if resuming and (given_values(given, VERBS[verb]) or given.config or given.name or preset.given(given)):
+    _replace_unknown_letters()
+    resuming = VERBS[verb].resumes and given.resume is not None
+    others = given_values(given, VERBS[verb].options) or given.config
+    if resuming and (others or given.name or is_preset_given(given)):
         parser.error("--resume goes on with a run as it was configured; it takes no other option")
     try:
         workspace = Workspace.open(given.workspace)
         options = options_of(verb, given, workspace)
         if resuming:
-            job = _load(workspace, verb, given.resume)
+            job = load_job(workspace, given.resume)
+            if job.verb != verb:
+                raise UserError(f"{job.id} is a run of {job.verb!r}, not of {verb!r}.",
+                                f"Use python -m scripts.{job.verb}.")
         else:
-            job = jobs.create(workspace, verb, options, after=asked.check(workspace, verb, options),
-                              name=given.name if resumable else None)
-        return run_job(job, resuming=resuming, resumable=resumable, as_json=given.json) or grade(jobs.state(job))
+            job = create_job(workspace, verb, options, after=check_requirements(workspace, verb, options),
+                             name=given.name if VERBS[verb].resumes else None)
+        return run_job(job, resuming=resuming, as_json=given.json) or grade(control.read_state(job))
     except UserError as error:
         return _refuse(error, given.json)
 
 
-def do_at_once(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
-    """The frame of what is no job: parse, open the workspace, `do` it, say the outcome; the exit code.
+def run_script(verb: str) -> NoReturn:
+    """The whole of a script that runs one verb."""
+    exit_with(run_verb, verb)
 
-    `do` gives what `--json` tells, or an exit code when it has said all itself.
+
+def script_parser(script: str, description: str | None, json_help: str) -> argparse.ArgumentParser:
+    """A parser with the arguments that all scripts take."""
+    parser = argparse.ArgumentParser(prog=f"python -m scripts.{script}", description=description, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help=json_help)
+    return parser
+
+
+def run_in_workspace(parser: argparse.ArgumentParser, arguments: Sequence[str] | None, do: Work) -> int:
+    """The frame of a command that is no job: parse, open the workspace, `do` the work; the exit code.
+
+    `do` returns what `--json` prints, or an exit code when it has printed all itself.
     """
     given = parser.parse_args(arguments)
-    _take_any_letter()
+    _replace_unknown_letters()
     try:
         outcome = do(Workspace.open(given.workspace), given)
     except UserError as error:
@@ -77,45 +97,46 @@ def do_at_once(parser: argparse.ArgumentParser, arguments: Sequence[str] | None,
     return 0
 
 
-def _take_any_letter() -> None:
+def _replace_unknown_letters() -> None:
     """A terminal without Ethiopic letters must not end the work."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def run_job(job: Job, *, resuming: bool = False, resumable: bool = False, as_json: bool = False) -> int:
+def run_job(job: Job, *, resuming: bool = False, as_json: bool = False) -> int:
     """Run `job` in this process, with a line for each event; the exit code.
 
-    `resumable`: its script takes `--resume`. Messages say "continue" as the page's button does; the last line says how.
+    The last line says how to resume it, where that may help.
     """
     console = Console()
     console.say(f"{job.id} in {job.workspace.path}")
-    code = worker.run(job, jobs.claim(job, resuming=resuming), listener=console.show)
+    code = worker.run(job, control.enqueue(job, resuming=resuming), listener=console.show)
     console.end_line()
-    state = jobs.state(job)
-    if worth_continuing(state):
-        console.say(f"To continue it: {continuing(job, resumable)}")
+    state = control.read_state(job)
+    if is_worth_resuming(state):
+        console.say(f"To resume: {resume_command(job)}")
     if as_json:
         console.say(json_line(state))
     return code
 
 
-def worth_continuing(state: JobState) -> bool:
-    """Whether the job may come further as it was asked for: not so where the person must ask otherwise (a taken name).
+def is_worth_resuming(state: JobState) -> bool:
+    """Whether a resume as it stands may get further; not where the person must change an option (a taken name).
 
-    Hints at what can be mended around it say "continue"; one that holds the command itself needs no other. A training
-    always may: it has steps and a name of its own.
+    Hints at what can be mended around the job say "continue" or "resume"; one with the command itself needs no other.
+    A training is always worth it: it has steps and a name of its own.
     """
+    if not state.resumable or "--resume" in state.hint:
+        return False
     refused = state.status == "failed" and not state.traceback and state.verb != "train"
-    told_already = "--resume" in state.hint
-    return state.resumable and not told_already and not (
-        refused and "continue" not in f"{state.message} {state.hint}".lower())
+    return not refused or re.search("continue|resume", f"{state.message} {state.hint}".lower()) is not None
 
 
-def continuing(job: Job, resumable: bool) -> str:
-    """The command that goes on with a job: by its own script in the terminal, or in the background."""
+def resume_command(job: Job) -> str:
+    """The command that resumes a job: by its own script in the terminal, or in the background."""
     where = ("--workspace", str(job.workspace.path))
-    words = (f"scripts.{job.verb}", *where, "--resume") if resumable else ("scripts.jobs", *where, "resume")
+    words = ((f"scripts.{job.verb}", *where, "--resume") if VERBS[job.verb].resumes
+             else ("scripts.jobs", *where, "resume"))
     return shlex.join(("python", "-m", *words, job.id))
 
 
@@ -128,31 +149,31 @@ def json_line(state: JobState) -> str:
     }, ensure_ascii=False, allow_nan=False)
 
 
-def build_parser(verb: str, *, resumable: bool = False, graded: str = "") -> argparse.ArgumentParser:
+def build_parser(verb: str, *, graded: str = "") -> argparse.ArgumentParser:
     """The parser of `verb`: common arguments, then one flag for each of its options."""
-    model = VERBS[verb]
+    model = VERBS[verb].options
     codes = f"Exit code: {CODES.format(graded=f' or {graded}' if graded else '')}"
     parser = argparse.ArgumentParser(prog=f"python -m scripts.{verb}", description=model.__doc__, epilog=codes,
                                      allow_abbrev=False)
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--config", metavar="FILE", help="options from a YAML file; flags win over it")
-    if resumable:
-        parser.add_argument("--resume", metavar="ID", help="continue a run that was stopped, failed or crashed")
+    if VERBS[verb].resumes:
+        parser.add_argument("--resume", metavar="ID", help="resume a run that was stopped, failed or crashed")
         parser.add_argument("--name", help="name of the run (default: verb and time)")
     if issubclass(model, TrainOptions):
-        preset.add_arguments(parser)
+        add_preset_arguments(parser)
     add_arguments(parser.add_argument_group("options"), model)
     return parser
 
 
 def options_of(verb: str, given: argparse.Namespace, workspace: Workspace) -> Options:
-    """What the flags say, above the file of `--config`, above the preset."""
+    """The options: flags win over the file of `--config`, and that over the preset."""
     values = read_preset(given.config, verb) if given.config else {}
-    values = merged(values, given_values(given, VERBS[verb]))
-    if preset.given(given):
-        values = merged(preset.values(given, values, workspace), values)
-    return parse_options(VERBS[verb], values)
+    values = merged(values, given_values(given, VERBS[verb].options))
+    if is_preset_given(given):
+        values = merged(preset_values(given, values, workspace), values)
+    return parse_options(VERBS[verb].options, values)
 
 
 def _finite(value: str | int | float | bool | None) -> str | int | float | bool | None:
@@ -160,20 +181,45 @@ def _finite(value: str | int | float | bool | None) -> str | int | float | bool 
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _load(workspace: Workspace, verb: str, name: str) -> Job:
-    job = jobs.load(workspace, name)
-    if job.verb != verb:
-        raise UserError(f"{name} is a run of {job.verb!r}, not of {verb!r}.", f"Use python -m scripts.{job.verb}.")
-    return job
-
-
 def _refuse(error: UserError, as_json: bool) -> int:
-    """Say why nothing was begun; the exit code."""
+    """Print why nothing was started; the exit code."""
     sys.stderr.write(f"{error.message}\n{error.hint}\n")
     if as_json:
         outcome = {"status": "refused", "message": error.message, "hint": error.hint}
         sys.stdout.write(json.dumps(outcome, ensure_ascii=False) + "\n")
-    return ALREADY_RUNNING if isinstance(error, jobs.AlreadyRunning) else ASKED_WRONGLY
+    return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else USAGE_ERROR
+
+
+def add_preset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=("auto", *presets.NAMES),
+                        help="options for so much speech; auto chooses by the dataset's hours; --config and flags win "
+                             "over it (default: none, the options' own defaults)")
+    parser.add_argument("--memory", choices=get_args(presets.Memory), default="auto",
+                        help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
+
+
+def is_preset_given(arguments: argparse.Namespace) -> bool:
+    """Whether a preset was chosen; a memory class alone chooses one too."""
+    return getattr(arguments, "preset", None) is not None or getattr(arguments, "memory", "auto") != "auto"
+
+
+def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
+                  workspace: Workspace) -> dict[str, object]:
+    """What the preset sets below the options `above`, printed before the start."""
+    defaults = TrainOptions.model_fields
+    extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
+    family = model_info.family_of_extension(workspace, extension).name
+    found = gpus.find_gpus() if above.get("device") != "cpu" else ()
+    chosen = presets.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
+                                arguments.preset or "auto",
+                            arguments.memory)
+    print(f"Preset {chosen.name}: {chosen.words}")
+    for reason in chosen.reasons:
+        print(f"  {reason}")
+    for name, value in chosen.values.items():
+        instead = f" (here {above[name]})" if name in above and str(above[name]) != str(value) else ""
+        print(f"  {name}: {value}{instead}")
+    return dict(chosen.values)
 
 
 class Console:
@@ -197,8 +243,8 @@ class Console:
         try:
             stream.write(text + "\n")
             stream.flush()
-        except BrokenPipeError:  # whoever listened has gone; the run goes on
-            to_nobody(stream)
+        except BrokenPipeError:  # the reader has gone; the run goes on
+            discard_output(stream)
 
     def end_line(self) -> None:
         if self._open_line:

@@ -1,7 +1,6 @@
 """Speak the same texts with the base and the finetuned model, and judge both."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "compare")
+    run_script("compare")

@@ -6,56 +6,69 @@ and writes WORKSPACE/demo/report.json.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import sys
+from typing import Any
 
 from config.schema import CompareOptions, ExportOptions
-from core import demo, demo_report, jobs
-from core.job.directory import Job, create
+from core.jobs import control
+from core.jobs.directory import create_job
 from core.library import certificate
+from core.submission.demo_chain import create_chain, demo_options
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once, run_job
-from scripts.ending import end
+from scripts.command import run_in_workspace, run_job, script_parser
+from scripts.exit_codes import exit_with
 
 
 def main() -> int:
     """Run the demo; the exit code of the first job that fails, or 0."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.demo", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the report as one line of JSON")
-    return do_at_once(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
+    parser = script_parser("demo", __doc__, "end with the report as one line of JSON")
+    return run_in_workspace(parser, None, lambda workspace, given: run(workspace, as_json=given.json))
 
 
 def run(workspace: Workspace, *, as_json: bool = False) -> int:
-    """The chain, then a comparison and an export, then the report."""
-    made = demo.chain(workspace)
-    made += _afterwards(workspace, made[-1])
+    """The chain, then a comparison and an export, then the report; the exit code."""
+    made = create_chain(workspace)
+    training = made[-1]
+    comparing = demo_options("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
+    exporting = demo_options("export", ExportOptions).model_copy(
+        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
+    made.append(create_job(workspace, "compare", comparing, after=(training.id,)))
+    made.append(create_job(workspace, "export", exporting, after=(training.id,)))
     for job in made:
-        code = run_job(job, resumable=job.verb == "train")
+        code = run_job(job)
         if code != 0:
             return code
-    states = [jobs.state(job) for job in made]
-    training = next(job for job in made if job.verb == "train")
-    outcome = demo_report.report(states, certificate.read(training.directory / certificate.CERTIFICATE))
-    path = demo_report.write(workspace, outcome)
-    sys.stdout.write(f"\n{demo_report.table(outcome)}\n\nThe report is {path}.\n")
+
+    proof = certificate.read(training.directory / certificate.CERTIFICATE)
+    seconds = {job.verb: round(control.read_state(job).seconds, 1) for job in made}
+    report: dict[str, Any] = {
+        "run": proof.run, "step": proof.step, "scope": proof.scope,
+        "errors": [dataclasses.asdict(error) for error in proof.errors],
+        "verdicts": {check.name: check.verdict for check in proof.checks},
+        "seconds": seconds, "total_seconds": round(sum(seconds.values()), 1),
+    }
+    path = workspace.path / "demo" / "report.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    print(f"\n{report_table(report)}\n\nThe report is {path}.")
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(outcome), ensure_ascii=False) + "\n")
+        print(json.dumps(report, ensure_ascii=False))
     return 0
 
 
-def _afterwards(workspace: Workspace, training: Job) -> list[Job]:
-    listening = demo.preset("compare", CompareOptions).model_copy(update={"finetuned": f"run:{training.id}"})
-    exporting = demo.preset("export", ExportOptions).model_copy(
-        update={"run": f"run:{training.id}", "export": f"demo-{training.id}"[:64]})
-    return [
-        create(workspace, "compare", listening, after=(training.id,)),
-        create(workspace, "export", exporting, after=(training.id,)),
-    ]
+def report_table(report: dict[str, Any]) -> str:
+    """The character error rates as a Markdown table, then a line of verdicts and one of seconds."""
+    rows = ["| language | before | after | original recordings | sentences |", "|---|---|---|---|---|"]
+    for error in report["errors"]:
+        rates = ["not measured" if error[name] is None else f"{100 * error[name]:.1f}%"
+                 for name in ("before", "after", "original")]
+        rows.append(f"| {error['language']}{' (new)' if error['new'] else ''} | {' | '.join(rates)} "
+                    f"| {error['sentences']} |")
+    verdicts = ", ".join(f"{name} {verdict}" for name, verdict in report["verdicts"].items())
+    stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in report["seconds"].items())
+    return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {report['total_seconds']:.0f} in all."])
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -8,7 +8,6 @@ nothing was restored.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -16,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core import machine_check
-from core.job.state import JobState
+from core.jobs.state import JobState
 from scripts import command
-from scripts.command import DEFAULT_WORKSPACE
-from scripts.ending import end
+from scripts.command import script_parser
+from scripts.exit_codes import exit_with
 
 _BAD = ("a bad verdict with nothing restored (the base languages, the new rows or the tokenizer cannot work), "
         "or with no word `model` something to mend on this machine")
@@ -28,7 +27,7 @@ _BAD = ("a bad verdict with nothing restored (the base languages, the new rows o
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine a model where one is named, else the machine; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return command.main("doctor", words, grade=grade, graded=_BAD) if "model" in words else machine(words)
+    return command.run_verb("doctor", words, grade=grade, graded=_BAD) if "model" in words else machine(words)
 
 
 def grade(state: JobState) -> int:
@@ -39,10 +38,7 @@ def grade(state: JobState) -> int:
 
 def machine(arguments: Sequence[str]) -> int:
     """Make every check and print a row for each; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.doctor", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
+    parser = script_parser("doctor", __doc__, "end with all rows as one line of JSON")
     given = parser.parse_args(arguments)
     checks = []
     for check in machine_check.check_machine(Path(given.workspace)):
@@ -58,4 +54,4 @@ def machine(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -1,7 +1,6 @@
 """Get a base model into the workspace."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "download", resumable=True)
+    run_script("download")

@@ -1,7 +1,6 @@
 """Write a finetuned model for others to load, with its certificate."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "export", resumable=True)
+    run_script("export")

@@ -1,7 +1,6 @@
 """Give the base model rows for the new tokens."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "extend")
+    run_script("extend")

@@ -7,33 +7,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
-from core import jobs
-from core.job import kept, places
-from core.job.reader import JobBoard
+from core.jobs import control
+from core.jobs.checkpoint_names import resume_point
+from core.jobs.queue import Direction, move_in_queue
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_in_workspace
+from scripts.exit_codes import exit_with
 
 MOST = 20  # ended jobs that are listed
-Action = Callable[[JobBoard, str], str]
+ACTIONS = {
+    "stop": "let it finish its step and save; one that waits is taken out of the queue",
+    "force-stop": "end its process now", "resume": "resume one that was stopped, failed or crashed",
+    **{direction: f"move a waiting job: {direction}" for direction in get_args(Direction)},
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what is asked; the exit code."""
-    return do_at_once(build_parser(), arguments, _do)
-
-
-def _do(workspace: Workspace, given: argparse.Namespace) -> int:
-    board = JobBoard(workspace)
-    said = {**ACTIONS, **MOVES}[given.do](board, given.job) if given.do != "list" else ""
-    if said:
-        print(said)
-    else:
-        _list(board, as_json=given.json)
-    return 0
+    """Do the action of the command line; the exit code."""
+    return run_in_workspace(build_parser(), arguments, _run)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,46 +39,35 @@ def build_parser() -> argparse.ArgumentParser:
                            help=f"folder of all artefacts (default: {DEFAULT_WORKSPACE})")
         where.add_argument("--json", action="store_true", default=otherwise or False,
                            help="list each job as one line of JSON")
-    parts = parser.add_subparsers(dest="do", required=True, metavar="WHAT")
-    parts.add_parser("list", help="what runs, waits and has ended", parents=[anywhere]).set_defaults(job="")
-    for name, words in {**_HELP, **{name: f"move a waiting job: {name}" for name in MOVES}}.items():
-        parts.add_parser(name, help=words, parents=[anywhere]).add_argument("job", help="its id")
+    actions = parser.add_subparsers(dest="do", required=True, metavar="ACTION")
+    actions.add_parser("list", help="what runs, waits and has ended", parents=[anywhere])
+    for name, words in ACTIONS.items():
+        actions.add_parser(name, help=words, parents=[anywhere]).add_argument("job", help="its id")
     return parser
 
 
-def _stop(board: JobBoard, name: str) -> str:
-    state = board.state(name)
-    jobs.stop(state.job)
-    return f"{name} {'leaves the queue' if state.status == 'waiting' else 'finishes its step, saves, and stops'}."
-
-
-def _force_stop(board: JobBoard, name: str) -> str:
-    job = board.state(name).job
-    jobs.force_stop(job)
-    return f"{name} was stopped by force. {kept.words(job)}"
-
-
-def _resume(board: JobBoard, name: str) -> str:
-    job = board.state(name).job
-    resumed = jobs.resume_with_next(job, board.states())
-    after = [one.id for one in resumed[1:]]
-    return kept.words(job) + (f" Then: {', '.join(after)}." if after else "")
-
-
-def _mover(direction: places.Direction) -> Action:
-    def move(board: JobBoard, name: str) -> str:
-        places.move(board.queue(), name, direction)
-        return ""
-
-    return move
-
-
-_HELP: Mapping[str, str] = {
-    "stop": "let it finish its step and save; one that waits is taken out of the queue",
-    "force-stop": "end its process now", "resume": "continue one that was stopped, failed or crashed",
-}
-ACTIONS: Mapping[str, Action] = {"stop": _stop, "force-stop": _force_stop, "resume": _resume}
-MOVES: Mapping[str, Action] = {direction: _mover(direction) for direction in get_args(places.Direction)}
+def _run(workspace: Workspace, given: argparse.Namespace) -> int:
+    board = JobBoard(workspace)
+    if given.do == "list":
+        _list(board, as_json=given.json)
+        return 0
+    state = board.state(given.job)
+    match given.do:
+        case "stop":
+            control.stop(state.job)
+            waits = state.status == "waiting"
+            print(f"{state.id} {'leaves the queue' if waits else 'finishes its step, saves, and stops'}.")
+        case "force-stop":
+            control.force_stop(state.job)
+            print(f"{state.id} was stopped by force. {resume_point(state.job)}")
+        case "resume":
+            resumed = control.resume_with_dependents(state.job, board.states())
+            after = ", ".join(job.id for job in resumed[1:])
+            print(resume_point(state.job) + (f" Then: {after}." if after else ""))
+        case direction:
+            move_in_queue(board.queue(), state.id, direction)
+            _list(board, as_json=given.json)
+    return 0
 
 
 def _list(board: JobBoard, *, as_json: bool) -> None:
@@ -100,4 +84,4 @@ def _list(board: JobBoard, *, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

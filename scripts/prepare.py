@@ -1,7 +1,6 @@
 """Import a dataset, check it, split it, and cache its features."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "prepare")
+    run_script("prepare")

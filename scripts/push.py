@@ -1,7 +1,6 @@
 """Upload an export to a repository of the hub."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "push")
+    run_script("push")

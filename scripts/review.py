@@ -21,16 +21,15 @@ from core.dataset import review
 from core.dataset.clip_index import IndexedClip, SpeakerSummary
 from core.dataset.review import ReviewDecision
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.command import main as run_verb
-from scripts.ending import end
+from scripts.command import run_in_workspace, run_verb, script_parser
+from scripts.exit_codes import exit_with
 
 _SPEAKERS, _SPEAKERS_SHOWN = 1_000_000, 12  # in the JSON; in print
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    return do_at_once(build_parser(), arguments, _save_or_show)
+    return run_in_workspace(build_parser(), arguments, _save_or_show)
 
 
 def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any] | int:
@@ -43,11 +42,8 @@ def _save_or_show(workspace: Workspace, given: argparse.Namespace) -> dict[str, 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.review", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser("review", __doc__, "end with the outcome as one line of JSON")
     parser.add_argument("dataset", help="a prepared dataset")
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--kind", default="", help="show clips with this kind of finding alone")
     parser.add_argument("--start", type=int, default=0, help="show clips from this one on (default: %(default)s)")
     parser.add_argument("--most", type=int, default=20, help="show at most so many clips (default: %(default)s)")
@@ -81,16 +77,16 @@ def _do(workspace: Workspace, given: argparse.Namespace) -> dict[str, Any]:
         if note := review.BEFORE_EXCLUDING.get(kind.kind):
             print(f"             {note}")
     speakers = index.speakers(_SPEAKERS)
-    _tell_speakers(speakers)
+    _print_speakers(speakers)
     made = review.read_decisions(workspace, given.dataset)
     for one in shown:
-        _tell(one, made.get(one.clip.id))
+        _print_clip(one, made.get(one.clip.id))
     return {"decided": decided, "clips": index.count(), "with_findings": index.count_with_findings(),
             "kinds": [asdict(kind) for kind in index.kinds()], "speakers": asdict(speakers),
             "spread": asdict(index.plots()), "worst": [asdict(one) for one in shown]}
 
 
-def _tell_speakers(found: SpeakerSummary) -> None:
+def _print_speakers(found: SpeakerSummary) -> None:
     print(f"{found.count} speakers, {found.alone} of them with one clip, which has no other to be its prompt.")
     for one in (*found.largest, *found.some_alone)[:_SPEAKERS_SHOWN]:
         print(f"    {one.seconds / 3600:8.2f} h  {one.clips:>6}  {one.name}")
@@ -118,7 +114,7 @@ def _decide(workspace: Workspace, given: argparse.Namespace) -> int:
                                            lambda one: replace(one, text=texts[one.id]), first)
 
 
-def _tell(one: IndexedClip, made: ReviewDecision | None) -> None:
+def _print_clip(one: IndexedClip, made: ReviewDecision | None) -> None:
     marks = [] if made is None else [word for word, holds in (
         ("excluded", not made.included), ("text written anew", made.text), ("mended", made.fixes)) if holds]
     state = f" [{', '.join(marks)}]" if marks else ""
@@ -128,4 +124,4 @@ def _tell(one: IndexedClip, made: ReviewDecision | None) -> None:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -1,7 +1,6 @@
-"""Write a reviewed dataset anew, with what was decided about its clips (`scripts.review`)."""
+"""Save a reviewed dataset under a new name, with the decisions about its clips (`scripts.review`)."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "revise")
+    run_script("revise")

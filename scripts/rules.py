@@ -19,22 +19,19 @@ from typing import Any
 from config.errors import UserError
 from core.text import text_rules
 from core.workspace import Workspace
-from scripts.command import DEFAULT_WORKSPACE, do_at_once
-from scripts.ending import end
+from scripts.command import run_in_workspace, script_parser
+from scripts.exit_codes import exit_with
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code."""
-    return do_at_once(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
+    return run_in_workspace(build_parser(), arguments, lambda workspace, given: _PARTS[given.part](workspace, given))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.rules", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser("rules", __doc__, "end with the outcome as one line of JSON")
     parser.add_argument("part", nargs="?", choices=[*_PARTS], default="list")
     parser.add_argument("name", nargs="?", default="am", help="shipped rules, or your own (default: %(default)s)")
-    parser.add_argument("--workspace", default=DEFAULT_WORKSPACE, help="folder of all artefacts (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="end with the outcome as one line of JSON")
     parser.add_argument("--file", metavar="FILE", help="save: YAML rules to keep; - reads standard input")
     parser.add_argument("--fork", action="store_true", help="save: under a free name when the given one is in use")
     parser.add_argument("--text", action="append", default=[], help="try, cost: a text; may be repeated")
@@ -115,4 +112,4 @@ def _texts(workspace: Workspace, given: argparse.Namespace, most: int | None) ->
 _PARTS = {"list": _list, "show": _show, "save": _save, "try": _try, "cost": _cost}
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

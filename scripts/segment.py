@@ -1,7 +1,6 @@
 """Cut long recordings without text into clips at their pauses, to be transcribed."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "segment", resumable=True)
+    run_script("segment")

@@ -1,7 +1,6 @@
 """Speak a text."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "synthesize")
+    run_script("synthesize")

@@ -1,4 +1,4 @@
-"""Train the extended model on a dataset, or go on with a run (`--resume ID`).
+"""Train the extended model on a dataset, or resume a run (`--resume ID`).
 
 Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.train ...`; the workspace is shared.
 """
@@ -6,8 +6,8 @@ Over several machines: `torchrun --nnodes N --nproc-per-node M ... -m scripts.tr
 import argparse
 import os
 
-from scripts.command import DEFAULT_WORKSPACE, main
-from scripts.ending import end
+from scripts.command import DEFAULT_WORKSPACE, run_script
+from scripts.exit_codes import exit_with
 
 
 def follow() -> int:
@@ -21,5 +21,5 @@ def follow() -> int:
 
 if __name__ == "__main__":
     if int(os.environ.get("RANK", "0")) > 0:
-        end(follow)
-    end(main, "train", resumable=True)
+        exit_with(follow)
+    run_script("train")

@@ -1,7 +1,6 @@
 """Find the text of segments with a speech recogniser."""
 
-from scripts.command import main
-from scripts.ending import end
+from scripts.command import run_script
 
 if __name__ == "__main__":
-    end(main, "transcribe", resumable=True)
+    run_script("transcribe")

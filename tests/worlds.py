@@ -17,7 +17,7 @@ import torch
 
 from config.schema import ExtendOptions, TrainOptions
 from core import extend
-from core.job.journal import Event, Step
+from core.jobs.events import Event, Step
 from core.workspace import Workspace
 from data import manifest, normalisers
 from data.acoustics import audio

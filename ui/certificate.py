@@ -8,7 +8,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import ExportOptions
-from core.job.journal import Result
+from core.jobs.events import Result
 from core.library.certificate import Certificate, CertificateCheck, LanguageError, read
 from ui import present, pushing, records, steps, suggest
 from ui.facts import fact

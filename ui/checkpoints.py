@@ -8,9 +8,9 @@ from pathlib import Path
 import gradio as gr
 
 from config.errors import UserError
-from core import jobs
-from core.job import kept
-from core.job.state import JobState
+from core.jobs import checkpoint_names
+from core.jobs.directory import load_job
+from core.jobs.state import JobState
 from ui import present
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, table
@@ -43,7 +43,7 @@ def view_of(state: JobState | None) -> Html:
         return present.empty("The checkpoints appear here. The last ones, the best and those with a name are kept.")
     names = _names(state)
     best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
-    rows = [(f"{step:,}", _size(state.job.directory / kept.CHECKPOINTS / f"step-{step:06d}"),
+    rows = [(f"{step:,}", _size(state.job.directory / checkpoint_names.CHECKPOINTS / f"step-{step:06d}"),
              ", ".join([*(["best"] if step == best else []), *(["last"] if step == there[-1] else []),
                         *(f"“{name}”" for name, at in names.items() if at == step)])) for step in there]
     return join((table(("Step", "Size", "Kept as"), rows),
@@ -54,23 +54,23 @@ def view_of(state: JobState | None) -> Html:
 def _keep(page: Page, run: str, step: str, name: str) -> Sequence[object]:
     if not step or not (name or "").strip():
         raise UserError("A checkpoint and a name are wanted.", "Choose a step, and write what it is to be called.")
-    kept.keep(jobs.load(page.workspace, run).directory, int(step), name.strip())
+    checkpoint_names.pin(load_job(page.workspace, run).directory, int(step), name.strip())
     return [present.notice(f"The checkpoint of step {step} is kept as {name.strip()}.")]
 
 
 def _release(page: Page, run: str, name: str) -> Sequence[object]:
     if not name:
         raise UserError("No name is chosen.", "Choose the name that is to be taken away.")
-    step = kept.release(jobs.load(page.workspace, run).directory, name)
+    step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
     return [present.notice(f"The checkpoint of step {step} has no name any more; the run may delete it.")]
 
 
 def _steps(state: JobState | None) -> list[int]:
-    return kept.steps(state.job.directory) if state else []
+    return checkpoint_names.checkpoint_steps(state.job.directory) if state else []
 
 
 def _names(state: JobState | None) -> dict[str, int]:
-    return kept.names(state.job.directory) if state else {}
+    return checkpoint_names.pinned_names(state.job.directory) if state else {}
 
 
 def _size(folder: Path) -> str:

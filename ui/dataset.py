@@ -9,7 +9,7 @@ import gradio as gr
 
 from config.errors import UserError
 from core.dataset.review import index_of
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.sources import source_preview
 from core.text import text_rules
 from ui import long_audio, needs, present, records, review, steps, voices

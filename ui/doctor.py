@@ -10,7 +10,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import DoctorOptions
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.library.diagnosis import DIAGNOSIS, Diagnosis, TensorFinding, read
 from ui import present, steps
 from ui.curves import Series, chart

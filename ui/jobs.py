@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import gradio as gr
 
-from core import jobs
-from core.job import kept, places
-from core.job.directory import NO_DEVICE
-from core.job.state import JobState
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import NO_DEVICE, load_job
+from core.jobs.queue import Direction, move_in_queue
+from core.jobs.state import JobState, queue_order
 from ui import present
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
@@ -22,7 +22,8 @@ def build(page: Page) -> None:
         "Each piece of work is a process of its own. Close this page, reload it or restart the app: "
         "the work goes on, and this list shows the same.")))
     queue = gr.HTML(elem_id="queue")
-    page.live.panel(queue, lambda view: present.queue(places.in_order([job for job in view.jobs if job.alive])), "jobs")
+    page.live.panel(queue, lambda view: present.queue(queue_order([job for job in view.jobs if job.alive])),
+                    "jobs")
     gr.HTML(element("h3", "Look into one"))
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
@@ -83,34 +84,34 @@ def job_detail(view: View) -> Html:
     return join((
         present.job_card(state), present.result_facts(state.result),
         element("details", element("summary", "Options, as they were when it was queued"), present.facts(options)),
-        element("h4", "Log"), present.log(jobs.log_tail(state.job, 16_384)),
+        element("h4", "Log"), present.log(control.log_tail(state.job, 16_384)),
     ))
 
 
 def stop_job(page: Page, name: str) -> Sequence[object]:
     """Ask a job to finish its step, save and end."""
-    job = jobs.load(page.workspace, name)
-    told = present.stop_words(jobs.state(job))
-    jobs.stop(job)
+    job = load_job(page.workspace, name)
+    told = present.stop_words(control.read_state(job))
+    control.stop(job)
     return [present.notice(told)]
 
 
 def force_job(page: Page, name: str) -> Sequence[object]:
     """End a job's process now."""
-    job = jobs.load(page.workspace, name)
-    jobs.force_stop(job)
-    return [present.notice(f"Stopped by force. {kept.words(job)}")]
+    job = load_job(page.workspace, name)
+    control.force_stop(job)
+    return [present.notice(f"Stopped by force. {checkpoint_names.resume_point(job)}")]
 
 
-def move_job(page: Page, name: str, direction: places.Direction) -> Sequence[object]:
+def move_job(page: Page, name: str, direction: Direction) -> Sequence[object]:
     """Give a waiting job another place in the queue of its device."""
-    places.move(page.live.board.queue(), name, direction)
+    move_in_queue(page.live.board.queue(), name, direction)
     return [NOTHING]
 
 
 def resume_job(page: Page, name: str) -> Sequence[object]:
     """Go on with a job."""
-    job = jobs.load(page.workspace, name)
-    resumed = jobs.resume_with_next(job, page.live.board.states())
+    job = load_job(page.workspace, name)
+    resumed = control.resume_with_dependents(job, page.live.board.states())
     more = f" {len(resumed) - 1} more that waited for it go on after it." if len(resumed) > 1 else ""
-    return [present.notice(kept.words(job) + more)]
+    return [present.notice(checkpoint_names.resume_point(job) + more)]

@@ -11,8 +11,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import NO_RULES, LabOptions, TokenizerOptions
-from core.job.state import JobState
+from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
+from core.jobs.state import JobState
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
 from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
@@ -23,11 +23,11 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, span
 from ui.page import Page
 
 TAB = "tokenizer"
-_FIELDS = LabOptions.model_fields
+_FIELDS = CompareTokenizersOptions.model_fields
 _SHARED = ("model", "dataset", "rules", "tokenizer_file",
            "byte_fallback")  # fields of the tokenizer's form that the lab reads
 _OWN = ("sizes", "sentences", "text")
-_SIZES = " ".join(map(str, LabOptions().sizes))
+_SIZES = " ".join(map(str, CompareTokenizersOptions().sizes))
 _SHADES = (0, 1, MIN_OCCURRENCES, 100, 1000)  # a cell's shade by how often training text has the character
 
 
@@ -41,7 +41,8 @@ def build(page: Page, form: Form) -> None:
         with gr.Row(elem_classes="grid"):
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
-            most = gr.Number(LabOptions().sentences, label=_FIELDS["sentences"].title, precision=0, minimum=0,
+            most = gr.Number(CompareTokenizersOptions().sentences, label=_FIELDS["sentences"].title, precision=0,
+                             minimum=0,
                              maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
                          info="Paste text of the language, or the path of a text file on this machine; it may be left "
@@ -67,7 +68,7 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
+def options(page: Page, said: Mapping[str, str], *, keep: bool) -> CompareTokenizersOptions:
     """What the fold says, by field. Pasted text becomes a file of the workspace when `keep` is set.
 
     No rules in the form are none here too: the tokenizer that it makes would have none.
@@ -75,7 +76,7 @@ def options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
     text, most = said["text"], said["sentences"]
     if text and not _is_path(text):
         text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
-    return parse_options(LabOptions, {
+    return parse_options(CompareTokenizersOptions, {
         **said, "rules": said["rules"] or NO_RULES, "byte_fallback": said["byte_fallback"] == "True", "text": text,
         "sizes": tuple(said["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
 
@@ -87,8 +88,8 @@ def _is_path(text: str) -> bool:
 
 def _start(page: Page, *values: str) -> Sequence[object]:
     said = dict(zip((*_SHARED, *_OWN), values, strict=True))
-    suggest.missing("lab", tuple(said), values)
-    return [page.begun(page.start("lab", options(page, said, keep=True)))]
+    suggest.missing("compare_tokenizers", tuple(said), values)
+    return [page.begun(page.start("compare_tokenizers", options(page, said, keep=True)))]
 
 
 def _command(page: Page, view: View) -> Html:
@@ -96,12 +97,13 @@ def _command(page: Page, view: View) -> Html:
     said |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
     if not said["model"] or not said["dataset"]:
         return NOTHING
-    return element("pre", command_line("lab", options(page, said, keep=False), page.workspace.path), class_="command")
+    return element("pre", command_line("compare_tokenizers", options(page, said, keep=False), page.workspace.path),
+                   class_="command")
 
 
 def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
     """The newest comparison, and its report."""
-    state = view.newest("lab")
+    state = view.newest("compare_tokenizers")
     if state is None or state.status != "finished":
         return None
     return state, _load(state.job.directory, _changed_ns(state.job.directory / FILE))
@@ -167,7 +169,7 @@ def other_rules(page: Page, report: TokenizerComparison) -> str:
 
 
 def _shown(view: View) -> Html:
-    state = view.newest("lab")
+    state = view.newest("compare_tokenizers")
     if state is None:
         return present.empty("The comparison appears here: how much of the text each candidate covers, how many tokens "
                              "it takes, and which of its rows the recordings could not teach.")

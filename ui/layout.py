@@ -6,8 +6,8 @@ from pathlib import Path
 
 import gradio as gr
 
-from core.job import pages
-from core.job.reader import JobBoard
+from core.jobs import app_instances
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from ui import certificate, dataset, doctor, embeddings, jobs, listen, model, present, start, tokenizer, train
 from ui.live import QUIET, Live, View
@@ -30,7 +30,7 @@ def build(workspace: Workspace) -> gr.Blocks:
         header = gr.HTML(_top(NOTHING), elem_id="header")
         live.panel(header, header_view)
         others = gr.HTML(elem_id="other-apps", elem_classes="notices")
-        live.panel(others, lambda _view: others_view(pages.living(workspace)))
+        live.panel(others, lambda _view: others_view(app_instances.running_apps(workspace)))
         with gr.Tabs(selected="start", elem_id="tabs") as tabs:
             run = gr.Dropdown([], label="Run", elem_id="run-choice", scale=4, render=False)
             pair = gr.Dropdown([], label="What was spoken", elem_id="pair-choice", render=False)
@@ -62,7 +62,7 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
     """That the workspace is open in more than one app."""
     if len(open_pages) < 2:
         return NOTHING
-    where = ", ".join(pages.addresses(open_pages))
+    where = ", ".join(app_instances.app_addresses(open_pages))
     return present.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All show the same jobs, and "
                           "each works; what one starts, the others see.")
 

@@ -11,8 +11,10 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions, SynthesizeOptions
-from core import jobs
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.directory import load_job
+from core.jobs.state import JobState
+from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import model_info
 from core.library.catalog import list_references, resolve
 from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
@@ -139,13 +141,13 @@ def chosen(view: View) -> JobState | None:
 
     One that never began, since what it was to compare was not made, gives way to what there is to hear.
     """
-    state = view.looked_at("pair", *listening.VERBS)
-    return view.newest(*listening.VERBS) if state is not None and state.status == "skipped" else state
+    state = view.looked_at("pair", *SYNTHESIS_VERBS)
+    return view.newest(*SYNTHESIS_VERBS) if state is not None and state.status == "skipped" else state
 
 
 def pair_choices(view: View) -> object:
     """All that was spoken, by when, what and who."""
-    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in listening.VERBS}
+    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
     found = view.choices("pair", titles, chosen(view))
     return gr.update(**found, visible=bool(found["choices"]))
 
@@ -177,7 +179,7 @@ def hearing_view(page: Page, view: View) -> Html:
     if state is None or view.chosen["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
     parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
-             for part in state.audio_pieces]
+             for part in state.audio_chunks]
     return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
 
 
@@ -273,7 +275,7 @@ def _question(page: Page, view: View) -> int | None:
 
 def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
     def vote(pair: str) -> Sequence[object]:
-        state = jobs.state(jobs.load(page.workspace, pair))
+        state = control.read_state(load_job(page.workspace, pair))
         index = listening.open_question(state, _voted(page, state))
         if index is None:
             raise UserError("There is nothing left to vote on here.", "Speak another sentence.")

@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.job.journal import AudioMade
-from core.job.state import JobState
+from core.jobs.events import AudioGenerated
+from core.jobs.state import JobState
+from core.jobs.verbs import SYNTHESIS_VERBS
 from ui import media, present, training, votes
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 
 SIDES = ("base", "finetuned")
 ONE = "speech"  # the side of a text that one model speaks
-VERBS = ("compare", "synthesize")
-"""Jobs that speak: two sides, or one."""
 BEFORE_HERE = ("So this “before” is not that of the certificate, which is the same letters with rows that are not "
                "trained yet.")
 _LONG, _LETTERS_A_PIECE, _LONGEST_WORD = 300, 80, 200  # letters
@@ -32,9 +31,9 @@ class Blind:
         return self.on and index not in self.voted
 
 
-def clips(state: JobState) -> dict[int, dict[str, AudioMade]]:
+def clips(state: JobState) -> dict[int, dict[str, AudioGenerated]]:
     """The finished clips by number and side."""
-    found: dict[int, dict[str, AudioMade]] = {}
+    found: dict[int, dict[str, AudioGenerated]] = {}
     for clip in state.audio:
         found.setdefault(clip.index, {})[clip.side] = clip
     return dict(sorted(found.items()))
@@ -67,7 +66,7 @@ def comparison(state: JobState, originals: Mapping[str, float], blind: Blind) ->
     return join(rows) if rows else NOTHING
 
 
-def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals: Mapping[str, float],
+def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
           blind: Blind) -> Html:
     language, text = _asked(state, index, sides)
     names = sides_of(state)
@@ -89,7 +88,7 @@ def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals
     )
 
 
-def _base_reads_otherwise(sides: Mapping[str, AudioMade]) -> bool:
+def _base_reads_otherwise(sides: Mapping[str, AudioGenerated]) -> bool:
     """Whether the base reads another spelling; what is the same for both sides is no such note."""
     base, other = (sides[side].note if side in sides else "" for side in SIDES)
     return bool(base) and base != other
@@ -101,7 +100,9 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     if letters <= _LONG:
         return NOTHING
     said = f"{letters:,} letters: about {math.ceil(letters / _LETTERS_A_PIECE)} pieces, one after another"
-    last = next((state for state in states if state.verb in VERBS and state.status == "finished" and state.audio), None)
+    last = next((state
+                 for state in states if state.verb in SYNTHESIS_VERBS and state.status == "finished" and state.audio),
+                None)
     if last is not None:
         first = sides_of(last)[0]
         spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
@@ -115,7 +116,7 @@ def length_notice(text: str, states: Sequence[JobState]) -> Html:
     return present.notice(f"{said}.")
 
 
-def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple[str, str]:
+def _asked(state: JobState, index: int, sides: Mapping[str, AudioGenerated]) -> tuple[str, str]:
     for clip in sides.values():
         return clip.language, clip.text
     return texts_of(state)[index]
@@ -127,7 +128,7 @@ def _title(state: JobState, side: str) -> tuple[str, Html]:
     return _TITLES[side], join((element("strong", _TITLES[side]), span("small", model)))
 
 
-def _side(state: JobState, clip: AudioMade | None, title: tuple[str, object], original: float | None,
+def _side(state: JobState, clip: AudioGenerated | None, title: tuple[str, object], original: float | None,
           hidden: bool) -> Html:
     label, head = title[0], div("side-head", title[1])
     if clip is None:
@@ -144,15 +145,15 @@ def _side(state: JobState, clip: AudioMade | None, title: tuple[str, object], or
                paragraph(length, class_="small"), later if hidden else _score(clip, original))
 
 
-def _score(clip: AudioMade, original: float | None) -> Html:
+def _score(clip: AudioGenerated, original: float | None) -> Html:
     """The judge's error beside its error on original recordings, so that neither is read alone."""
     if clip.error is None:
         why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No judge for this language."
         return paragraph(why, class_="small")
     beside = span("small", f"original recordings: {present.percent(original)}" if original is not None
                   else "original recordings: not measured here")
-    heard = paragraph("The judge heard: ", element("q", shortened(clip.heard), lang=clip.language), class_="small")
-    return join((div("score", training.error_word(clip.error), beside), heard if clip.heard else NOTHING))
+    heard = paragraph("The judge heard: ", element("q", shortened(clip.transcript), lang=clip.language), class_="small")
+    return join((div("score", training.error_word(clip.error), beside), heard if clip.transcript else NOTHING))
 
 
 def tally(all_votes: Sequence[votes.Vote]) -> Html:

@@ -19,8 +19,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.errors import UserError
-from core.job.reader import JobBoard
-from core.job.state import JobState
+from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
 from ui import present
 

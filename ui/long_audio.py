@@ -11,7 +11,7 @@ import gradio as gr
 from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, TranscribeOptions
-from core.job.directory import Job
+from core.jobs.directory import Job
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
 from core.text import pasted_text
 from ui import present

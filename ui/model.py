@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 
 from config.schema import DownloadOptions
-from core import jobs
-from core.job.journal import Result
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.events import Result
+from core.jobs.state import JobState
 from core.library.catalog import FAMILIES, ModelFamily, ModelVariant, family_of, variant
 from ui import present
 from ui.form import command_line, parse
@@ -181,12 +181,12 @@ def _get(page: Page, family: ModelFamily, values: Sequence[object]) -> Sequence[
 def _stop(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
-        jobs.stop(state.job)
+        control.stop(state.job)
     return [present.notice("It stops. What has come is kept.")]
 
 
 def _resume(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
-        jobs.resume(state.job)
+        control.resume(state.job)
     return [present.notice("It goes on where it was.")]

@@ -9,10 +9,10 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.schema import Options
-from core import jobs
-from core.job import asked
-from core.job.directory import NO_DEVICE, Job
-from core.job.gpus import Seen
+from core.jobs import control
+from core.jobs.directory import NO_DEVICE, Job, create_job
+from core.jobs.gpus import CachedGpus
+from core.submission import requirements
 from core.workspace import Workspace
 from ui import present, words
 from ui.live import QUIET, Live, guarded
@@ -36,7 +36,7 @@ class Page:
     tab: gr.State
     run: gr.Dropdown  # the training that Train shows; also set by Start
     pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
-    gpus: Seen = field(default_factory=Seen)  # of this machine
+    gpus: CachedGpus = field(default_factory=CachedGpus)  # of this machine
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
            inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:
@@ -64,9 +64,9 @@ class Page:
 
         It waits for the jobs `after` too, and does not begin when one of them fails.
         """
-        needed = asked.check(self.workspace, verb, options)
-        job = jobs.create(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
-        jobs.start(job)
+        needed = requirements.check_requirements(self.workspace, verb, options)
+        job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
+        control.start(job)
         return job
 
     def begun(self, job: Job) -> Html:

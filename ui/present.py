@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from config.languages import language_name as language_name
-from core.job.state import JobState
+from core.jobs.state import JobState
 from ui.facts import fact
 from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
 from ui.words import STATUS_WORDS as STATUS_WORDS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from core.job.state import JobState
+from core.jobs.state import JobState
 from ui.words import duration, open_stage
 
 PROOF = "certificate"  # the part of a training in which it is made

@@ -9,8 +9,8 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core import jobs
-from core.job.journal import Result
+from core.jobs import control
+from core.jobs.events import Result
 from ui import present
 from ui.form import parse
 from ui.live import View
@@ -67,7 +67,7 @@ def _stop_button(view: View) -> object:
 def _stop(page: Page) -> Sequence[object]:
     for state in page.live.board.states():
         if state.verb == "push" and state.alive:
-            jobs.stop(state.job)
+            control.stop(state.job)
     return [present.notice("It stops; nothing is committed.")]
 
 

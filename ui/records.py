@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.library.certificate import CERTIFICATE
 from core.workspace import Workspace
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import gradio as gr
 
-from core.job.journal import Step
-from core.job.state import JobState
+from core.jobs.events import Step
+from core.jobs.state import JobState
 from ui import present, training
 from ui.curves import Point, Series, chart, smooth
 from ui.live import QUIET, View

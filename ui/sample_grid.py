@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.job.journal import SampleMade
-from core.job.state import JobState
+from core.jobs.events import SampleGenerated
+from core.jobs.state import JobState
 from ui import media, present
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened, span
 
@@ -27,10 +27,10 @@ class Line:
 
     language: str
     text: str
-    takes: Mapping[int, SampleMade]
+    takes: Mapping[int, SampleGenerated]
 
     @property
-    def first(self) -> SampleMade | None:
+    def first(self) -> SampleGenerated | None:
         """The first take that was judged, against which the others are held."""
         return next((take for _, take in sorted(self.takes.items()) if take.error is not None), None)
 
@@ -51,13 +51,13 @@ class Shown:
         return len(self.lines) == self.all_lines and len(self.steps) == self.all_steps
 
 
-def lines(samples: Sequence[SampleMade]) -> list[Line]:
+def lines(samples: Sequence[SampleGenerated]) -> list[Line]:
     """The sentences, those of the language that is taught first. One told twice, by a resumed run, counts once.
 
     A text that is spoken several times at a step, in several voices, is as many sentences.
     """
     told = {(sample.step, sample.path): sample for sample in samples}
-    found: dict[tuple[str, str, int], dict[int, SampleMade]] = {}
+    found: dict[tuple[str, str, int], dict[int, SampleGenerated]] = {}
     seen = Counter[tuple[int, str, str]]()
     for sample in told.values():
         before = sample.step, sample.language, sample.text
@@ -183,7 +183,7 @@ def _row(run: str, line: Line, seen: Shown) -> Html:
     return div("takes-row", name, *cells, role="row")
 
 
-def _take(run: str, take: SampleMade | None, first: tuple[int, float] | None, reached: bool) -> Html:
+def _take(run: str, take: SampleGenerated | None, first: tuple[int, float] | None, reached: bool) -> Html:
     """A player as a button; `reached`: the tabulator stops at it, and the arrow keys go on from there."""
     if take is None:
         return span("take-none", "–", title=_NOT_SPOKEN)

@@ -10,7 +10,7 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import CompareOptions
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.library import model_info, reference_voices
 from core.library.catalog import FAMILIES, ModelFamily, ModelReference, list_references
 from core.workspace import Workspace

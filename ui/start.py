@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import gradio as gr
 
 from config.errors import UserError
-from core import demo, jobs
-from core.job import kept
-from core.job.state import JobState
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import create_job
+from core.jobs.state import JobState
 from core.library.catalog import FAMILIES
+from core.submission import demo_chain
 from ui import present, proof_time, teach
 from ui.curves import chart
 from ui.live import View
@@ -203,12 +204,12 @@ def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> 
     if any(state.alive for state in chain_of(states)):
         raise UserError("It is learning already.", "Wait for it, or stop it first.")
     options = teach.chain_options(page.workspace, model, language, dataset, length, states, page.gpus())
-    made = demo.chain(page.workspace, options)
+    made = demo_chain.create_chain(page.workspace, options)
     training = made[-1]
     pair = teach.pair(page.workspace, options, training.id)
-    listening = jobs.create(page.workspace, "compare", pair, after=(training.id,))
+    listening = create_job(page.workspace, "compare", pair, after=(training.id,))
     for job in (*made, listening):
-        jobs.start(job)
+        control.start(job)
     return [present.notice("It goes on by itself now, also when you close this page."), training.id,
             page.show(training.id), page.show(listening.id)]
 
@@ -216,7 +217,7 @@ def _teach(page: Page, model: str, language: str, dataset: str, length: str) -> 
 def _stop(page: Page) -> Sequence[object]:
     living = [state for state in chain_of(page.live.board.states()) if state.alive]
     for state in reversed(living):
-        jobs.stop(state.job)
+        control.stop(state.job)
     return [present.notice(present.stop_words(living[0]) if living else "It has ended already.")]
 
 
@@ -224,9 +225,9 @@ def _go_on(page: Page) -> Sequence[object]:
     states = chain_of(page.live.board.states())
     for state in states:
         if state.resumable:
-            jobs.resume(state.job)
+            control.resume(state.job)
     last = next((state.job for state in reversed(states) if state.resumable and state.started_at), None)
-    return [present.notice(kept.words(last) if last else "It goes on."),
+    return [present.notice(checkpoint_names.resume_point(last) if last else "It goes on."),
             next((state.id for state in states if state.verb == "train"), "")]
 
 

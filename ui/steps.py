@@ -9,9 +9,10 @@ import gradio as gr
 from gradio.blocks import Block
 
 from config.loading import parse_options
-from config.schema import VERBS, Options
-from core.job.directory import Job
-from core.job.state import JobState
+from config.schema import Options
+from core.jobs.directory import Job
+from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
 from ui import present, suggest
 from ui.form import Fold, Form, Value, build_form, command_line
 from ui.live import View
@@ -49,8 +50,8 @@ def step_form(page: Page, verb: str, button: str, *, first: Sequence[str], choic
     `suggested` follows what else is chosen, until a person types something else. The folds tell what differs from
     `preset`.
     """
-    tab = _TAB_OF[verb]
-    form = build_form(VERBS[verb], first=first, choices=dict.fromkeys(choices, ()))
+    tab = VERBS[verb].tab
+    form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()))
     with gr.Row(elem_classes="controls") as buttons:
         start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
     notice = gr.HTML(elem_classes="notices")
@@ -115,7 +116,7 @@ def _starter(page: Page, form: Form, verb: str, then: Sequence[Callable[[Job], o
 def _trier(page: Page, form: Form, verb: str, tried: str) -> Callable[..., Sequence[object]]:
     def run(*values: Value) -> Sequence[object]:
         suggest.missing(verb, form.names, values)
-        return [page.begun(page.start(tried, parse_options(VERBS[tried], form.options(values).model_dump())))]
+        return [page.begun(page.start(tried, parse_options(VERBS[tried].options, form.options(values).model_dump())))]
 
     return run
 
@@ -140,7 +141,3 @@ def last_job(verb: str, nothing: str, result: Callable[[JobState], Html] | None 
         return join((present.job_card(state), present.result_facts(state.result)))
 
     return render
-
-
-_TAB_OF = {"prepare": "data", "tokenizer": "tokenizer", "lab": "tokenizer", "extend": "embeddings", "train": "train",
-           "segment": "data", "transcribe": "data", "align": "data"}

@@ -11,8 +11,8 @@ from dataclasses import replace
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import VERBS
 from core.dataset import languages
+from core.jobs.verbs import VERBS
 from core.library import model_info
 from core.library.catalog import FAMILIES, ModelFamily
 from core.workspace import Workspace
@@ -35,7 +35,7 @@ def settled(view: View, verb: str, choices: Mapping[str, Offered]) -> View:
         field = f"{verb}.{name}"
         names = offered(replace(view, chosen=chosen))
         if chosen[field] not in names and chosen[field] not in in_the_making(view, name):
-            usual = VERBS[verb].model_fields[name].default
+            usual = VERBS[verb].options.model_fields[name].default
             chosen[field] = usual if usual in names else names[0] if names else ""
     return replace(view, chosen=chosen)
 
@@ -113,7 +113,7 @@ def missing(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
     """Raise `UserError` when nothing is chosen where something that is there must be."""
     for name, value in zip(names, values, strict=True):
         if name in _WHERE and not str(value or "").strip():
-            title = VERBS[verb].model_fields[name].title
+            title = VERBS[verb].options.model_fields[name].title
             raise UserError(f"{title}: nothing is chosen.", _WHERE[name])
 
 

@@ -10,11 +10,11 @@ import gradio as gr
 
 from config.errors import UserError
 from config.schema import AS_IS, CompareOptions, Options, TokenizerOptions, TrainOptions
-from core import demo
-from core.job.gpus import Gpu
-from core.job.state import JobState
+from core.jobs.gpus import Gpu
+from core.jobs.state import JobState
 from core.library import model_info, presets
 from core.library.catalog import FAMILIES, ModelFamily, family, family_of
+from core.submission import demo_chain
 from core.text import text_rules
 from core.workspace import Workspace
 from ui import present, proof_time, records
@@ -171,7 +171,7 @@ def _quick(one: ModelFamily) -> TrainOptions:
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
-                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo.ChainOptions:
+                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo_chain.ChainOptions:
     """The chain for what was picked."""
     if not dataset:
         raise UserError(f"There are no recordings in {present.language_name(language)} yet.",
@@ -179,27 +179,27 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
     one = family_of_model(workspace, model)
     picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
-    made = demo.ChainOptions(
-        model=model, there=bool(one.variants) and model in workspace.list_models(), language=language,
+    made = demo_chain.ChainOptions(
+        model=model, model_present=bool(one.variants) and model in workspace.list_models(), language=language,
         rules=language if text_rules.ships(language) else "",
         merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
-    return replace(made, named=_free_name(workspace, made, states))
+    return replace(made, extended_name=_free_name(workspace, made, states))
 
 
-def _free_name(workspace: Workspace, options: demo.ChainOptions, states: Sequence[JobState]) -> str:
+def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
     """A name for tokenizer and extension that nothing else has: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
     first = options.extended
     names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
-        if not _taken(workspace, replace(options, named=name), states):
+        if not _taken(workspace, replace(options, extended_name=name), states):
             return "" if name == first else name
     raise AssertionError("there is always another number")
 
 
-def _taken(workspace: Workspace, options: demo.ChainOptions, states: Sequence[JobState]) -> bool:
+def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> bool:
     """Whether a tokenizer or an extension of this name is there that no job is known to have made by these options."""
     folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
-    wanted = [(verb, settings) for verb, settings in demo.steps(options)
+    wanted = [(verb, settings) for verb, settings in demo_chain.chain_steps(options)
               if verb in folders and (folders[verb] / options.extended).exists()]
     return any(not any(state.verb == verb and state.status == "finished" and _says(state, settings)
                        for state in states) for verb, settings in wanted)
@@ -211,10 +211,10 @@ def _says(state: JobState, settings: Options) -> bool:
     return {**defaults, **state.job.settings} == settings.model_dump()
 
 
-def pair(workspace: Workspace, options: demo.ChainOptions, run: str) -> CompareOptions:
+def pair(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
     """What to listen to when `run` has trained; without texts a held-out sentence of each language is spoken."""
     ends: dict[str, object] = {"base": f"base:{options.model}", "finetuned": f"run:{run}"}
     if family_of_model(workspace, options.model).preset != "demo":
         return CompareOptions.model_validate(ends)
     texts = {} if options.source == DEMO else {"texts": ()}
-    return demo.preset("compare", CompareOptions).model_copy(update={**ends, **texts})
+    return demo_chain.demo_options("compare", CompareOptions).model_copy(update={**ends, **texts})

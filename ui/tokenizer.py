@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import gradio as gr
 
-from core.job.state import JobState
+from core.jobs.state import JobState
 from ui import lab, needs, present, records, rules, steps, suggest
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import gradio as gr
 
 from config.errors import UserError
-from core import jobs
-from core.job import kept
-from core.job.state import JobState
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import Job, load_job
+from core.jobs.state import JobState
 from ui import checkpoints, needs, present, presets, proof_time, runs, sample_grid, steps, suggest, training
 from ui.live import View
 from ui.markup import NOTHING, Html, join, span
@@ -196,7 +196,7 @@ def preflight_view(view: View) -> Html:
 
 def log_view(view: View) -> Html:
     state = chosen(view)
-    return present.log(jobs.log_tail(state.job, 6000)) if state is not None else NOTHING
+    return present.log(control.log_tail(state.job, 6000)) if state is not None else NOTHING
 
 
 def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
@@ -207,27 +207,27 @@ def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]
     return render
 
 
-def _job(page: Page, name: str) -> jobs.Job:
+def _job(page: Page, name: str) -> Job:
     if not name:
         raise UserError("No run is chosen.", "Choose one in the list, or start a new one.")
-    return jobs.load(page.workspace, name)
+    return load_job(page.workspace, name)
 
 
 def _stop(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
-    told = present.stop_words(jobs.state(job))
-    jobs.stop(job)
+    told = present.stop_words(control.read_state(job))
+    control.stop(job)
     return [present.notice(told)]
 
 
 def _resume(page: Page, name: str) -> Sequence[object]:
     """Go on with a run, and with what waited for it and gave up when it stopped."""
     job = _job(page, name)
-    jobs.resume_with_next(job, page.live.board.states())
-    return [present.notice(kept.words(job))]
+    control.resume_with_dependents(job, page.live.board.states())
+    return [present.notice(checkpoint_names.resume_point(job))]
 
 
 def _force(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
-    jobs.force_stop(job)
-    return [present.notice(f"Stopped by force. {kept.words(job)}"), gr.update(visible=False)]
+    control.force_stop(job)
+    return [present.notice(f"Stopped by force. {checkpoint_names.resume_point(job)}"), gr.update(visible=False)]

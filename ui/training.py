@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.job.journal import Step
-from core.job.state import JobState
+from core.jobs.events import Step
+from core.jobs.state import JobState
 from ui import present
 from ui.curves import Point, Series, chart, smooth, thin
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span

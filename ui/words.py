@@ -7,18 +7,12 @@ import re
 import time
 from collections.abc import Mapping
 
-from core.job.directory import NO_DEVICE
-from core.job.journal import Progress
-from core.job.state import JobState
+from core.jobs.directory import NO_DEVICE
+from core.jobs.events import Progress
+from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
 
-VERB_TITLES: Mapping[str, str] = {
-    "download": "Get the base model", "prepare": "Prepare the data", "tokenizer": "Learn the letters",
-    "extend": "Make room for them", "train": "Practise speaking", "preflight": "Check first", "synthesize": "Speak",
-    "compare": "Speak side by side", "export": "Export", "push": "Push to the hub",
-    "doctor": "Examine a model", "lab": "Compare tokenizers",
-    "revise": "Save the reviewed dataset", "segment": "Cut long recordings",
-    "transcribe": "Write down what is said", "align": "Align a text",
-}
+VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
 STATUS_WORDS: Mapping[str, str] = {
     "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
     "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",

@@ -37,23 +37,21 @@ from config.schema.values import (
     Scope,
     SpeakingPrecision,
 )
-from config.schema.vocabulary import DoctorOptions, DownloadOptions, ExtendOptions, LabOptions, TokenizerOptions
+from config.schema.vocabulary import (
+    CompareTokenizersOptions,
+    DoctorOptions,
+    DownloadOptions,
+    ExtendOptions,
+    TokenizerOptions,
+)
 
 __all__ = [
-    "AS_IS", "AdapterKind", "AlignOptions", "ClipOptions", "CompareOptions", "DoctorOptions", "DownloadOptions",
-    "ExportOptions", "ExtendOptions", "GROUPS", "Initialisation", "LabOptions", "LanguageCode", "Name", "NO_RULES",
+    "AS_IS", "AdapterKind", "AlignOptions", "ClipOptions", "CompareOptions", "CompareTokenizersOptions",
+    "DoctorOptions", "DownloadOptions",
+    "ExportOptions", "ExtendOptions", "GROUPS", "Initialisation", "LanguageCode", "Name", "NO_RULES",
     "NameOrNothing", "Options", "PreflightOptions", "PrepareOptions", "PushOptions", "ReviseOptions", "SCOPES",
     "SamplingOptions", "Scope", "SegmentOptions", "SoundOptions", "SpeakingPrecision", "SynthesizeOptions",
-    "TokenizerOptions", "TrainOptions", "TranscribeOptions", "VERBS",
+    "TokenizerOptions", "TrainOptions", "TranscribeOptions",
 ]
-
-VERBS: dict[str, type[Options]] = {
-    "download": DownloadOptions, "prepare": PrepareOptions, "tokenizer": TokenizerOptions,
-    "extend": ExtendOptions, "preflight": PreflightOptions, "train": TrainOptions, "synthesize": SynthesizeOptions,
-    "compare": CompareOptions, "export": ExportOptions, "push": PushOptions,
-    "doctor": DoctorOptions, "lab": LabOptions, "segment": SegmentOptions,
-    "transcribe": TranscribeOptions, "align": AlignOptions, "revise": ReviseOptions,
-}
-"""The verbs that run as jobs, with their options."""
 
 SCOPES: tuple[str, ...] = get_args(Scope)

@@ -51,7 +51,7 @@ def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
     return values
 
 
-class LabOptions(Options):
+class CompareTokenizersOptions(Options):
     """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
 
     model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is to be extended.")

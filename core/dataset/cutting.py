@@ -18,8 +18,8 @@ import soundfile
 
 from config.errors import UserError
 from config.schema import ClipOptions
-from core.job.journal import Progress, Result, Warned
-from core.job.reporter import Reporter, check_stop, counted
+from core.jobs.events import Progress, Result, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, read_clips, write_card, write_clips
 from core.sources.dataset_source import OpenSource
 from core.sources.partial_downloads import partial_folder
@@ -103,7 +103,7 @@ def find_recordings(gathered: OpenSource, options: ClipOptions, reporter: Report
                 ffmpeg_audio.extract_audio(path, audio, lambda: check_stop(reporter, STOPPED))
             found.append(LongRecording(name, audio, key, speaker, sound_files.duration_and_rate(audio)[0]))
         except UserError as error:
-            reporter.emit(Warned(f"{path.name} is skipped: {error.message} {error.hint}"))
+            reporter.emit(WarningRaised(f"{path.name} is skipped: {error.message} {error.hint}"))
     if not found:
         raise UserError(f"There is no recording in {gathered.path} that can be read.",
                         "Give a recording, a film, or a folder of them.")
@@ -136,7 +136,8 @@ class RecordingCutter:
         if (found.card.source, found.card.language, found.card.made, found.card.settings) == (
                 self.source, self.language, self.made, self.settings):
             return found
-        raise UserError(f"There already are other segments named {self.name!r}: {counted(found.card.clips, 'clip')} of "
+        raise UserError(f"There already are other segments named {self.name!r}: {pluralize(found.card.clips, 'clip')} "
+                        f"of "
                         f"{found.card.source}, or cut with other settings.", "Choose another name.")
 
     def make(self, found: Sequence[LongRecording], find_clips: ClipFinder) -> Segments:
@@ -181,7 +182,7 @@ class RecordingCutter:
         try:
             clips = find_clips(recording, partial, progress)
             for reason in clips.dropped:
-                self.reporter.emit(Warned(f"{recording.name}: {reason}"))
+                self.reporter.emit(WarningRaised(f"{recording.name}: {reason}"))
             if not clips.spans:
                 return []
             name = f"audio/{recording.key}.flac"
@@ -198,7 +199,7 @@ class RecordingCutter:
                     at += len(sound)
             return pieces
         except UserError as error:
-            self.reporter.emit(Warned(f"{recording.name} is skipped: {error.message} {error.hint}"))
+            self.reporter.emit(WarningRaised(f"{recording.name} is skipped: {error.message} {error.hint}"))
             return []
 
     def _finish(self, partial: Path, found: Sequence[LongRecording], pieces: Sequence[SegmentClip]) -> Segments:

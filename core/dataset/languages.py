@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from config.errors import UserError
 from config.languages import doubt, language_name
-from core.job.journal import Warned
-from core.job.reporter import Reporter
+from core.jobs.events import WarningRaised
+from core.jobs.reporter import Reporter
 
 
 def describe_language(code: str) -> str:
@@ -19,7 +19,7 @@ def describe_language(code: str) -> str:
 def warn_doubtful_code(code: str, reporter: Reporter) -> None:
     """Warn of a code that may be a mistake; it is accepted, since users have codes of their own."""
     if reason := doubt(code):
-        reporter.emit(Warned(reason))
+        reporter.emit(WarningRaised(reason))
 
 
 def check_target(dataset: str, language: str, new: Collection[str], base: Collection[str]) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import floor
 
 from config.errors import UserError
-from core.job.journal import Plan, Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Plan, WarningRaised
+from core.jobs.reporter import Reporter
 from core.library.segments import PREFIX
 from core.workspace import Workspace
 from data.feature_cache import FeatureCache
@@ -73,11 +73,11 @@ def warn_uncovered(coverage: TokenizerCoverage, reporter: Reporter) -> None:
         reporter.emit(Plan((f"Texts are counted by {reader}, the last one of this language.",)))
     if coverage.unknown:
         characters = sorted(set("".join(coverage.unknown.values())))
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(coverage.unknown)} texts have characters that {reader} does not know and will not be {use} with it: "
             f"{name_characters(characters)}, as in {_shown(list(coverage.unknown))}. {remedy}"))
     if coverage.too_long:
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(coverage.too_long)} texts are longer than the model can hold and will not be {use}: "
             f"{_shown(list(coverage.too_long))}. Cut these recordings, with their texts."))
 
@@ -101,7 +101,7 @@ def warn_too_long(dataset: PreparedDataset, cache: FeatureCache, longest: int, r
             remedy = (f"Make the clips again under another name with --max-clip-s {most_s:g} (scripts.segment or "
                       "scripts.align; on the page: Long recordings, Clips, sound and speakers, Longest clip), and "
                       "prepare those.")
-        reporter.emit(Warned(
+        reporter.emit(WarningRaised(
             f"{len(long)} of {len(dataset.clips)} clips are longer than the {longest} codes that the model can hold, "
             "and will not be trained on: "
             f"{_shown([f'{clip.id} ({codes} codes, {clip.duration_s:.1f} s)' for clip, codes in long])}. {remedy}"))

@@ -14,7 +14,7 @@ import soundfile
 
 from config.errors import UserError
 from core.dataset.cutting import ClipSpan
-from core.job.reporter import counted
+from core.jobs.reporter import pluralize
 from data.ctc_alignment import AlignedLabels
 from data.importers import is_audio, sidecars
 from data.importers import text_files as text
@@ -183,7 +183,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag
             spans.append(ClipSpan(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
     if match.missing:
         were = "was" if match.missing == 1 else "were"
-        dropped.append(f"{match.missing} of {counted(len(match.sentences), 'sentence')} {were} not found.")
+        dropped.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} {were} not found.")
     more = len(dropped) - _SHOWN
     return spans, dropped if more <= 0 else [*dropped[:_SHOWN], f"... and {more} more."]
 

@@ -18,7 +18,7 @@ from threading import Lock
 
 from config.errors import UserError
 from core.dataset.clip_index import ClipIndex
-from core.job.locks import FileLock
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from data import manifest
 from data.audio_repair import EDGE_SILENCE_S, LEVEL, TRIM

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.directory import load
-from core.job.kept import names
-from core.job.reader import JobReader
-from core.job.state import JobState
+from core.jobs.checkpoint_names import pinned_names
+from core.jobs.directory import load_job
+from core.jobs.state import JobReader, JobState
 from core.library.records import read_model_record
 from core.workspace import Workspace
 
@@ -215,7 +214,7 @@ def list_references(workspace: Workspace, runs: Sequence[JobState]) -> list[Mode
 
 def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReference:
     run, _, wanted = name.partition("@")
-    state = JobReader(load(workspace, run)).state()
+    state = JobReader(load_job(workspace, run)).state()
     saved = _checkpoints(state)
     if not saved:
         raise UserError(
@@ -226,7 +225,7 @@ def _checkpoint(workspace: Workspace, reference: str, name: str) -> ModelReferen
         best = _best(saved)
         assert best is not None
         return ModelReference(reference, "run", run, *best)
-    pinned = names(state.job.directory)
+    pinned = pinned_names(state.job.directory)
     for folder, step in saved:
         if step == pinned.get(wanted) or str(step) == wanted:
             return ModelReference(reference, "run", run, folder, step)

@@ -16,8 +16,9 @@ from typing import TypeVar
 import yaml
 
 from config.errors import UserError
-from config.loading import parse_options, read_preset
+from config.loading import parse_options
 from config.schema import Options
+from core.jobs.verbs import read_preset
 from core.library import catalog, records
 from core.library.catalog import ModelFamily, ModelReference
 from core.library.presets import SpeechAmount

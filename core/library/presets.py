@@ -16,9 +16,10 @@ from typing import Any, Literal, get_args
 import yaml
 
 from config.errors import UserError
-from config.loading import ABOUT, parse_options, read_preset
+from config.loading import parse_options
 from config.schema import TrainOptions
-from core.job.gpus import Gpu
+from core.jobs.gpus import Gpu
+from core.jobs.verbs import PRESET_ABOUT, read_preset
 from core.library import catalog
 
 FOLDER = Path(__file__).resolve().parents[2] / "config" / "presets"
@@ -164,7 +165,7 @@ def _about(name: str, family: str) -> Mapping[str, Any]:
 
 @cache
 def _section(path: Path) -> Mapping[str, Any]:
-    values: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[ABOUT]
+    values: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))[PRESET_ABOUT]
     return values
 
 

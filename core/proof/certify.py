@@ -17,9 +17,8 @@ import torch.nn.functional as F
 
 from config.errors import UserError
 from core import compute
-from core.job.counting import OneCount
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
 from core.library import records
 from core.library.certificate import Certificate, CertificateCheck, LanguageError, Result
 from core.library.records import CheckpointRecord, ExtensionRecord
@@ -74,9 +73,9 @@ class Work:
     def recorded(self) -> int:
         return sum(one.original is not None for _, sentences in self.material.values() for one in sentences)
 
-    def make(self, tell: Tell = to_nobody) -> Certificate:
-        """The certificate; `tell` hears one count over every sentence and probe, and may end it."""
-        count = OneCount(tell, self.size, COUNTED)
+    def make(self, progress: ProgressCallback = no_progress) -> Certificate:
+        """The certificate; `progress` gets one count over every sentence and probe, and may end it."""
+        count = CombinedProgress(progress, self.size, COUNTED)
         errors, judged = _errors(self, count)
         checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
                   judged)
@@ -103,15 +102,15 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                   tell: Tell = to_nobody, warn: Callable[[str], None] = _to_nobody) -> Certificate:
+                   progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _to_nobody) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
-    return prepare(workspace, folder, device, sentences, warn=warn).make(tell)
+    return prepare(workspace, folder, device, sentences, warn=warn).make(progress)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
-                  sentences: int = SENTENCES, tell: Tell = to_nobody) -> Certificate:
+                  sentences: int = SENTENCES, progress: ProgressCallback = no_progress) -> Certificate:
     """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
-    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(tell)
+    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(progress)
 
 
 def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
@@ -178,7 +177,7 @@ def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tenso
 
 
 @torch.inference_mode()
-def _logits(case: Work, tell: Tell) -> CertificateCheck:
+def _logits(case: Work, progress: ProgressCallback) -> CertificateCheck:
     """Bit equality of every base-language logit, or the drift."""
     if not case.probes:
         return CertificateCheck("base_logits", "skipped", "equal to the bit",
@@ -186,7 +185,7 @@ def _logits(case: Work, tell: Tell) -> CertificateCheck:
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(case.probes):
-        tell(Progress(done, len(case.probes), "probes", "compared"))
+        progress(Progress(done, len(case.probes), "probes", "compared"))
         with case.base.speaking(item.language):
             before = case.base.model.probe(item.sample)
         with case.finetuned.speaking(item.language):
@@ -197,7 +196,7 @@ def _logits(case: Work, tell: Tell) -> CertificateCheck:
         largest = max(largest, *((one - other).abs().max().item() for one, other in pairs))
         divergence += _divergence(before.speech_logits, after.speech_logits)
     count = len(case.probes)
-    tell(Progress(count, count, "probes", "compared"))
+    progress(Progress(count, count, "probes", "compared"))
     languages = ", ".join(sorted({item.language for item in case.probes}))
     seen = f"{equal} of {count} samples ({languages}) equal to the bit"
     if unprobed := set(case.base.front_end.base_languages) - {item.language for item in case.probes}:
@@ -234,7 +233,7 @@ def _front_end(case: Work) -> CertificateCheck:
                             "The tokenizer is the one of the new rows.")
 
 
-def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], CertificateCheck]:
+def _errors(case: Work, count: CombinedProgress) -> tuple[list[LanguageError], CertificateCheck]:
     """The judged error of every language, and which of them could not be measured, and why."""
     found = [one for before, languages in _together(case)
              for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
@@ -283,7 +282,7 @@ def _some(sentences: list[HeldOutSentence]) -> list[HeldOutSentence]:
 
 
 def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[HeldOutSentence]],
-              count: OneCount) -> list[LanguageError]:
+              count: CombinedProgress) -> list[LanguageError]:
     """The errors of some languages, spoken together: before, after, and on the original recordings."""
     after, size = case.finetuned, sum(map(len, sentences.values()))
     spoken = [evaluate.judged_each(case.studio, model, sentences, after.family.sampling, count.part(size))

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from core.job.journal import Progress
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Progress
+from core.jobs.reporter import Reporter, check_stop
 from core.library.diagnosis import ProbeComparison
 from core.proof.tensor_names import Matching
 from core.training import replay

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from config.errors import UserError
-from core.job.journal import Result
+from core.jobs.events import Result
 from core.library import certificate, exports, records
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.records import ExportRecord, Origin, write_export_record

@@ -13,7 +13,7 @@ import torch
 
 from config.errors import UserError
 from core import compute
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.segments.language_codes import names_of
 from core.sources import recognisers
 from core.sources.recognisers import BUILT_IN

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from config.errors import UserError
-from core.job.reporter import size_text
+from core.jobs.reporter import size_text
 from data.durable_files import BLOCK_BYTES, BlockCallback
 from data.importers.rows import AUDIO_SUFFIXES, SkippedRow, printable
 

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.journal import Plan, Result, Warned
-from core.job.reporter import Reporter, size_text, stage
+from core.jobs.events import Plan, Result, WarningRaised
+from core.jobs.reporter import Reporter, size_text, stage
 from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, ModelRecord, read_model_record, write_model_record
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
@@ -141,7 +141,7 @@ class _HubDownload:
         self._download(files)
         for name, fault in faults.items():
             os.replace(self.partial / name, self.target / name)
-            self.reporter.emit(Warned(f"{fault} It was replaced."))
+            self.reporter.emit(WarningRaised(f"{fault} It was replaced."))
         self._write_plan({}, [])
         return _result(record, self.target, f"already there, {len(faults)} damaged files replaced", size)
 
@@ -160,7 +160,7 @@ class _HubDownload:
         for file in files:
             if not file.expected.hashed:
                 message = f"{self.hub.host} gives no hash of {file.name}; only its size can be checked."
-                self.reporter.emit(Warned(message))
+                self.reporter.emit(WarningRaised(message))
         return sorted(files, key=lambda file: file.expected.size), commits
 
     def _list(self, repository: str, revision: str, newest: str) -> RepositoryFiles:
@@ -169,7 +169,8 @@ class _HubDownload:
         except NoRevision:
             if revision == newest:
                 raise
-            self.reporter.emit(Warned(f"{repository} no longer has {revision[:12]}, at which this download started; "
+            self.reporter.emit(WarningRaised(f"{repository} no longer has {revision[:12]}, at which this download "
+                                             f"started; "
                                       f"it continues with {newest}, and fetches again what differs."))
             return list_repository(self.hub, repository, newest, self.reporter, self.retry)
 
@@ -313,7 +314,7 @@ def _repair_from_folder(request: ModelRequest, folder: Path, target: Path, repor
     for file in files:
         with atomic_path(target / file.name) as temporary:
             _link_or_copy(file.path, temporary, DownloadProgress(reporter, file.expected.size))
-        reporter.emit(Warned(f"{faults[file.name]} It was replaced."))
+        reporter.emit(WarningRaised(f"{faults[file.name]} It was replaced."))
     return _result(record, target, f"already there, {len(faults)} damaged files replaced", 0)
 
 

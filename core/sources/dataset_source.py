@@ -15,8 +15,8 @@ from pathlib import Path
 
 import data
 from config.errors import UserError
-from core.job.journal import Progress
-from core.job.reporter import Reporter, check_stop
+from core.jobs.events import Progress
+from core.jobs.reporter import Reporter, check_stop
 from core.library.segments import PREFIX as PREFIX_SEGMENTS
 from core.library.segments import find_segments
 from core.sources.archives import is_archive, unpack_archive

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from config.errors import UserError
-from core.job.journal import Progress, Warned
-from core.job.reporter import Reporter, check_stop, size_text
+from core.jobs.events import Progress, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, size_text
 from core.sources.hub import ByteStream, Hub, Interrupted, RemoteFile, RepositoryFiles, unreachable
 from data.durable_files import FileHasher
 
@@ -218,7 +218,7 @@ class Downloader:
                         "kept.",
                     ) from None
                 message = f"{file.name} arrived damaged ({fault}); it is downloaded once more."
-                self.progress.reporter.emit(Warned(message))
+                self.progress.reporter.emit(WarningRaised(message))
         raise AssertionError("two attempts")
 
     def download_unsized(self, file: RemoteFile, path: Path, room: int) -> None:
@@ -254,7 +254,7 @@ class Downloader:
                 if failures >= self.retry.max_attempts:
                     raise unreachable(f"{file.name} (of which {size_text(hasher.size)} are here)", fault) from None
                 where = f"at {size_text(hasher.size)} of {size_text(file.expected.size)}"
-                self.progress.reporter.emit(Warned(f"{file.name}: {fault}, {where}. Trying again."))
+                self.progress.reporter.emit(WarningRaised(f"{file.name}: {fault}, {where}. Trying again."))
                 self.progress.wait(self.retry.wait_s(failures, fault.wait_s), file.name)
         if not path.exists():  # a file without a byte
             path.touch()

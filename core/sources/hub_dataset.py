@@ -27,9 +27,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from config.errors import UserError, listed
-from core.job.journal import Warned
-from core.job.reporter import Reporter, check_stop, size_text
+from config.errors import UserError, join_names
+from core.jobs.events import WarningRaised
+from core.jobs.reporter import Reporter, check_stop, size_text
 from core.sources.archives import SUFFIXES, unpack_archive
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.http_range_file import HttpRangeFile, RangesUnsupported
@@ -157,7 +157,8 @@ def _look_up(request: _Request) -> RepositoryFiles:
             return request.list(commit)
         except NoRevision:
             beside = "" if discard(home) else ", beside another job that works on what it has of it"
-            request.reporter.emit(Warned(f"{repository} no longer has {commit[:12]}, at which this import started; it "
+            request.reporter.emit(WarningRaised(f"{repository} no longer has {commit[:12]}, at which this import "
+                                                f"started; it "
                                          f"starts again{beside}."))
     found = request.list(request.address.revision or "main")
     if not _tables(found) and not request.address.revision:
@@ -193,7 +194,7 @@ def _choose_config(request: _Request, configs: list[str]) -> str:
     for name in (wanted,) if wanted else (*(configs if len(configs) == 1 else ()), code, *fitting[:1], "default"):
         if name in configs:
             return name
-    shown = listed(sorted(configs), 30)
+    shown = join_names(sorted(configs), 30)
     raise UserError(
         f"{request.address.repository} has {len(configs)} configurations, and none is {wanted or code!r}: {shown}.",
         f"Name one: {PREFIX}{request.address.repository}/CONFIG.",

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.locks import FileLock
-from core.job.reporter import size_text
+from core.jobs.locks import FileLock
+from core.jobs.reporter import size_text
 from core.workspace import Workspace
 from data.durable_files import write_json
 

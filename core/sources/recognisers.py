@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.errors import UserError
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import ModelRequest, download_model

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from config.errors import UserError
-from core.job.locks import FileLock
-from core.job.reporter import Reporter
+from core.jobs.locks import FileLock
+from core.jobs.reporter import Reporter
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, call_with_retries
 from core.sources.hub import ByteStream, Interrupted, RemoteFile, is_passing, part_of
 from core.sources.partial_downloads import SPARE_BYTES, check_disk

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from core.job.journal import AudioMade, AudioPiece, Warned
-from core.job.reporter import Reporter, check_stop, counted
+from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
+from core.jobs.reporter import Reporter, check_stop, pluralize
 from core.speech.speak import Segment, joined
 from data.acoustics import audio
 from models.base import Verdict
@@ -54,9 +54,9 @@ class Clip:
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
     def event(self, side: str, index: int, text: str, language: str, verdict: Verdict | None, spectrogram: str,
-              note: str = "", unmeasured: str = "") -> AudioMade:
+              note: str = "", unmeasured: str = "") -> AudioGenerated:
         """What is told of the finished clip."""
-        return AudioMade(
+        return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.seconds, 3),
             verdict.error if verdict else None, verdict.heard if verdict else "", spectrogram, note,
             unmeasured,
@@ -77,11 +77,11 @@ def write(spoken: Iterable[Segment], sample_rate: int, reporter: Reporter, *, si
         path = f"{FOLDER}/{piece_stem}-{number:03d}.wav"
         audio.save(reporter.directory / path, segment.waveform, sample_rate)
         duration_s = len(segment.waveform) / sample_rate
-        reporter.emit(AudioPiece(side, index, number, path, round(duration_s, 3)))
+        reporter.emit(AudioChunk(side, index, number, path, round(duration_s, 3)))
         if segment.ending != "stop":
-            reporter.emit(Warned(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
+            reporter.emit(WarningRaised(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
         segments.append(segment)
-        check_stop(reporter, f"Stopped on request after {counted(number + 1, 'segment')}; what was spoken is kept.")
+        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; what was spoken is kept.")
     path = f"{FOLDER}/{stem}.wav"
     whole = joined(segments)
     audio.save(reporter.directory / path, whole, sample_rate)

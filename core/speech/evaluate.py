@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from config.languages import language_name
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.speech.judges import Hearing
 from core.voice_model.loading import VoiceModel
 from data.acoustics import audio
@@ -86,7 +86,7 @@ class Studio:
         return self.judge is not None and language in self.judge.languages
 
     def speak(self, voice: VoiceModel, asked: Sequence[tuple[str, str]], sampling: Sampling,
-              tell: Tell = to_nobody) -> list[Spoken]:
+              progress: ProgressCallback = no_progress) -> list[Spoken]:
         """Each language and text through `voice`, in the model's voices by turns. Languages share batches."""
         languages = list(dict.fromkeys(language for language, _ in asked))
         unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
@@ -95,14 +95,14 @@ class Studio:
         said: list[Spoken] = []
         for start in range(0, len(parts), _BATCH):
             part = parts[start:start + _BATCH]
-            tell(Progress(start, len(parts), unit, _SPOKEN))
+            progress(Progress(start, len(parts), unit, _SPOKEN))
             voices = [self._prepared(voice, language, name, prepared) for language, _, name in part]
             with voice.speaking_each([language for language, *_ in part]):
                 spoken = voice.model.generate([voice.front_end.encode(text, language) for language, text, _ in part],
                                               voices, sampling)
             for (language, text, name), item in zip(part, spoken, strict=True):
                 said.append(self._hear(voice.front_end.verbalize(text, language), language, name, item.codes))
-                tell(Progress(len(said), len(parts), unit, _SPOKEN))
+                progress(Progress(len(said), len(parts), unit, _SPOKEN))
         return said
 
     def _parts(self, asked: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
@@ -142,18 +142,18 @@ class Studio:
 
 
 def judged(studio: Studio, voice: VoiceModel, language: str, sentences: Sequence[HeldOutSentence],
-           sampling: Sampling, tell: Tell = to_nobody) -> tuple[Score, list[Spoken]]:
+           sampling: Sampling, progress: ProgressCallback = no_progress) -> tuple[Score, list[Spoken]]:
     """Speak `sentences` and judge them; those that `voice` cannot read are counted, not guessed."""
-    return judged_each(studio, voice, {language: sentences}, sampling, tell)[language]
+    return judged_each(studio, voice, {language: sentences}, sampling, progress)[language]
 
 
 def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Sequence[HeldOutSentence]],
                 sampling: Sampling,
-                tell: Tell = to_nobody) -> dict[str, tuple[Score, list[Spoken]]]:
+                progress: ProgressCallback = no_progress) -> dict[str, tuple[Score, list[Spoken]]]:
     """`judged` for the sentences of several languages, which are spoken together."""
     usable = [(language, one.text) for language, some in sentences.items() for one in some
               if _readable(voice, one.text, language)]
-    said = studio.speak(voice, usable, sampling, tell)
+    said = studio.speak(voice, usable, sampling, progress)
     found = {}
     for language, some in sentences.items():
         own = [item for item in said if item.language == language]
@@ -163,13 +163,13 @@ def judged_each(studio: Studio, voice: VoiceModel, sentences: Mapping[str, Seque
 
 
 def judged_originals(studio: Studio, language: str, sentences: Sequence[HeldOutSentence],
-                     tell: Tell = to_nobody) -> Score:
+                     progress: ProgressCallback = no_progress) -> Score:
     """The judge's own error on the recordings that are there."""
     recorded = [item for item in sentences if item.original is not None]
     verdicts: list[Verdict] = []
     for item in recorded:
         verdicts.append(studio.original(item, language))
-        tell(Progress(len(verdicts), len(recorded), f"{language_name(language)} sentences", "as recorded, heard"))
+        progress(Progress(len(verdicts), len(recorded), f"{language_name(language)} sentences", "as recorded, heard"))
     return score(language, verdicts)
 
 

@@ -19,7 +19,7 @@ import torch
 from config.errors import UserError
 from config.languages import language_name
 from config.schema import TrainOptions
-from core.job.reporter import Reporter, stage
+from core.jobs.reporter import Reporter, stage
 from core.library import exports, records
 from core.library.catalog import resolve
 from core.library.records import CheckpointRecord, ExportRecord

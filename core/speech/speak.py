@@ -18,8 +18,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs.events import Progress
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import reference_voices
 from core.voice_model.loading import VoiceModel
 from data.loudness import OUTPUT_PEAK
@@ -114,7 +114,7 @@ class Speaker:
             group = min(2 * group, LARGEST_GROUP)
 
     def say_each(self, asked: Sequence[tuple[str, str]], options: SamplingOptions,
-                 tell: Tell = to_nobody) -> list[Iterator[Segment]]:
+                 progress: ProgressCallback = no_progress) -> list[Iterator[Segment]]:
         """What `say` makes of each language and text: the codes now, of all together, the sound when it is asked for.
 
         The pieces of a text are drawn from the seeds that they have when it is spoken alone, so that the same pieces of
@@ -130,7 +130,7 @@ class Speaker:
             due = [(number, piece) for number, pieces in enumerate(waiting) for piece in pieces[:group]]
             waiting = [pieces[group:] for pieces in waiting]
             for start in range(0, len(due), LARGEST_GROUP):
-                tell(Progress(done, total, "pieces", "spoken"))
+                progress(Progress(done, total, "pieces", "spoken"))
                 part, began = due[start:start + LARGEST_GROUP], time.perf_counter()
                 found = self._generate([piece for _, piece in part], [asked[number][0] for number, _ in part],
                                        replace(sampling, seed=sampling.seed + made))
@@ -140,7 +140,7 @@ class Speaker:
                 done += len(part)
             made += group
             group = min(2 * group, LARGEST_GROUP)
-        tell(Progress(done, total, "pieces", "spoken"))
+        progress(Progress(done, total, "pieces", "spoken"))
         return [self._sounds(several, sampling.seed) for several in spoken]
 
     def _sounds(self, spoken: Sequence[_Spoken], seed: int) -> Iterator[Segment]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core.job.reporter import size_text
+from core.jobs.reporter import size_text
 from core.library import model_info
 from core.training import scopes
 from core.training.plan import duration

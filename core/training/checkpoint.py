@@ -20,9 +20,9 @@ import yaml
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job import kept
-from core.job.kept import steps as steps
-from core.job.reporter import size_text
+from core.jobs import checkpoint_names
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.reporter import size_text
 from core.library import records, tensor_files
 from core.library.records import CheckpointRecord
 from core.training import sharding
@@ -34,7 +34,7 @@ from core.voice_model.prefix import is_of_base, new_rows
 from data.batches import BatchPosition
 from data.durable_files import hash_tree
 
-FOLDER = kept.CHECKPOINTS
+FOLDER = checkpoint_names.CHECKPOINTS
 _TENSORS, _NUMBERS = "training.safetensors", "training.json"
 _ASIDE, _DAMAGED, _REPLACED = ".writing-", ".damaged-", ".replaced-"
 _BESIDE = 16_000_000  # bytes beside the tensors: front-end, journal, samples
@@ -83,7 +83,7 @@ def last_whole(run: Path, tell: Callable[[str], None]) -> int | None:
 
     Damaged ones after it are set aside, and told of. When none is whole `UserError` is raised and nothing is touched.
     """
-    found = steps(run)
+    found = checkpoint_steps(run)
     faults: dict[int, str] = {}
     for step in reversed(found):
         if (fault := records.find_damage(folder_of(run, step))) is None:
@@ -244,12 +244,12 @@ def _wanted_bytes(run: Path, voice: VoiceModel, state: TrainerState) -> int:
     """Bytes that the next checkpoint takes, and some for the journal and the samples beside it."""
     trained = [value for value in voice.model.module.parameters() if value.requires_grad]
     tensors = sum(value.nbytes for value in (*state.tensors.values(), *trained))
-    before = folder_of(run, steps(run)[-1]).rglob("*") if steps(run) else ()
+    before = folder_of(run, checkpoint_steps(run)[-1]).rglob("*") if checkpoint_steps(run) else ()
     return max(tensors, sum(path.stat().st_size for path in before if path.is_file())) + _BESIDE
 
 
 def _intact(run: Path) -> str:
-    found = steps(run)
+    found = checkpoint_steps(run)
     return f"The checkpoint of step {found[-1]} is intact." if found else "There is no earlier checkpoint."
 
 

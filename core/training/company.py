@@ -27,10 +27,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from config.errors import UserError
-from core.job.reporter import StopRequested
+from core.jobs.process_watchdog import watch_processes
+from core.jobs.reporter import StopRequested
 from core.training.divisible import RANK, number_of_processes
 from core.training.fitting import Setting
-from core.training.watching import watched
 from core.workspace import Workspace
 from models.base import Losses, SpeechModel
 
@@ -165,7 +165,7 @@ def gathering(processes: int, device: torch.device, workspace: Workspace) -> Ite
          number_of_processes(processes), device)
     company = Company(started)
     try:
-        with watched(started):
+        with watch_processes(started):
             yield company
         company.tell(END)
     except StopRequested:

@@ -15,7 +15,7 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
-from core.job.journal import Event
+from core.jobs.events import Event
 from core.training import company
 from core.training.opening import open_run
 from core.workspace import Workspace

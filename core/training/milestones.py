@@ -14,8 +14,8 @@ import torch
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job.journal import CheckpointSaved, Evaluated, Progress, SampleMade, Warned
-from core.job.reporter import Reporter, StopRequested, Tell, telling
+from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
+from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
 from core.speech.evaluate import HeldOutSentence, Spoken, Studio
@@ -73,7 +73,7 @@ class Milestones:
         if unmeasured(self.studio.judge, language):  # which was said when it was looked for
             return
         if self.options.evaluation_sentences > 0 and not self.studio.judges(language):
-            self.reporter.emit(Warned(
+            self.reporter.emit(WarningRaised(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
                 "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples, or name "
                 "a recogniser that knows the language as the judge."))
@@ -109,7 +109,7 @@ class Milestones:
         if step == 0 and self.options.scope == "full":  # what the base languages are held against later
             self.reporter.emit(_evaluated(step, self.trainer.data.language, self._measured(), None))
             with self._own_randomness(), self._before() as voice:
-                self._speak_base(voice, telling(self.reporter))
+                self._speak_base(voice, progress_callback(self.reporter))
         elif step in known:
             self.patience = self.patience.after(step, known[step])
         elif step and due:
@@ -173,7 +173,7 @@ class Milestones:
         if trainer.step == 0:
             trainer.base_losses = self._of_the_base() if self.options.init_from else base
         elif said := drift.told(trainer.base_losses, base, self.options, trainer.step):
-            self.reporter.emit(Warned(said))
+            self.reporter.emit(WarningRaised(said))
         return measured
 
     def _of_the_base(self) -> dict[str, float]:
@@ -214,7 +214,7 @@ class Milestones:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset anew.")
         return score.error
 
-    def _speak_base(self, voice: VoiceModel, tell: Tell) -> None:
+    def _speak_base(self, voice: VoiceModel, tell: ProgressCallback) -> None:
         """In `full`, a held-out sentence of a few base languages, so that drift is heard; no measure of the run's.
 
         They are at most half as many as are judged, so none in a trial. In the other scopes base speech is equal to the
@@ -246,7 +246,7 @@ class Milestones:
             raise UserError(f"The sample {target} could not be written: {error.strerror}.",
                             "Free some space, then continue the run; the checkpoint is intact.") from error
         error_value = item.verdict.error if item.verdict else None
-        self.reporter.emit(SampleMade(step, item.language, item.text, path.as_posix(), error_value))
+        self.reporter.emit(SampleGenerated(step, item.language, item.text, path.as_posix(), error_value))
 
     def _record(self) -> CheckpointRecord:
         judged = tuple(sentence.text for sentence in self._choosing())

@@ -10,8 +10,8 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
-from core.job.journal import Warned
-from core.job.reporter import Reporter, telling
+from core.jobs.events import WarningRaised
+from core.jobs.reporter import Reporter, progress_callback
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.sources.recognisers import BUILT_IN
@@ -38,22 +38,22 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
     """
     run = reporter.directory
     checkpoint.clean(run)
-    saved = checkpoint.last_whole(run, lambda message: reporter.emit(Warned(message)))
+    saved = checkpoint.last_whole(run, lambda message: reporter.emit(WarningRaised(message)))
     voice = _voice(options, workspace, reporter, device, saved, company.size if company else 1)
     data = training_data.load(workspace, options.dataset, voice, options.validation_disjoint_by,
                               varied=options.augmentation > 0)
     if max_clips is not None:
         data = training_data.some(data, max_clips)
     for note in data.notes:
-        reporter.emit(Warned(note))
+        reporter.emit(WarningRaised(note))
     state = None if saved is None else checkpoint.load_state(run, saved)
     speaks = company is None or company.rank == 0  # the others neither speak nor judge
     studio = Studio.of(voice, _judge(options, workspace, reporter, voice, data.language, state) if speaks else None)
     replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
-                                lambda message: reporter.emit(Warned(message)), telling(reporter),
+                                lambda message: reporter.emit(WarningRaised(message)), progress_callback(reporter),
                                 None if max_clips is None else max_clips // 2)
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
-                      lambda message: reporter.emit(Warned(message)), company)
+                      lambda message: reporter.emit(WarningRaised(message)), company)
     trainer.probing = replayed.probing
     if options.compile == "on":
         voice.model.compile()
@@ -78,7 +78,7 @@ def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, devi
     voice = new_voice(options, workspace, device)
     if not options.init_from:
         return voice
-    return adopt.adopt(workspace, options.init_from, voice, lambda message: reporter.emit(Warned(message)),
+    return adopt.adopt(workspace, options.init_from, voice, lambda message: reporter.emit(WarningRaised(message)),
                        scopes.changed_parts(options))
 
 
@@ -97,7 +97,7 @@ def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voic
         if _is_to_choose(options, state, reporter.directory):
             hint = _as_it_began(options.judge, error.hint, reporter.directory, state.step)
             raise UserError(error.message, hint) from error
-        return judges.without(workspace, voice, lambda message: reporter.emit(Warned(message)), options, error)
+        return judges.without(workspace, voice, lambda message: reporter.emit(WarningRaised(message)), options, error)
 
 
 def _as_it_began(judge: str, hint: str, run: Path, step: int) -> str:
@@ -124,7 +124,7 @@ def _go_on(trainer: Trainer, run: Path, state: TrainerState, reporter: Reporter)
     trainer.restore(state)
     if warning := resuming.rounded_otherwise(state, trainer.precision,
                                              compute.numeric_environment(trainer.voice.device)):
-        reporter.emit(Warned(warning))
+        reporter.emit(WarningRaised(warning))
     if (ranked := ranking.read(run)) != ranked.up_to(state.step):
         ranking.write(run, ranked.up_to(state.step))
     return state.patience

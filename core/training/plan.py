@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.job.journal import Plan
+from core.jobs.events import Plan
 from core.training import memory, scopes
 from core.training.fitting import Estimate
 from core.training.trainer import Trainer

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from config.errors import UserError
-from core.job import kept
+from core.jobs import checkpoint_names
 
 _BEST, _ASIDE = "best.json", ".writing-"
 
@@ -42,7 +42,7 @@ class Ranking:
 
 def read(run: Path) -> Ranking:
     """The ranking of the run's checkpoints; an empty one when none was measured."""
-    path = run / kept.CHECKPOINTS / _BEST
+    path = run / checkpoint_names.CHECKPOINTS / _BEST
     if not path.is_file():
         return Ranking()
     try:
@@ -56,7 +56,7 @@ def read(run: Path) -> Ranking:
 
 def write(run: Path, ranking: Ranking) -> None:
     """Replace `best.json` at once."""
-    path = run / kept.CHECKPOINTS / _BEST
+    path = run / checkpoint_names.CHECKPOINTS / _BEST
     aside = path.with_name(f"{_ASIDE}{_BEST}")
     try:
         with open(aside, "w", encoding="utf-8") as file:
@@ -74,12 +74,12 @@ def prune(run: Path, last: int, best: int | None) -> None:
 
     A folder loses its own name first, so that no half of one is ever left.
     """
-    with kept.held(run):
-        there = kept.steps(run)
-        keep = {*there[-last:], *kept.names(run).values(), best}
+    with checkpoint_names.checkpoint_lock(run):
+        there = checkpoint_names.checkpoint_steps(run)
+        keep = {*there[-last:], *checkpoint_names.pinned_names(run).values(), best}
         for step in there:
             if step not in keep:
-                folder = run / kept.CHECKPOINTS
+                folder = run / checkpoint_names.CHECKPOINTS
                 doomed = folder / f"{_ASIDE}deleting-{step}"
                 (folder / f"step-{step:06d}").rename(doomed)
                 shutil.rmtree(doomed)

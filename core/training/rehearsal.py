@@ -22,9 +22,9 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
-from core.job import kept
-from core.job.journal import Progress
-from core.job.reporter import Tell, to_nobody
+from core.jobs import checkpoint_names
+from core.jobs.events import Progress
+from core.jobs.reporter import ProgressCallback, no_progress
 from core.library import tensor_files
 from core.text.tokenizer_report import probe_sentences
 from core.training import replay
@@ -42,7 +42,7 @@ _BATCH = 16  # sentences spoken together
 
 
 def gather(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-           tell: Callable[[str], None], watch: Tell = to_nobody, most: int | None = None) -> Replay:
+           tell: Callable[[str], None], watch: ProgressCallback = no_progress, most: int | None = None) -> Replay:
     """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks.
 
     `most`: so many sentences are spoken at most, for a trial, and kept however they end.
@@ -73,7 +73,8 @@ def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], Non
     """
     if not options.replay_texts.strip():
         return True
-    if not kept.steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json", "safetensors")):
+    if not checkpoint_names.checkpoint_steps(run) or any((run / f"{SPOKEN}.{kind}").is_file() for kind in ("json",
+                                                                                                       "safetensors")):
         return False
     tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
          "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "
@@ -152,7 +153,7 @@ def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]
 
 
 def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-            tell: Callable[[str], None], watch: Tell, most: int | None) -> list[Utterance]:
+            tell: Callable[[str], None], watch: ProgressCallback, most: int | None) -> list[Utterance]:
     """What the base spoke for this run, spoken now if it was not yet."""
     texts, codes = run / f"{SPOKEN}.json", run / f"{SPOKEN}.safetensors"
     if not texts.is_file():
@@ -174,7 +175,8 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
 
 
 def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
-           tell: Callable[[str], None], watch: Tell, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+           tell: Callable[[str], None], watch: ProgressCallback,
+           most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
     sampling = replace(voice.family.sampling, seed=options.seed)
     wanted = sentences(options, voice)

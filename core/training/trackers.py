@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.job.journal import Evaluated, Event, SampleMade, Step, Warned
-from core.job.reporter import Reporter
+from core.jobs.events import Evaluated, Event, SampleGenerated, Step, WarningRaised
+from core.jobs.reporter import Reporter
 
 PROJECT = "lisan"
 FOLDER = "tensorboard"  # within the run
@@ -106,11 +106,11 @@ class TrackedReporter:
 
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
-        if isinstance(event, (Step, Evaluated, SampleMade)):
+        if isinstance(event, (Step, Evaluated, SampleGenerated)):
             self._begin(event.step if isinstance(event, Step) else event.step + 1)  # measured is a step that was told
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
-        elif isinstance(event, SampleMade):
+        elif isinstance(event, SampleGenerated):
             name = f"samples/{event.language}"
             self._each(lambda tracker: tracker.hear(event.step, name, self.directory / event.path))
 
@@ -139,7 +139,7 @@ class TrackedReporter:
             yield
         except Exception as error:  # noqa: BLE001
             self._trackers.pop(name, None)
-            self._reporter.emit(Warned(f"{_TITLES[name]} {failed}: {type(error).__name__}: {error}. {then}"))
+            self._reporter.emit(WarningRaised(f"{_TITLES[name]} {failed}: {type(error).__name__}: {error}. {then}"))
 
 
 def numbers(event: Step | Evaluated) -> dict[str, float]:

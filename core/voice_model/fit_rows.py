@@ -45,8 +45,8 @@ class _Text:
 
 
 def fit(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor],
-        spellings: Sequence[Sequence[int]], seed: int, tell: Callable[[int, int], None]) -> Fitted:
-    """Fit `rows`, of which `spellings` are the old ids; changes `base.model`. `tell` hears steps done and in all."""
+        spellings: Sequence[Sequence[int]], seed: int, progress: Callable[[int, int], None]) -> Fitted:
+    """Fit `rows`, of which `spellings` are the old ids; changes `base.model`. `progress` gets steps done and in all."""
     voices = base.family.voices(base.base_folder)
     if not voices:
         raise UserError("The rows cannot be fitted: the base model comes without a voice to read with.",
@@ -67,7 +67,7 @@ def fit(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor],
         optimizer.zero_grad()
         _distance(voice, texts[step * _TEXTS:(step + 1) * _TEXTS], speaker).backward()
         optimizer.step()
-        tell(step + 1, _STEPS)
+        progress(step + 1, _STEPS)
     table.requires_grad_(False)
     after = _measured(voice, unseen, speaker)
     if after >= before:

@@ -10,10 +10,9 @@ import numpy as np
 import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
-from core import demo
-from core.job.directory import Job, create
-from core.job.journal import (
-    AudioMade,
+from core.jobs.directory import Job, create_job
+from core.jobs.events import (
+    AudioGenerated,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -22,7 +21,7 @@ from core.job.journal import (
     Plan,
     Progress,
     Queued,
-    SampleMade,
+    SampleGenerated,
     Stage,
     Started,
     Step,
@@ -31,6 +30,7 @@ from core.library import certificate, diagnosis
 from core.library.certificate import Certificate, CertificateCheck, LanguageError
 from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
 from core.proof import verdict
+from core.submission import demo_chain
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
@@ -64,7 +64,7 @@ def picture(path: Path) -> None:
 
 def chain(workspace: Workspace, *, steps: int = 400, total: int = 700, finished: bool = False) -> list[Job]:
     """A demo chain with its first four jobs finished and training at `steps`, or finished too."""
-    made = demo.chain(workspace, demo.ChainOptions(train=TrainOptions(steps=total)))
+    made = demo_chain.create_chain(workspace, demo_chain.ChainOptions(train=TrainOptions(steps=total)))
     for job in made[:-1]:
         append(job, Queued(), Started(1, 1), Progress(300, 300, "clips"), Finished({"folder": job.id, "seconds": 2.5}))
     train(made[-1], steps, total, finished=finished)
@@ -93,7 +93,7 @@ def checkpoint(job: Job, step: int, speech: float) -> None:
     for number, text in enumerate(SPOKEN, start=1):
         sample = f"samples/step-{step:06d}/{number:02d}-am.wav"
         tone(job.directory / sample)
-        append(job, SampleMade(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
+        append(job, SampleGenerated(step, "am", text, sample, error if number < len(SPOKEN) else 1.0 - error))
     measured = {"speech_loss": speech + 0.1, "text_loss": 0.6, "accuracy": 0.3}
     append(job, Evaluated(step, speech + 0.1, {"am": error}, 0.6, 0.3, {"am": measured}),
            CheckpointSaved(step, f"checkpoints/step-{step:06d}", True))
@@ -110,7 +110,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
             tone(job.directory / sound, 1.4, frequency)
             picture(job.directory / drawing)
             error = 0.06 if language != "am" else 0.91 if side == "base" else 0.17
-            append(job, AudioMade(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
+            append(job, AudioGenerated(side, index, sound, text, language, 1.4, 0.6, error, text, drawing))
     if finished:
         append(job, Finished({"texts": len(texts), "error_originals_am": 0.021, "error_originals_en": 0.03}))
     return job
@@ -118,7 +118,7 @@ def compare(workspace: Workspace, run: str, *, finished: bool = True, texts: tup
 
 def make(workspace: Workspace, verb: str, options: Options) -> Job:
     """A job that no worker was started for."""
-    return create(workspace, verb, options)
+    return create_job(workspace, verb, options)
 
 
 def dataset(workspace: Workspace, name: str = "amharic-demo") -> None:

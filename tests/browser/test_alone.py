@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from core import jobs
-from core.job.reader import JobBoard
+from core.jobs import control
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.browser.conftest import NARROW, Take
 from tests.serving import ROOT, served
@@ -39,4 +39,4 @@ def test_a_base_model_is_heard_before_anything_was_trained(
             take(narrow, "alone-390")
         finally:
             for state in JobBoard(workspace).queue():
-                jobs.force_stop(state.job)
+                control.force_stop(state.job)

@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import PreflightOptions
-from core.job import directory as job_files
-from core.job import kept
-from core.job.journal import Finished, Queued, Stage, Started, Warned
+from core.jobs import checkpoint_names
+from core.jobs import directory as job_files
+from core.jobs.events import Finished, Queued, Stage, Started, WarningRaised
 from core.preflight import untried
 from core.workspace import Workspace
 from tests.browser import scenes
@@ -26,14 +26,15 @@ RUN = "amharic"
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Path]]:
     workspace = Workspace.open(tmp_path_factory.mktemp("before"))
     run = scenes.chain(workspace, steps=400, finished=True)[-1]
-    for step in kept.steps(run.directory) or (200, 400):
+    for step in checkpoint_names.checkpoint_steps(run.directory) or (200, 400):
         folder = run.directory / "checkpoints" / f"step-{step:06d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rows.safetensors").write_bytes(bytes(1_500_000))
-    trial = job_files.create(workspace, "preflight", PreflightOptions(), name="trial")
+    trial = job_files.create_job(workspace, "preflight", PreflightOptions(), name="trial")
     scenes.append(
         trial, Queued(), Started(1, 1), Stage("speak", 2.0),
-        Warned("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has worked, an "
+        WarningRaised("There is little to learn from: 312 s of speech in 96 clips; 10 min is the least that has "
+                      "worked, an "
                "hour or more is better."),
         Finished({"ready": True, "clips": 8, "steps": 2, "warnings": 1, "features_alike": 1.0, "checkpoint": "12.3 MB",
                   "spoken_s": 1.92, "memory_bytes": 812345678, "training": "about 3.4 h for 4000 steps",
@@ -67,12 +68,12 @@ def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open
     page.locator("#keep-name textarea, #keep-name input").first.fill("good")
     page.locator("#keep").click()
     expect(page.locator("#run-checkpoints")).to_contain_text("“good”")
-    assert kept.names(run) == {"good": 200}
+    assert checkpoint_names.pinned_names(run) == {"good": 200}
     page.locator("#kept-name input").click()
     page.get_by_role("option", name="good", exact=True).click()
     page.locator("#release").click()
     expect(page.locator("#run-checkpoints")).not_to_contain_text("“good”")
-    assert kept.names(run) == {}
+    assert checkpoint_names.pinned_names(run) == {}
     page.locator("#keep-name textarea, #keep-name input").first.fill("")
     page.locator("#keep").click()
     expect(page.locator("#run-kept").get_by_text("A checkpoint and a name are wanted")).to_be_visible()

@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from config.schema import CompareOptions
-from core import demo
-from core.job.directory import create
-from core.job.journal import Failed, Finished, Queued, Skipped, Started
+from core.jobs.directory import create_job
+from core.jobs.events import Failed, Finished, Queued, Skipped, Started
+from core.submission import demo_chain
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, PATIENCE_MS, WIDE, Take
 from tests.serving import App, served
@@ -37,8 +37,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = world(tmp_path_factory.mktemp("broken") / "workspace")
     older = scenes.chain(workspace, steps=100, total=100, finished=True)
     scenes.compare(workspace, older[-1].id)
-    newer = demo.chain(workspace)
-    listening = create(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
+    newer = demo_chain.create_chain(workspace)
+    listening = create_job(workspace, "compare", CompareOptions(finetuned=f"run:{newer[-1].id}"),
                        after=(newer[-1].id,))
     for job in newer[:2]:
         scenes.append(job, Queued(), Started(1, 1), Finished({"seconds": 2.5}))
@@ -65,7 +65,7 @@ def test_what_never_began_is_grey_with_its_reason_once(scene: Scene, open_page: 
     expect(page.locator("#chain")).not_to_contain_text("Exit code")
     grey = page.locator("#chain .link.wait")
     expect(grey).to_have_count(3)
-    expect(page.locator("#chain").get_by_text("“Learn the letters” failed")).to_have_count(1)
+    expect(page.locator("#chain").get_by_text("“Build tokenizer” failed")).to_have_count(1)
     expect(page.locator("#chain")).not_to_contain_text(scene.failed)
     expect(page.locator("#start-resume")).to_be_visible()
     expect(page.locator("#other-apps")).to_contain_text("open in 2 apps")

@@ -16,9 +16,8 @@ import soundfile
 from playwright.sync_api import Locator, Page, expect
 
 from config.languages import language_name
-from core import jobs
-from core.job.reader import JobBoard
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.state import JobBoard, JobState
 from core.library import model_info
 from core.workspace import Workspace
 from tests import chatterbox_world
@@ -44,7 +43,7 @@ def app(workspace: Workspace) -> Iterator[App]:
     with served(workspace.path) as running:
         yield running
     for state in JobBoard(workspace).queue():
-        jobs.force_stop(state.job)
+        control.force_stop(state.job)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def done(page: Page, workspace: Workspace, verb: str, count: int = 1) -> JobStat
 
     wait_until(lambda: len(ended()) >= count, page, PATIENCE_AT_FULL_SIZE_S if full_size else 2 * PATIENCE_S)
     state = ended()[0]
-    assert state.status == "finished", f"{state.message}\n{state.traceback}\n{jobs.log_tail(state.job)}"
+    assert state.status == "finished", f"{state.message}\n{state.traceback}\n{control.log_tail(state.job)}"
     return state
 
 
@@ -117,7 +116,7 @@ def test_the_same_at_the_published_size(
                 export(page, workspace)
     finally:
         for state in JobBoard(workspace).queue():
-            jobs.force_stop(state.job)
+            control.force_stop(state.job)
         shutil.rmtree(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_a_log_is_read_from_its_newest_line(two: Two, open_page: Visit) -> None:
 
 def test_what_is_reached_by_keyboard_is_seen_and_has_a_name(two: Two, open_page: Visit) -> None:
     page = open_page(two.run)
-    expect(page.locator("#chain")).to_contain_text("Practise speaking")
+    expect(page.locator("#chain")).to_contain_text("Train")
     seen: list[str] = []
     while not any("Teach it" in name for name in seen) and len(seen) < 30:
         page.keyboard.press("Tab")

@@ -11,9 +11,8 @@ import pytest
 import soundfile
 from playwright.sync_api import Page, expect
 
-from core import jobs
-from core.job.reader import JobBoard
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
 from tests.browser.conftest import ANSWER_TIMES_GRADIO, NARROW, Take, open_tab, times_gradio, wait_until
 from tests.serving import served
@@ -54,7 +53,7 @@ def test_one_button_teaches_amharic_and_both_voices_can_be_heard(
             take(narrow, "main-listen-390")
         finally:
             for state in board.queue():
-                jobs.force_stop(state.job)
+                control.force_stop(state.job)
 
 
 def begin(page: Page, take: Take) -> None:
@@ -64,7 +63,7 @@ def begin(page: Page, take: Take) -> None:
     page.locator("#start-length input").click()
     page.get_by_role("option", name="A quick try").click()
     page.locator("#teach").click()
-    expect(page.locator("#chain")).to_contain_text("Get the base model")
+    expect(page.locator("#chain")).to_contain_text("Download model")
 
 
 def watch_and_reload(page: Page, take: Take) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Page, expect
 
-from core import demo
-from core.job.directory import Job
-from core.job.journal import Finished, Queued, Started, Stopped
-from core.job.locks import FileLock
+from core.jobs.directory import Job
+from core.jobs.events import Finished, Queued, Started, Stopped
+from core.jobs.locks import FileLock
+from core.submission import demo_chain
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.serving import App, served
@@ -39,7 +39,8 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("own"))
     scenes.dataset(workspace, "mine")
-    *before, training = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", "mine", teach.QUICK))
+    *before, training = demo_chain.create_chain(workspace,
+                                                teach.chain_options(workspace, "tiny", "am", "mine", teach.QUICK))
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({}))
     scenes.train(training, 40, 100)

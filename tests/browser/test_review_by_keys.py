@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from core import jobs
 from core.dataset import review
 from core.dataset.clip_index import build_index
-from core.job.reader import JobBoard
+from core.jobs import control
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from data import manifest
 from data.clip_findings import AnalysedClip
@@ -104,7 +104,7 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
             assert [clip.id for clip in manifest.load(workspace.dataset("better")).clips][:1] == ["c01"]
         finally:
             for state in JobBoard(workspace).queue():
-                jobs.force_stop(state.job)
+                control.force_stop(state.job)
 
 
 def test_what_is_typed_for_one_dataset_stays_with_it(tmp_path: Path, open_page: Callable[..., Page],

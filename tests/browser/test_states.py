@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Page, expect
 
-from core.job.journal import Progress, Stage
-from core.job.locks import FileLock
+from core.jobs.events import Progress, Stage
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import NARROW, WIDE, Take, open_tab

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import APIResponse, Page, Route, expect
 
-from core.job.directory import Job
-from core.job.journal import AudioMade, Finished, Step
-from core.job.locks import FileLock
+from core.jobs.directory import Job
+from core.jobs.events import AudioGenerated, Finished, Step
+from core.jobs.locks import FileLock
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.browser.conftest import (
@@ -250,7 +250,7 @@ def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, op
     expect(page.locator("#clips audio")).to_have_count(4)
     page.locator("#clips audio").first.evaluate(
         "audio => { audio.same = true; audio.loop = true; return audio.play(); }")
-    scenes.append(scene.comparison, AudioMade("base", 2, "audio/0-base.wav", "more", "en", 1.4, 0.5), Finished({}))
+    scenes.append(scene.comparison, AudioGenerated("base", 2, "audio/0-base.wav", "more", "en", 1.4, 0.5), Finished({}))
     expect(page.locator("#clips audio")).to_have_count(5)
     assert page.locator("#clips audio").first.evaluate(  # what comes new takes `loop` away, so it may have played out
         "audio => audio.same && audio.currentTime > 0 && (!audio.paused || audio.ended)")

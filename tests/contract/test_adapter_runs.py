@@ -12,9 +12,10 @@ from peft import PeftModel
 from config.schema import ExportOptions
 from core import export, train
 from core.export import same_logits
-from core.job import directory
-from core.job.journal import Event, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.events import Event, Journal
+from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import VoiceModel, load, load_checkpoint
@@ -58,7 +59,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     options = train_options(adapter=kind, **CHANGES)
     whole = Listener(world.runs / f"whole-{kind}")
     train.run(options, world, whole)
-    made = directory.create(world, "train", options, name=f"parts-{kind}")
+    made = directory.create_job(world, "train", options, name=f"parts-{kind}")
     parts = [Job(made, 2)]
     torch.manual_seed(99)  # nothing may hang on what the process drew before
     with pytest.raises(StopRequested):
@@ -97,4 +98,4 @@ def _exported(world: Workspace, run: Path, kind: str) -> None:
     wrapped = PeftModel.from_pretrained(plain, str(place / "adapter"))
     by_peft = replace(tiny, module=wrapped.base_model.model)
     torch.testing.assert_close(by_peft.probe(new.sample).speech_logits, wanted, atol=1e-4, rtol=1e-4)
-    assert checkpoint.steps(run) == [3, STEPS]
+    assert checkpoint_steps(run) == [3, STEPS]

@@ -21,7 +21,7 @@ from config.errors import UserError
 from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library import certificate, exports, records
 from core.proof import certify, rests_on
 from core.speech.speak import Speaker, joined
@@ -171,7 +171,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     assert world.list_exports() == ["first"]
     export.run(ExportOptions(run=f"run:{RUN}", export="forced", override=("prefix_rows",)), world, listener)
     assert "in spite of failed checks" in (world.exports / "forced" / "README.md").read_text(encoding="utf-8")
-    assert "prefix_rows" in listener.of("warned")[0].message
+    assert "prefix_rows" in listener.of("warning")[0].message
     shutil.rmtree(world.exports / "forced")
 
 

@@ -18,10 +18,11 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import ExportOptions, TrainOptions
 from core import export, train
-from core.job import directory
-from core.job.directory import Job
-from core.job.journal import Event, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.directory import Job
+from core.jobs.events import Event, Journal
+from core.jobs.reporter import StopRequested
 from core.library import records
 from core.library.records import CheckpointRecord
 from core.speech import evaluate
@@ -89,22 +90,22 @@ class Bench:
         self.check()
 
     def _do(self, action: str, chosen: dict[str, object], count: int) -> None:
-        saved = [(job, options) for job, options in self.runs if checkpoint.steps(job.directory)]
+        saved = [(job, options) for job, options in self.runs if checkpoint_steps(job.directory)]
         if action == "resume" and saved:
             job, options = saved[-1]
             train.run(options, self.workspace, Recorder(job))
         elif action == "export" and saved:
             job, number = saved[-1][0], self.numbers()
-            reference = f"run:{job.id}@{checkpoint.steps(job.directory)[-1]}"
+            reference = f"run:{job.id}@{checkpoint_steps(job.directory)[-1]}"
             export.run(ExportOptions(run=reference, export=f"e{number}"), self.workspace,
                        Listener(self.workspace.runs / f"export-{number}"))
         else:
             last = saved[-1][0] if saved and action == "adopt" else None
-            adopted = f"run:{last.id}@{checkpoint.steps(last.directory)[-1]}" if last else ""
+            adopted = f"run:{last.id}@{checkpoint_steps(last.directory)[-1]}" if last else ""
             options = train_options(**{**chosen, "steps": 4, "batch_size": 2, "fisher_clips": 2,
                                        "evaluation_sentences": 0,
                                        "init_from": adopted})
-            job = directory.create(self.workspace, "train", options, name=f"r{self.numbers()}")
+            job = directory.create_job(self.workspace, "train", options, name=f"r{self.numbers()}")
             self.runs.append((job, options))
             train.run(options, self.workspace, Recorder(job, count if action == "stop" else None))
 
@@ -112,7 +113,7 @@ class Bench:
         """The base in every checkpoint and export is that of its file, but for what its run may change."""
         assert self.hashes() == self.files
         for job, options in self.runs:
-            for step in checkpoint.steps(job.directory):
+            for step in checkpoint_steps(job.directory):
                 self._check_checkpoint(checkpoint.folder_of(job.directory, step), options)
         for name in self.workspace.list_exports():
             self._check_export(self.workspace.export(name))

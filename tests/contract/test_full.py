@@ -12,9 +12,9 @@ import torch
 from config.errors import UserError
 from config.schema import ExportOptions
 from core import export, train
-from core.job import directory as job
-from core.job.journal import Evaluated, Journal
-from core.job.reporter import StopRequested
+from core.jobs import directory as job
+from core.jobs.events import Evaluated, Journal
+from core.jobs.reporter import StopRequested
 from core.proof import certify
 from core.training import checkpoint, drift, opening, scopes, training_data
 from core.training.anchors import Anchors
@@ -208,7 +208,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
 def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> None:
     workspace = extended_world(tmp_path)
     options = train_options(scope="full", steps=2, checkpoint_every=2, evaluation_sentences=0)
-    made = job.create(workspace, "train", options, name="one")
+    made = job.create_job(workspace, "train", options, name="one")
     listener = Listener(made.directory)
     train.run(options, workspace, listener)
     journal = Journal(made.journal)

@@ -10,8 +10,8 @@ import pytest
 from config.errors import UserError
 from config.schema import CompareOptions
 from core import compare, train
-from core.job import directory as job
-from core.job.journal import Journal
+from core.jobs import directory as job
+from core.jobs.events import Journal
 from core.library import certificate, records
 from core.library.records import CheckpointRecord
 from core.training import checkpoint
@@ -45,7 +45,7 @@ def test_it_judges_for_a_family_without_a_judge(world: World, recogniser: Path) 
 def _judged_throughout(world: World, recogniser: Path) -> None:
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, select_best_by="cer",
                             judge=str(recogniser))
-    made = job.create(world.workspace, "train", options, name="judged")
+    made = job.create_job(world.workspace, "train", options, name="judged")
     run = made.directory
     listener = Listener(run)
     train.run(options, world.workspace, listener)

@@ -14,11 +14,12 @@ import yaml
 from config.errors import UserError
 from config.schema import CompareOptions, ExportOptions, SynthesizeOptions
 from core import compare, export, synthesize, train
-from core.job.journal import Result
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.events import Result
 from core.library import certificate, records
 from core.library.records import MODEL_RECORD, ModelRecord, write_model_record
 from core.speech import judges
-from core.training import checkpoint, opening
+from core.training import opening
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile
@@ -78,7 +79,7 @@ def speak(world: Workspace, model: str, language: str = "am", text: str = TEXT) 
 
 
 def warnings(listener: Listener) -> list[str]:
-    return [event.message for event in listener.of("warned")]
+    return [event.message for event in listener.of("warning")]
 
 
 def assert_told(messages: list[str], of_export: bool = False) -> None:
@@ -97,7 +98,7 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
     assert result["error"] is result["error_on_originals"] is None
     assert_told(warnings(listener), of_export=model == "export:judged")
     (clip,) = listener.of("audio")
-    assert (clip.error, clip.heard) == (None, "")
+    assert (clip.error, clip.transcript) == (None, "")
     assert clip.unmeasured.startswith(f"the recogniser {HUB}, the judge of its training, ")
     listener, result = speak(world, model, "en", "the cat sees a dog")
     assert result["error"] is not None
@@ -106,9 +107,10 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
 
 def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
     of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:judged")[0].of("audio")[0]
-    assert of_run.heard
-    assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
-    assert (of_export.error, of_export.heard) == (of_run.error, of_run.heard)
+    assert of_run.transcript
+    # The model's own judge writes Latin letters.
+    assert set(of_run.transcript) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}
+    assert (of_export.error, of_export.transcript) == (of_run.error, of_run.transcript)
     compared = Listener(world.runs / "compared")
     compare.run(CompareOptions(base="base:tiny", finetuned="export:judged", texts=(("am", TEXT),), device="cpu"), world,
                 compared)
@@ -129,7 +131,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     assert (records.read_export_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear",
                                                                                                        "demo-am")
     (clip,) = speak(world, "export:theirs")[0].of("audio")
-    assert clip.heard
+    assert clip.transcript
     shutil.rmtree(world.runs / "other")  # as on another machine
     listener, result = speak(world, "export:theirs")
     assert result["error"] is None
@@ -137,7 +139,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     assert told.endswith(f"ear, the judge of its training, is on the machine that it was trained on. Copy it into "
                          f"{world.recognisers / 'ear'}, then do this again.")
     shutil.copytree(ear, world.recognisers / "ear")
-    assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.heard
+    assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.transcript
 
 
 @pytest.mark.parametrize(("judge", "here", "wanted"), [
@@ -215,7 +217,7 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
     with pytest.raises(UserError, match=r"could not be loaded.*It is to judge what is spoken\.") as refused:
         train.run(options, world, Listener(world.runs / "another"))
     assert "(--judge)" in refused.value.hint
-    assert checkpoint.steps(world.runs / "another") == []
+    assert checkpoint_steps(world.runs / "another") == []
 
 
 @pytest.mark.parametrize("chosen_by", ["speech_loss", "auto"])

@@ -13,7 +13,7 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
-from core.job import asked
+from core.submission import requirements
 from core.training import opening, rehearsal
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
@@ -91,7 +91,7 @@ def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are
         with_english: tuple[Workspace, Listener]) -> None:
     workspace, listener = with_english
     assert manifest.load(workspace.dataset("mine")).card.language == "en"
-    told = " ".join(event.message for event in listener.of("warned"))
+    told = " ".join(event.message for event in listener.of("warning"))
     assert "speaks English (en) already, and nothing of it may change" in told
     assert "--replay-datasets mine" in told
     assert "1 texts have characters that the model does not know and will not be replayed with it: ☃" in told
@@ -119,7 +119,7 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
     listener = Listener(workspace.runs / "with-mine")
     train.run(options, workspace, listener)
     assert [set(event.languages) for event in listener.of("evaluated")] == [{"am", "en"}] * 2
-    assert not [event for event in listener.of("warned") if "rehearse" in event.message and "1 have" not in
+    assert not [event for event in listener.of("warning") if "rehearse" in event.message and "1 have" not in
                 event.message]
     target = train_options(dataset="mine")
     refused = "'mine' is in English .en., which the base model already speaks: nothing of it may change"
@@ -127,12 +127,12 @@ def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
         train.run(target, workspace, Listener(tmp_path / "refused"))
     assert "--replay-datasets mine" in caught.value.hint
     with pytest.raises(UserError, match=refused):
-        asked.check(workspace, "train", target)
+        requirements.check_requirements(workspace, "train", target)
     with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
-        asked.check(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
+        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,demo-am"))
     with pytest.raises(UserError, match="no dataset named 'other'"):
-        asked.check(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
-    assert asked.check(workspace, "train", options) == ()
+        requirements.check_requirements(workspace, "train", train_options(**FULL, replay_datasets="mine,other"))
+    assert requirements.check_requirements(workspace, "train", options) == ()
 
 
 def test_given_texts_are_spoken_although_the_model_comes_with_clips(

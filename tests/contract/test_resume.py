@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from core import train
-from core.job.journal import Evaluated, Step
-from core.job.reporter import StopRequested
+from core.jobs.events import Evaluated, Step
+from core.jobs.reporter import StopRequested
 from core.training import checkpoint
 from core.voice_model.loading import load_checkpoint
 from tests.contract.conftest import CPU, World

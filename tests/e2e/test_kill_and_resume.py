@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
-from core import jobs, train
-from core.job import directory as job_files
-from core.job import journal, locks
-from core.job.directory import Job
-from core.job.journal import Evaluated, Event, Step
+from core import train
+from core.jobs import control, locks
+from core.jobs import directory as job_files
+from core.jobs import events as journal
+from core.jobs.directory import Job
+from core.jobs.events import Evaluated, Event, Step
 from core.library.catalog import resolve
 from core.training import checkpoint, ranking
 from core.workspace import Workspace
@@ -52,7 +53,7 @@ def told(events: Sequence[Event]) -> dict[tuple[str, int], set[tuple[float, ...]
 
 
 def steps_told(job: Job) -> int:
-    return sum(isinstance(event, Step) for event in journal.read(job.journal)[0])
+    return sum(isinstance(event, Step) for event in journal.read_events(job.journal)[0])
 
 
 def after_steps(count: int) -> Moment:
@@ -81,12 +82,12 @@ def killed(job: Job, moment: Moment) -> bool:
     """Kill the worker's whole group at that moment, with SIGKILL; False when the run ended before."""
     tick, before = threading.Event(), steps_told(job)
     end = time.monotonic() + PATIENCE_S
-    while not (group := locks.content(job.lock).partition(" ")[2]).strip().isdigit():
-        assert locks.is_held(job.lock), f"the worker ended before it began: {jobs.log_tail(job)}"
-        assert time.monotonic() < end, jobs.log_tail(job)
+    while not (group := locks.read_holder(job.lock).partition(" ")[2]).strip().isdigit():
+        assert locks.is_held(job.lock), f"the worker ended before it began: {control.log_tail(job)}"
+        assert time.monotonic() < end, control.log_tail(job)
         tick.wait(0.005)
     while not moment(job, before):
-        assert time.monotonic() < end, jobs.log_tail(job)
+        assert time.monotonic() < end, control.log_tail(job)
         if not locks.is_held(job.lock):
             return False
         tick.wait(0.002)
@@ -96,18 +97,18 @@ def killed(job: Job, moment: Moment) -> bool:
         return False
     while locks.is_held(job.lock):
         tick.wait(0.005)
-    return jobs.state(job).status == "crashed"
+    return control.read_state(job).status == "crashed"
 
 
 def killed_again_and_again(job: Job, kills: int, seed: int) -> int:
     """Run `job` with a kill at that many random moments, then to its end; how many there were."""
     noise = random.Random(seed)
-    jobs.start(job)
+    control.start(job)
     count = 0
     while count < kills and killed(job, some_moment(noise)):
         count += 1
-        jobs.resume(job)
-    assert jobs.wait(job, PATIENCE_S).status == "finished", jobs.log_tail(job)
+        control.resume(job)
+    assert control.wait(job, PATIENCE_S).status == "finished", control.log_tail(job)
     return count
 
 
@@ -129,9 +130,9 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
         world: Workspace, kills: int, steps: int) -> None:
     whole = Listener(world.runs / "whole")
     train.run(options(steps), world, whole)
-    job = job_files.create(world, "train", options(steps), name="killed")
+    job = job_files.create_job(world, "train", options(steps), name="killed")
     assert killed_again_and_again(job, kills, seed=kills) == kills
-    wanted, seen = told(whole.events), told(journal.read(job.journal)[0])
+    wanted, seen = told(whole.events), told(journal.read_events(job.journal)[0])
     assert len(wanted) > steps
     assert all(len(numbers) == 1 for numbers in wanted.values())
     assert seen == wanted

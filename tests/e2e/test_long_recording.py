@@ -13,7 +13,7 @@ import torch
 
 from core.library import certificate
 from core.workspace import Workspace
-from scripts.command import main
+from scripts.command import run_verb
 from tests.serving import ROOT
 
 CLIPS, PAUSE_S = 16, 0.5
@@ -65,7 +65,7 @@ def test_a_recording_and_its_subtitles_become_a_trained_step(tmp_path: Path) -> 
          "--evaluation-sentences", "0"),
     )
     for verb, *words in steps:
-        assert main(verb, [*words, "--workspace", str(workspace.path)], resumable=verb == "train") == 0, verb
+        assert run_verb(verb, [*words, "--workspace", str(workspace.path)]) == 0, verb
     report = json.loads((workspace.dataset("film") / "report.json").read_text("utf-8"))
     assert (report["found"], report["kept"], report["errors"]) == (CLIPS, CLIPS, [])
     (run,) = workspace.runs.glob("train-*")

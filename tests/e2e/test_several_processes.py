@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from config.errors import UserError
-from core import jobs, train
-from core.job import directory as job_files
-from core.job import journal
-from core.job.journal import Step
-from core.job.reporter import StopRequested
+from core import train
+from core.jobs import control, events
+from core.jobs import directory as job_files
+from core.jobs.events import Step
+from core.jobs.reporter import StopRequested
 from core.training import checkpoint, company, opening, training_data
 from core.training.company import Company
 from core.training.trainer import Trainer
@@ -129,7 +129,7 @@ def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
 
 @pytest.mark.slow
 def test_the_worker_starts_the_others_and_they_end_with_it(world: Workspace) -> None:
-    job = job_files.create(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
-    jobs.start(job)
-    assert jobs.wait(job, 300).status == "finished", jobs.log_tail(job)
-    assert [event.step for event in journal.read(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]
+    job = job_files.create_job(world, "train", train_options(batch_size=3, processes=2, **SAME), name="job")
+    control.start(job)
+    assert control.wait(job, 300).status == "finished", control.log_tail(job)
+    assert [event.step for event in events.read_events(job.journal)[0] if isinstance(event, Step)] == [1, 2, 3, 4, 5, 6]

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Shard
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import train
-from core.job.journal import Result
-from core.job.reporter import StopRequested
+from core.jobs.events import Result
+from core.jobs.reporter import StopRequested
 from core.training import checkpoint, company, divisible, opening, sharding, training_data
 from core.training.company import Company
 from core.training.feed import Batch, passes

@@ -1,4 +1,4 @@
-"""A true app, true workers and the true resident: what was loaded for one comparison speaks the next at once."""
+"""A true app, true workers and the true model server: what was loaded for one comparison speaks the next at once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from config.schema import CompareOptions, SamplingOptions
-from core import jobs
-from core.job.directory import create
-from core.job.state import JobState
-from core.speech.resident import Residence
+from core.jobs import control
+from core.jobs.directory import create_job
+from core.jobs.model_server_client import ModelServerClient
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 from tests.serving import served
@@ -19,10 +19,10 @@ from tests.trained import RUN, trained_world
 def compare(workspace: Workspace) -> JobState:
     options = CompareOptions(finetuned=f"run:{RUN}", texts=(("en", "the cat"), ("am", "ሀለመ")), device="cpu",
                              sampling=SamplingOptions(temperature=1.0, seed=5))
-    job = create(workspace, "compare", options)
-    jobs.start(job)
-    state = jobs.wait(job, PATIENCE_S)
-    assert state.status == "finished", f"{state.status}: {state.message}\n{jobs.log_tail(job)}"
+    job = create_job(workspace, "compare", options)
+    control.start(job)
+    state = control.wait(job, PATIENCE_S)
+    assert state.status == "finished", f"{state.status}: {state.message}\n{control.log_tail(job)}"
     return state
 
 
@@ -32,17 +32,17 @@ def sounds(state: JobState) -> list[bytes]:
 
 def test_the_second_comparison_loads_nothing_and_sounds_the_same(tmp_path: Path) -> None:
     workspace = trained_world(tmp_path / "workspace")
-    residence = Residence.of(workspace, "cpu")
+    server = ModelServerClient(workspace, "cpu")
     alone = compare(workspace)  # no app lives, so nothing is kept
-    assert not residence.occupied
+    assert not server.running
     with served(workspace.path):
         first, again = compare(workspace), compare(workspace)
-        assert residence.occupied
+        assert server.running
     assert [state.plan.counts["loaded"] for state in (alone, first, again) if state.plan] == [2, 2, 0]
     assert again.plan is not None
     assert "loaded already" in again.plan.lines[0]
     assert sounds(alone) == sounds(first) == sounds(again)
     deadline = time.monotonic() + PATIENCE_S
-    while residence.occupied:  # it goes with the app
-        assert time.monotonic() < deadline, "the resident stays"
+    while server.running:  # it goes with the app
+        assert time.monotonic() < deadline, "the model server stays"
         time.sleep(0.1)

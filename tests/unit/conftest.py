@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core import jobs
-from core.job import locks
-from core.job.reader import JobBoard
+from core.jobs import control, locks
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 
 
@@ -18,7 +17,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     yield opened
     for state in JobBoard(opened).states():
         if state.alive and locks.is_held(state.job.lock):
-            jobs.force_stop(state.job, grace_s=0.0)
+            control.force_stop(state.job, grace_s=0.0)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import time
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import worker
-from core.job.journal import CheckpointSaved, Evaluated, Progress, Result, Step
-from core.job.reporter import Reporter, StopRequested
+from core.jobs import worker
+from core.jobs.events import CheckpointSaved, Evaluated, Progress, Result, Step
+from core.jobs.reporter import Reporter, StopRequested
 from core.workspace import Workspace
 
 COMMAND = (sys.executable, "-m", "tests.unit.fake_verbs")

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from core.job.journal import Event, Progress, Result, Warned
+from core.jobs.events import Event, Progress, Result, WarningRaised
 from core.library.catalog import ModelFamily, ModelVariant, family, model_name, variant
 from core.sources.base_models import ModelRequest, download_model
 from core.sources.downloader import RetryPolicy
@@ -57,7 +57,7 @@ class Recorder:
 
     @property
     def warnings(self) -> list[str]:
-        return [event.message for event in self.events if isinstance(event, Warned)]
+        return [event.message for event in self.events if isinstance(event, WarningRaised)]
 
     @property
     def progress(self) -> list[Progress]:

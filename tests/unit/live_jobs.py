@@ -4,27 +4,26 @@ import threading
 from collections.abc import Callable
 
 from config.schema import TrainOptions
-from core import jobs
-from core.job.directory import create
-from core.job.reader import JobReader
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.directory import Job, create_job
+from core.jobs.state import JobReader, JobState
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 from tests.unit.fake_verbs import COMMAND
 
 
 def train(workspace: Workspace, behaviour: str, *, steps: int = 10, after: tuple[str, ...] = (),
-          name: str | None = None, device: str = "cpu") -> jobs.Job:
+          name: str | None = None, device: str = "cpu") -> Job:
     options = TrainOptions(extension=behaviour, steps=steps, device=device)
-    return create(workspace, "train", options, after=after, name=name)
+    return create_job(workspace, "train", options, after=after, name=name)
 
 
-def launch(job: jobs.Job) -> jobs.Job:
-    jobs.start(job, command=COMMAND)
+def launch(job: Job) -> Job:
+    control.start(job, command=COMMAND)
     return job
 
 
-def until(job: jobs.Job, reached: Callable[[JobState], bool]) -> JobState:
+def until(job: Job, reached: Callable[[JobState], bool]) -> JobState:
     """The first state for which `reached` holds."""
     reader = JobReader(job)
     tick = threading.Event()
@@ -32,8 +31,8 @@ def until(job: jobs.Job, reached: Callable[[JobState], bool]) -> JobState:
         if reached(state := reader.state()):
             return state
         tick.wait(0.02)
-    raise AssertionError(f"{job.id}: {state.status} {state.message}\n{jobs.log_tail(job)}")
+    raise AssertionError(f"{job.id}: {state.status} {state.message}\n{control.log_tail(job)}")
 
 
-def running(job: jobs.Job) -> JobState:
+def running(job: Job) -> JobState:
     return until(job, lambda state: state.status == "running" and state.progress is not None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from core import train
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.training import validation
 from core.training.validation import Measured
 from core.workspace import Workspace

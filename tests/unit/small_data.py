@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 import torch
 
-from core.job.journal import Event, Warned
+from core.jobs.events import Event, WarningRaised
 from data.front_end import FrontEnd
 from models.base import Features
 
@@ -64,7 +64,7 @@ class Recorder:
 
     @property
     def warnings(self) -> str:
-        return "\n".join(event.message for event in self.events if isinstance(event, Warned))
+        return "\n".join(event.message for event in self.events if isinstance(event, WarningRaised))
 
 
 @dataclass

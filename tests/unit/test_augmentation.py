@@ -22,8 +22,8 @@ from small_data import Recorder, SmallExtractor, SmallFamily, base, write_datase
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
-from core.job import asked
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
+from core.submission import requirements
 from core.training import feed, training_data
 from core.voice_model.loading import VoiceModel, load_extension
 from core.workspace import Workspace
@@ -202,10 +202,10 @@ def test_training_with_variants_that_were_never_made_is_refused_when_it_is_asked
     monkeypatch.setattr(workspace.__class__, "extension", lambda self, name: self.path)
     options = train_options(dataset="d", augmentation=0.5)
     with pytest.raises(UserError, match="'d' was prepared without variants") as caught:
-        asked.check(workspace, "train", options)
+        requirements.check_requirements(workspace, "train", options)
     assert "--variants 2" in caught.value.hint
     prepared(source, workspace, variants=2)
-    assert asked.check(workspace, "train", options) == ()
+    assert requirements.check_requirements(workspace, "train", options) == ()
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,17 @@ import pytest
 
 from config.errors import UserError
 from config.schema import ExportOptions, TokenizerOptions, TrainOptions
-from core import jobs
-from core.demo import ChainOptions, chain
-from core.job.directory import create
-from core.job.journal import CheckpointSaved, Journal
+from core.jobs.directory import Job, create_job
+from core.jobs.events import CheckpointSaved, Journal
+from core.jobs.state import JobBoard
 from core.library import catalog
 from core.library.records import ModelRecord, write_model_record
+from core.submission.demo_chain import ChainOptions, create_chain
 from core.workspace import Workspace
 
 
-def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> jobs.Job:
-    job = create(workspace, "train", TrainOptions(), name=name)
+def trained(workspace: Workspace, name: str, *saved: tuple[int, bool], gone: tuple[int, ...] = ()) -> Job:
+    job = create_job(workspace, "train", TrainOptions(), name=name)
     journal = Journal(job.journal)
     for step, best in saved:
         if step not in gone:
@@ -58,8 +58,8 @@ def test_all_that_can_speak_is_listed(workspace: Workspace):
     (workspace.exports / "mine").mkdir()
     trained(workspace, "r", (100, True))
     trained(workspace, "none")
-    create(workspace, "export", ExportOptions(run="run:r"))
-    found = catalog.list_references(workspace, jobs.JobBoard(workspace).states())
+    create_job(workspace, "export", ExportOptions(run="run:r"))
+    found = catalog.list_references(workspace, JobBoard(workspace).states())
     assert [model.reference for model in found] == ["base:tiny", "export:mine", "run:r"]
 
 
@@ -71,7 +71,7 @@ def test_every_family_says_what_it_is():
 
 def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
     options = ChainOptions(dataset="mine", language="ti", rules="ti", train=TrainOptions(steps=5), name="run-1")
-    made = chain(workspace, options)
+    made = create_chain(workspace, options)
     assert [job.verb for job in made] == ["download", "prepare", "tokenizer", "extend", "train"]
     assert [job.after for job in made] == [(), *((job.id,) for job in made[:-1])]
     assert made[2].options() == TokenizerOptions(dataset="mine", tokenizer="tiny-ti", rules="ti")
@@ -81,11 +81,11 @@ def test_the_chain_is_five_jobs_each_after_the_one_before(workspace: Workspace):
 
 def test_a_chain_with_a_wrong_name_makes_no_job(workspace: Workspace):
     with pytest.raises(UserError, match="'../../x' cannot be a name"):
-        chain(workspace, ChainOptions(dataset="../../x"))
-    chain(workspace, ChainOptions(name="taken"))
+        create_chain(workspace, ChainOptions(dataset="../../x"))
+    create_chain(workspace, ChainOptions(name="taken"))
     before = workspace.list_runs()
-    with pytest.raises(UserError, match="'taken' is already there"):
-        chain(workspace, ChainOptions(name="taken"))
+    with pytest.raises(UserError, match="'taken' already exists"):
+        create_chain(workspace, ChainOptions(name="taken"))
     assert workspace.list_runs() == before
 
 

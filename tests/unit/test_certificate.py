@@ -12,8 +12,8 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.model_card import _errors
@@ -136,7 +136,7 @@ class Impatient(Listener):
 
 def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
     told: list[Progress] = []
-    certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, tell=told.append)
+    certify.certify_folder(world, checkpoint.folder_of(world.runs / "gated", 8), CPU, sentences=2, progress=told.append)
     total = 3 * 3 * 2 + 4  # three languages spoken before and after and heard as recorded, and the probes
     assert {(one.total, one.unit) for one in told} == {(total, "sentences")}
     counts = [one.done for one in told]

@@ -13,13 +13,15 @@ from config import schema
 from config.arguments import add_arguments, command_line, flags, given_values, to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import VERBS, Options, TrainOptions
-from core import jobs, worker
-from core.job import asked
+from config.schema import Options, TrainOptions
+from core.jobs import control, worker
+from core.jobs.directory import create_job, load_job
+from core.jobs.state import JobBoard
+from core.jobs.verbs import VERBS
 from core.workspace import Workspace
 from scripts import command
 from scripts import jobs as scripts_jobs
-from scripts.ending import ASKED_WRONGLY
+from scripts.exit_codes import USAGE_ERROR
 from tests.unit import fake_verbs
 from tests.unit.live_jobs import PATIENCE_S, running, train, until
 
@@ -40,13 +42,13 @@ def parse(arguments: list[str], model: type[Options]) -> Options:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_field_of_every_verb_is_one_flag_with_help(verb: str):
-    all_flags = list(flags(VERBS[verb]))
+    all_flags = list(flags(VERBS[verb].options))
     assert len({flag.name for flag in all_flags}) == len(all_flags)
     text = " ".join(command.build_parser(verb).format_help().split())
     for flag in all_flags:
         assert (flag.path[-1] if flag.positional else flag.name) in text
-    assert parse([], VERBS[verb]) == VERBS[verb]()
-    assert to_arguments(VERBS[verb]()) == []
+    assert parse([], VERBS[verb].options) == VERBS[verb].options()
+    assert to_arguments(VERBS[verb].options()) == []
 
 
 @pytest.mark.parametrize("options", CHANGED, ids=lambda options: type(options).__name__)
@@ -63,11 +65,11 @@ def test_the_command_shown_can_be_pasted_into_a_shell():
 def fake_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` runs the fake verb of `fake_verbs`, whose extensions are not on the disk."""
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: fake_verbs.train)
-    monkeypatch.setattr(asked, "check", lambda *_asked: ())
+    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
 
 
 def invoke(workspace: Workspace, *arguments: str) -> int:
-    return command.main("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments], resumable=True)
+    return command.run_verb("train", ["--workspace", str(workspace.path), "--device", "cpu", *arguments])
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -78,8 +80,8 @@ def test_a_run_is_a_job_of_the_workspace_and_ends_with_a_json_line(workspace: Wo
     assert "step 3/3  speech loss 1.0000  text loss 2.0000  100 tokens/s" in said
     outcome = json.loads(said[-1])
     assert (outcome["job"], outcome["status"], outcome["result"]) == ("mine", "finished", {"steps": 3})
-    assert jobs.state(jobs.load(workspace, "mine")).status == "finished"
-    assert "step 3/3" in jobs.log_tail(jobs.load(workspace, "mine"))
+    assert control.read_state(load_job(workspace, "mine")).status == "finished"
+    assert "step 3/3" in control.log_tail(load_job(workspace, "mine"))
 
 
 @pytest.mark.usefixtures("fake_train")
@@ -89,8 +91,8 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
         printed = capsys.readouterr()
         assert said in printed.err
         assert "Traceback" not in printed.err + printed.out
-    [buggy] = [state for state in jobs.JobBoard(workspace).states() if state.traceback]
-    assert "Traceback" in jobs.log_tail(buggy.job)
+    [buggy] = [state for state in JobBoard(workspace).states() if state.traceback]
+    assert "Traceback" in control.log_tail(buggy.job)
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -100,14 +102,14 @@ def test_a_failure_prints_what_to_do_and_no_traceback(workspace: Workspace, caps
 ])
 def test_options_that_cannot_be_used_are_all_named(workspace: Workspace, capsys: pytest.CaptureFixture[str],
                                                    arguments: list[str], said: list[str]):
-    assert invoke(workspace, *arguments) == ASKED_WRONGLY
+    assert invoke(workspace, *arguments) == USAGE_ERROR
     printed = capsys.readouterr().err
     assert all(part in printed for part in said)
     assert workspace.list_runs() == []
 
 
 def test_what_is_not_there_is_refused_before_a_run_is_made(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
-    assert invoke(workspace, "--extension", "nosuch") == ASKED_WRONGLY
+    assert invoke(workspace, "--extension", "nosuch") == USAGE_ERROR
     assert "There is no extension named 'nosuch'" in capsys.readouterr().err
     assert workspace.list_runs() == []
 
@@ -120,7 +122,7 @@ def test_an_unknown_flag_is_a_usage_error(workspace: Workspace):
 
 def test_a_workspace_that_cannot_be_written_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").touch()
-    assert command.main("download", ["--workspace", str(tmp_path / "file")]) == ASKED_WRONGLY
+    assert command.run_verb("download", ["--workspace", str(tmp_path / "file")]) == USAGE_ERROR
     assert "cannot be written" in capsys.readouterr().err
 
 
@@ -129,20 +131,20 @@ def test_a_preset_gives_options_and_flags_win_over_it(workspace: Workspace, tmp_
     preset = tmp_path / "preset.yaml"
     preset.write_text("extension: quick\nsteps: 4\nseed: 9\n")
     assert invoke(workspace, "--config", str(preset), "--steps", "2", "--name", "a") == 0
-    made = jobs.load(workspace, "a")
+    made = load_job(workspace, "a")
     assert made.options() == TrainOptions(extension="quick", steps=2, seed=9, device="cpu")
     again = str(made.directory / "config.yaml")
     assert invoke(workspace, "--config", again, "--name", "b") == 0
-    assert jobs.load(workspace, "b").settings == made.settings
+    assert load_job(workspace, "b").settings == made.settings
 
 
 def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     preset = tmp_path / "preset.yaml"
     preset.write_text("verb: prepare\noptions: {}\n")
-    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
+    assert invoke(workspace, "--config", str(preset)) == USAGE_ERROR
     assert "is for 'prepare', not for 'train'" in capsys.readouterr().err
     preset.write_text("stepz: 3\n")
-    assert invoke(workspace, "--config", str(preset)) == ASKED_WRONGLY
+    assert invoke(workspace, "--config", str(preset)) == USAGE_ERROR
     assert "stepz" in capsys.readouterr().err
 
 
@@ -150,29 +152,29 @@ def test_a_preset_of_another_verb_is_refused(workspace: Workspace, tmp_path: Pat
 def test_resume_goes_on_with_a_run_as_it_was_configured(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     assert invoke(workspace, "--extension", "wrong", "--name", "mine") == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"To continue it: python -m scripts.train --workspace {workspace.path} --resume mine"
+    assert last == f"To resume: python -m scripts.train --workspace {workspace.path} --resume mine"
     with pytest.raises(SystemExit, match="2"):
         invoke(workspace, "--resume", "mine")  # with --device
     where = ["--workspace", str(workspace.path), "--resume"]
-    assert command.main("train", [*where, "mine"], resumable=True) == 1
-    assert jobs.state(jobs.load(workspace, "mine")).attempt == 2
-    assert command.main("train", [*where, "nobody"], resumable=True) == ASKED_WRONGLY
+    assert command.run_verb("train", [*where, "mine"]) == 1
+    assert control.read_state(load_job(workspace, "mine")).attempt == 2
+    assert command.run_verb("train", [*where, "nobody"]) == USAGE_ERROR
     assert "no run named 'nobody'" in capsys.readouterr().err
-    jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
-    assert command.main("train", [*where, "other", "--json"], resumable=True) == ASKED_WRONGLY
+    create_job(workspace, "prepare", schema.PrepareOptions(), name="other")
+    assert command.run_verb("train", [*where, "other", "--json"]) == USAGE_ERROR
     refusal = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert refusal["message"] == "other is a run of 'prepare', not of 'train'."
 
 
-def test_what_has_no_option_to_continue_is_continued_by_the_command_for_jobs(workspace: Workspace):
-    job = jobs.create(workspace, "prepare", schema.PrepareOptions(), name="other")
-    said = command.continuing(job, resumable=False).split()
+def test_a_verb_without_resume_is_resumed_by_the_command_for_jobs(workspace: Workspace):
+    job = create_job(workspace, "extend", schema.ExtendOptions(), name="other")
+    said = command.resume_command(job).split()
     assert said[:3] == ["python", "-m", "scripts.jobs"]
     given = scripts_jobs.build_parser().parse_args(said[3:])
     assert (given.do, given.job, given.workspace) == ("resume", "other", str(workspace.path))
 
 
-@pytest.mark.parametrize("verb", ["prepare", "transcribe"])  # the second has a script that takes --resume
+@pytest.mark.parametrize("verb", ["compare", "transcribe"])  # the second takes --resume
 @pytest.mark.parametrize(("fault", "offered"), [
     (UserError("There already is another dataset named 'mine'.", "Choose another dataset name."), False),
     (UserError("The network is gone.", "What has come is kept: continue the job when it is back."), True),
@@ -185,43 +187,43 @@ def test_what_can_never_succeed_as_it_was_asked_for_is_not_offered_to_be_continu
         raise fault
 
     monkeypatch.setattr(worker, "_verb", lambda name, verbs: refuse)
-    monkeypatch.setattr(asked, "check", lambda *_asked: ())
+    monkeypatch.setattr(command, "check_requirements", lambda *_asked: ())
     where = ["--workspace", str(workspace.path), "--device", "cpu"]
-    assert command.main(verb, where, resumable=verb == "transcribe") == 1
-    assert ("To continue it: " in capsys.readouterr().out) is offered
+    assert command.run_verb(verb, where) == 1
+    assert ("To resume: " in capsys.readouterr().out) is offered
 
 
 def test_a_run_that_is_running_cannot_be_resumed_beside_itself(workspace: Workspace,
                                                               capsys: pytest.CaptureFixture[str]):
     job = train(workspace, "patient")
-    jobs.start(job, command=fake_verbs.COMMAND)
+    control.start(job, command=fake_verbs.COMMAND)
     running(job)
-    code = command.main("train", ["--workspace", str(workspace.path), "--resume", job.id], resumable=True)
+    code = command.run_verb("train", ["--workspace", str(workspace.path), "--resume", job.id])
     assert code == worker.ALREADY_RUNNING
     assert "already running" in capsys.readouterr().err
 
 
 def test_an_interrupt_lets_the_run_save_and_exits_with_130(workspace: Workspace):
     script = (
-        "import sys; from core import worker; from core.job import asked\n"
+        "import sys; from core.jobs import worker\n"
         "from scripts import command; from tests.unit import fake_verbs\n"
         "worker._verb = lambda name, verbs: fake_verbs.train\n"
-        "asked.check = lambda *given: ()\n"
-        "sys.exit(command.main('train', sys.argv[1:], resumable=True))"
+        "command.check_requirements = lambda *given: ()\n"
+        "sys.exit(command.run_verb('train', sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, "--workspace", str(workspace.path), "--device", "cpu", "--extension", "patient",
          "--name", "mine"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("mine in")
-    job = jobs.load(workspace, "mine")
+    job = load_job(workspace, "mine")
     running(job)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == worker.STOPPED
-    assert "Saved at step 7.\nTo continue it: python -m scripts.train " in said
+    assert "Saved at step 7.\nTo resume: python -m scripts.train " in said
     assert said.endswith("--resume mine\n")
-    assert jobs.state(job).status == "stopped"
+    assert control.read_state(job).status == "stopped"
 
 
 def test_every_verb_has_its_script():
@@ -242,12 +244,12 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
     assert do("list") == ["There are no jobs in this workspace."]
     first, second, third = (train(workspace, "patient") for _ in range(3))
     for job in (first, second, third):
-        jobs.start(job, command=fake_verbs.COMMAND)
+        control.start(job, command=fake_verbs.COMMAND)
         until(job, lambda state: state.status in ("running", "waiting"))
     running(first)
     assert [line.split()[2] for line in do("last", second.id)] == [first.id, third.id, second.id]
     assert do("stop", second.id) == [f"{second.id} leaves the queue."]
-    jobs.wait(second, PATIENCE_S)
+    control.wait(second, PATIENCE_S)
     rows, same = ([json.loads(line) for line in do(*words)] for words in (("list", "--json"), ("--json", "list")))
     for row in (*rows, *same):
         del row["reason"]  # what a job waits for may have become another meanwhile
@@ -256,5 +258,5 @@ def test_jobs_are_listed_moved_stopped_and_resumed_by_command(tmp_path: Path, ca
         (first.id, "running"), (third.id, "waiting"), (second.id, "stopped")]
     for job in (first, third):
         assert job.id in do("force-stop", job.id)[0]
-    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == ASKED_WRONGLY
+    assert scripts_jobs.main(["--workspace", str(workspace.path), "resume", "no-such-job"]) == USAGE_ERROR
     assert "no-such-job" in capsys.readouterr().err

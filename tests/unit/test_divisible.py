@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.errors import UserError
-from core.job import asked
+from core.submission import requirements
 from core.training import divisible, fitting
 from core.training.fitting import Setting
 from core.workspace import Workspace
@@ -29,7 +29,7 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
 
 def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
     with pytest.raises(UserError, match="there is one process") as raised:
-        asked.check(workspace, "train", train_options(scope="full", sharding="full"))
+        requirements.check_requirements(workspace, "train", train_options(scope="full", sharding="full"))
     assert raised.value.hint == "Ask for one process a GPU (`processes`)."
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
-from core.job.directory import NO_DEVICE, Job
-from core.job.state import JobState
+from core.jobs.directory import NO_DEVICE, Job
+from core.jobs.state import JobState
 from core.library import diagnosis
 from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
 from core.proof.verdict import base_languages, can_restore, judge, worst_first

@@ -8,8 +8,8 @@ import pytest
 from config.errors import UserError
 from config.schema import DownloadOptions
 from core import download
-from core.job.journal import Event, Progress, Warned
-from core.job.reporter import StopRequested
+from core.jobs.events import Event, Progress, WarningRaised
+from core.jobs.reporter import StopRequested
 from core.workspace import Workspace
 
 FILES = {"t3.safetensors": b"t" * 3_000_000, "voices/low.ogg": b"v" * 1000, "tokenizer.json": b"{}"}
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_named_and_replaced_and_the_rest_kept(pack: Path, work
     (model / "notes.txt").write_text("mine")
     damage(model / "t3.safetensors")
     result, events = get(workspace)
-    [warning] = [event for event in events if isinstance(event, Warned)]
+    [warning] = [event for event in events if isinstance(event, WarningRaised)]
     assert str(model / "t3.safetensors") in warning.message
     assert said in warning.message
     assert result["outcome"] == "already there, 1 damaged files replaced"

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from config.schema import TrainOptions
-from core import demo
-from core.job.directory import create
+from core.jobs.directory import create_job
+from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.dev.benchmark import machine
 from scripts.dev.benchmark import results as benchmark_table
@@ -24,7 +24,7 @@ ONE = TrialResult("rows", 0, 400, 150.0, 2**30, 8000, "75 of 75 tensors", "40 of
 
 
 def test_every_trial_is_the_demo_but_for_what_it_names() -> None:
-    common = demo.preset("train", TrainOptions).model_dump()
+    common = demo_chain.demo_options("train", TrainOptions).model_dump()
     for group in plan.read():
         for trial in group.trials:
             made = trial.training(2)
@@ -67,7 +67,7 @@ def test_a_measurement_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_what_a_process_uses_is_counted_while_it_lives(tmp_path: Path) -> None:
-    job = create(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
+    job = create_job(Workspace.open(tmp_path / "workspace"), "train", TrainOptions())
     job.lock.write_text(f"{os.getpid()} train\n")
     first = results.used_by(job)
     sum(range(3_000_000))

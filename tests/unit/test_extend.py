@@ -60,7 +60,7 @@ def test_the_record_counts_the_rows_that_the_base_can_spell(world: Workspace) ->
         result = extend.run(OPTIONS.model_copy(update={"initialisation": strategy, "extension": strategy}), world, told)
         record = records.read_record(world.extension(strategy) / records.EXTENSION, ExtensionRecord)
         assert (record.from_spelling, result["from_spelling"], result["from_mean"]) == (spelled, spelled, 10 - spelled)
-        warned = [event.message for event in told.of("warned")]
+        warned = [event.message for event in told.of("warning")]
         assert ["the same start as 'mean'" in message for message in warned] == [True] * (strategy == "neighbours")
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core.job import free_gpu, queueing
-from core.job.directory import Job, create
-from core.job.free_gpu import FreeGpu
-from core.job.gpus import Gpu
-from core.job.journal import Event, Warned
-from core.job.locks import FileLock, is_held
-from core.job.queueing import wait_for_turn
-from core.job.reporter import Reporter, StopRequested
+from core.jobs import gpus, queue
+from core.jobs.directory import Job, create_job
+from core.jobs.events import Event, WarningRaised
+from core.jobs.gpus import FreeGpu, Gpu
+from core.jobs.locks import FileLock, is_held
+from core.jobs.queue import wait_for_turn
+from core.jobs.reporter import Reporter, StopRequested
 from core.workspace import Workspace
 from tests.processes import PATIENCE_S
 
@@ -45,7 +44,7 @@ def gpu(index: int, free_gib: float, load: int | None = 0, total: int = 24) -> G
 
 
 def job(workspace: Workspace, device: str = "cuda", **options: object) -> Job:
-    return create(workspace, "train", TrainOptions.model_validate({"device": device, **options}))
+    return create_job(workspace, "train", TrainOptions.model_validate({"device": device, **options}))
 
 
 def in_turn(*looks: tuple[Gpu, ...]) -> Callable[[], tuple[Gpu, ...]]:
@@ -71,7 +70,7 @@ def test_it_waits_until_there_is_room_and_takes_that_gpu(workspace: Workspace) -
 @pytest.mark.parametrize(("seen", "good"), [
     (gpu(0, 23.8), True), (gpu(0, 23.8, None), True), (gpu(0, 23.8, 40), False), (gpu(0, 20.0), False)])
 def test_an_idle_gpu_has_no_load_and_nobody_elses_memory(seen: Gpu, good: bool) -> None:
-    assert free_gpu.fits(seen, 0.0, idle=True) is good
+    assert gpus.is_free(seen, 0.0, idle=True) is good
 
 
 def test_as_many_are_waited_for_as_there_are_processes(workspace: Workspace) -> None:
@@ -97,6 +96,7 @@ class Queued:
 
     def __init__(self, workspace: Workspace) -> None:
         self.queue, self.lock = workspace.devices / "cuda", workspace.devices / "cuda.lock"
+        self.queue.mkdir(exist_ok=True)  # else a look at it may come before the first job makes it
         self.had, self.threads = list[str](), list[threading.Thread]()
 
     def add(self, one: Job, ready: Callable[[], str] = lambda: "") -> None:
@@ -124,7 +124,7 @@ class Queued:
 
 @pytest.fixture
 def queued(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Queued:
-    monkeypatch.setattr(queueing, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(queue, "_READY_INTERVAL_S", 0.0)
     return Queued(workspace)
 
 
@@ -132,7 +132,7 @@ def test_who_waits_for_a_gpu_lets_others_pass_and_comes_before_later_ones(worksp
     waiting, second, third = (job(workspace) for _ in range(3))
     busy = ["A game is at work."]
     queued.add(waiting, lambda: busy[0])
-    queued.until(lambda: queued.queue.is_dir() and os.listdir(queued.queue) != [])
+    queued.until(lambda: os.listdir(queued.queue) != [])
     queued.add(second)
     queued.until(lambda: queued.had == [second.id])
     holder = FileLock.take(queued.lock, patience_s=PATIENCE_S)  # which is asked for now and then
@@ -166,7 +166,7 @@ def test_where_it_cannot_wait_it_says_so_and_begins(workspace: Workspace, device
     told = Told(one)
     assert FreeGpu(one, told, lambda: ()).obstacle() == ""
     [said] = told.events
-    assert isinstance(said, Warned)
+    assert isinstance(said, WarningRaised)
     assert words in said.message
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "kept"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from core.job import cuda_order, gpus
-from core.job.gpus import Gpu
+from core.jobs import cuda_order, gpus
+from core.jobs.gpus import Gpu
 
 CARD, SLOW, FAST, TWIN = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "cdef")
 SLICES = [f"MIG-{letter * 8}-0000-0000-0000-000000000000" for letter in "ab"]
@@ -44,11 +44,11 @@ REPORT = f"""<?xml version="1.0" ?>
 
 
 def seen(found: tuple[Gpu, ...], environment: Mapping[str, str], *order: str) -> list[str]:
-    return [gpu.uuid for gpu in gpus.visible(found, environment, lambda: order)]
+    return [gpu.uuid for gpu in gpus.visible_gpus(found, environment, lambda: order)]
 
 
 def test_numbers_are_cudas_and_not_those_of_nvidia_smi() -> None:
-    found = gpus.parse(DIFFERENT)
+    found = gpus.parse_nvidia_smi(DIFFERENT)
     numbers = {"CUDA_VISIBLE_DEVICES": "0,2"}
     assert seen(found, numbers, FAST, SLOW, TWIN) == [FAST, TWIN]
     assert seen(found, {**numbers, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, FAST, SLOW, TWIN) == [FAST, TWIN]
@@ -59,7 +59,7 @@ def test_numbers_are_cudas_and_not_those_of_nvidia_smi() -> None:
 
 
 def test_a_number_that_is_not_there_ends_the_list_and_so_does_a_doubtful_uuid() -> None:
-    found = gpus.parse(DIFFERENT)
+    found = gpus.parse_nvidia_smi(DIFFERENT)
     assert seen(found, {"CUDA_VISIBLE_DEVICES": "2,-1,0"}, SLOW, FAST, TWIN) == [TWIN]
     assert seen(found, {"CUDA_VISIBLE_DEVICES": f"{FAST[:8]},{TWIN}"}) == [FAST, TWIN]
     assert seen(found, {"CUDA_VISIBLE_DEVICES": f"{TWIN},GPU-,{FAST}"}) == [TWIN]
@@ -70,7 +70,7 @@ def test_a_number_that_is_not_there_ends_the_list_and_so_does_a_doubtful_uuid() 
     (SLICES[1], [SLICES[1]]), (f"{SLICES[1]},{SLICES[0]}", [SLICES[1]]),  # a process can use one
     ("0", [SLICES[0]]), (CARD[:10], [SLICES[0]]), (f"1,{SLICES[0]}", [SLOW]), ("MIG-", []), ("1", [SLOW])])
 def test_instances_of_a_divided_gpu_have_names_and_memory_of_their_own(asked: str, wanted: list[str]) -> None:
-    found = gpus.with_instances(gpus.parse(DIVIDED), LISTING, REPORT)
+    found = gpus.add_mig_instances(gpus.parse_nvidia_smi(DIVIDED), LISTING, REPORT)
     assert [(gpu.index, gpu.free_mib, gpu.total_mib) for gpu in found] == [
         (0, 19949, 19968), (0, 864, 4864), (1, 40000, 40960)]
     assert found[0].name == "NVIDIA A100-SXM4-40GB MIG 3g.20gb"
@@ -94,14 +94,14 @@ esac
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", SLICES[0])
-    [one] = gpus.look()
+    [one] = gpus.find_gpus()
     assert (one.uuid, one.free_mib) == (SLICES[0], 19949)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (tmp_path / "csv").write_text(DIFFERENT)
-    assert [gpu.uuid for gpu in gpus.look()] == [SLOW, FAST, TWIN]
+    assert [gpu.uuid for gpu in gpus.find_gpus()] == [SLOW, FAST, TWIN]
     assert (tmp_path / "asked").read_text() == "asked\n"
     (tmp_path / "csv").unlink()
-    assert gpus.look() == ()
+    assert gpus.find_gpus() == ()
 
 
 class Driver:

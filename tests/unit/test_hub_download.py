@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.job.journal import Plan
+from core.jobs.events import Plan
 from core.library import catalog
 from core.library.records import read_model_record
 from core.sources.partial_downloads import partial_folder

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from config.schema import DownloadOptions
-from core import jobs
-from core.job import locks
-from core.job.directory import create
-from core.job.state import JobState
+from core.jobs import control, locks
+from core.jobs.directory import Job, create_job
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.hub import LoopbackHub, serving
 from tests.processes import PATIENCE_S
@@ -37,9 +36,9 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Loopback
         yield hub
 
 
-def start(workspace: Workspace, **options: str) -> jobs.Job:
-    job = create(workspace, "download", DownloadOptions(model="chatterbox", **options))
-    jobs.start(job)
+def start(workspace: Workspace, **options: str) -> Job:
+    job = create_job(workspace, "download", DownloadOptions(model="chatterbox", **options))
+    control.start(job)
     return job
 
 
@@ -51,14 +50,14 @@ def test_a_killed_worker_loses_nothing_that_came(served: LoopbackHub, workspace:
     served.fault(T3, stall_after=1_000_000)
     job = start(workspace)
     until(job, downloading)
-    os.killpg(int(locks.content(job.lock).split()[1]), signal.SIGKILL)
+    os.killpg(int(locks.read_holder(job.lock).split()[1]), signal.SIGKILL)
     crashed = until(job, lambda state: state.ended)
     assert crashed.status == "crashed"
     had = (partial(workspace) / T3).stat().st_size
     assert had > 500_000
     assert workspace.list_models() == []
     served.faults.clear()
-    jobs.resume(job)
+    control.resume(job)
     done = until(job, lambda state: state.ended)
     assert (done.status, done.message) == ("finished", "")
     assert contents(workspace.model("chatterbox")) == FILES
@@ -72,13 +71,13 @@ def test_a_stop_keeps_what_came_and_the_job_goes_on(served: LoopbackHub, workspa
     job = start(workspace)
     state = until(job, downloading)
     assert state.progress.total == TOTAL
-    jobs.stop(job)
+    control.stop(job)
     stopped = until(job, lambda state: state.ended)  # long before the stall is given up
     assert stopped.status == "stopped"
     assert not stopped.warnings
     assert (partial(workspace) / T3).stat().st_size == 1_000_000
     served.faults.clear()
-    jobs.resume(job)
+    control.resume(job)
     assert until(job, lambda state: state.ended).status == "finished"
     assert served.sent[T3] == len(FILES[T3])
 

@@ -9,10 +9,11 @@ import pytest
 
 from config.errors import UserError
 from config.schema import PushOptions
-from core import jobs, push
-from core.job.directory import create
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core import push
+from core.jobs import control
+from core.jobs.directory import create_job
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.library import certificate
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.records import ExportRecord, Origin, write_export_record
@@ -175,8 +176,8 @@ def test_a_stop_is_heard_while_the_hub_hangs_and_nothing_is_committed(served, wo
 
 
 def test_a_push_is_a_job_whose_files_never_hold_the_token(served, workspace, export):
-    job = create(workspace, "push", PushOptions(export="mine", repository=NAME))
-    jobs.start(job)
+    job = create_job(workspace, "push", PushOptions(export="mine", repository=NAME))
+    control.start(job)
     state = until(job, lambda state: state.ended)
     assert (state.status, state.message) == ("finished", "")
     assert state.result["url"] == f"{served.url}/{NAME}"

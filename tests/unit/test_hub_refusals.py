@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from config.errors import UserError
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library.records import read_model_record
 from core.sources import partial_downloads
 from core.sources.hub import Hub

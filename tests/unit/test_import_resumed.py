@@ -15,8 +15,8 @@ import pytest
 from small_data import AMHARIC, Recorder, write_clip
 
 from config.errors import UserError
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.sources import dataset_source
 from core.sources.downloader import RetryPolicy
 from core.sources.http_range_file import BLOCK

@@ -16,7 +16,7 @@ from small_data import AMHARIC, RATE, Recorder, SmallFamily, base, write_clip, w
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare
-from core.job.journal import Plan
+from core.jobs.events import Plan
 from core.sources import dataset_source
 from core.workspace import Workspace
 from data import ffmpeg_audio, manifest

@@ -1,10 +1,12 @@
-"""Who may know whom, read from the imports; and what the web process never loads."""
+"""The layers of the code base, read from its imports; and what never loads torch."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,29 +14,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("config", "core", "data", "models", "scripts", "ui")
 
-# What all families share: it may be imported by a family and must not import one.
-SHARED_MODELS = ("models.base", "models.cuda_graph_decode", "models.decoder", "models.generate",
-                 "models.language_model", "models.matmul_backends", "models.quantize", "models.sampling",
-                 "models.speech_lm", "models.teacher_forcing", "models.weights")
+# From the bottom to the top: each imports itself and what stands before it. Other modules directly in `core` are verbs,
+# or programs beside them, and may import all of `core`.
+CORE = ("core.workspace", "core.compute", "core.jobs", "core.library", "core.sources", "core.text", "core.dataset",
+        "core.submission", "core.model", "core.speech", "core.training", "core.proof")
 
-# The part of `core` that the page may import. The walk below proves that none of it leads to torch.
-WEB_SAFE = (
-    "core.dataset.clip_index", "core.dataset.languages", "core.dataset.playable", "core.demo",
-    "core.machine_check", "core.download",
-    "core.sources.hub", "core.sources.source_preview", "core.job.asked", "core.job.directory", "core.job.events",
-    "core.job.free_gpu", "core.job.gpus", "core.job.journal", "core.job.kept",
-    "core.job.locks", "core.job.pages", "core.job.places", "core.job.queueing", "core.job.reader",
-    "core.job.reporter", "core.job.state", "core.jobs", "core.library.catalog", "core.library.records",
-    "core.library.model_info", "core.library.presets", "core.library.certificate", "core.library.diagnosis",
-    "core.push", "core.dataset.review",
-    "core.library.segments", "core.library.reference_voices", "core.speech.resident", "core.text.tokenizer_comparison",
-    "core.text.pasted_text", "core.text.row_sources", "core.text.script_coverage", "core.text.text_rules",
-    "core.training.divisible", "core.worker", "core.workspace",
-)
+# Whole packages that never load torch, with all that they import. The page imports nothing else of `core`.
+TORCH_FREE = ("app", "config", "core.workspace", "core.jobs", "core.library", "core.sources", "core.text",
+              "core.dataset", "core.submission", "ui")
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
-# They make the built-in model or look into a family's parts, so they know it.
-BUILDERS = ("scripts.dev.tiny", "scripts.dev.conformance", "scripts.dev.benchmark", "scripts.dev.experiments.broken")
-BY_NAME = ("models.registry", "core.worker")  # the two places that turn a string into a module
+
+DEVELOPMENT = ("scripts.dev",)  # programs that make or measure models: they may import families
+BY_NAME = {"models.registry", "core.jobs.worker", "core.model_server"}  # they import modules that a table names
 
 
 @dataclass(frozen=True)
@@ -43,8 +34,10 @@ class Import:
 
     target: str
     line: int
+    for_types: bool  # under TYPE_CHECKING, so never run
 
 
+@cache
 def sources(root: Path) -> dict[str, Path]:
     """Every module of ours by its dotted name."""
     paths = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
@@ -59,50 +52,72 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path, module: str) -> list[Import]:
-    """All imports of a file, inside functions too; those for the type checker alone are left out."""
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path, module: str) -> tuple[Import, ...]:
+    """All imports of a file, inside functions and under TYPE_CHECKING too."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: list[Import] = []
-    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    waiting: list[tuple[ast.AST, bool]] = [(tree(path), False)]
     while waiting:
-        node = waiting.pop()
+        node, for_types = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting.extend(node.orelse)
+            waiting += [(child, True) for child in node.body] + [(child, for_types) for child in node.orelse]
             continue
-        found.extend(_named(node, package))
-        waiting.extend(ast.iter_child_nodes(node))
-    return found
+        found.extend(Import(target, node.lineno, for_types) for target in targets(node, package))
+        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)]
+    return tuple(found)
 
 
-def _named(node: ast.AST, package: str) -> Iterator[Import]:
+def targets(node: ast.AST, package: str) -> list[str]:
     if isinstance(node, ast.Import):
-        yield from (Import(alias.name, node.lineno) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        base = node.module or ""
-        if node.level:
-            above = package.split(".")
-            base = ".".join([*above[:len(above) - node.level + 1], *filter(None, [base])])
-        yield from (Import(f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = node.module or ""
+    if node.level:
+        above = package.split(".")
+        base = ".".join([*above[:len(above) - node.level + 1], *filter(None, [base])])
+    return [f"{base}.{alias.name}" for alias in node.names]
 
 
 def within(target: str, roots: tuple[str, ...]) -> bool:
     return any(target == root or target.startswith(root + ".") for root in roots)
 
 
-def allowed(module: str) -> tuple[str, ...]:
+def families(root: Path) -> tuple[str, ...]:
+    """Packages of model families."""
+    return tuple(sorted({name.rpartition(".")[0] for name in sources(root)
+                         if name.startswith("models.") and name.endswith(".family")}))
+
+
+def shared_models(root: Path) -> tuple[str, ...]:
+    """What all families share: it may be imported by a family and must not import one."""
+    return tuple(name for name in sources(root)
+                 if name.startswith("models.") and not within(name, families(root)))
+
+
+def allowed(module: str, root: Path) -> tuple[str, ...]:
     """What `module` may import of ours."""
     package = module.split(".")[0]
     if package == "models":
-        own = tuple(SHARED_MODELS) if within(module, (*SHARED_MODELS, "models.registry")) else (
-            *SHARED_MODELS, ".".join(module.split(".")[:2]))
-        return ("config", "data", *own)
+        own = tuple(family for family in families(root) if within(module, (family,)))
+        return ("config", "data", "models.base", *shared_models(root), *own)
+    if package == "core":
+        place = [within(module, (layer,)) for layer in CORE]
+        below = CORE[:place.index(True) + 1] if any(place) else ("core",)
+        return ("config", "data", "models.base", "models.registry", *below)
+    page = ("config", "ui", *(name for name in TORCH_FREE if name.startswith("core.")))
     return {
         "config": ("config",),
         "data": ("config", "data"),
-        "core": ("config", "data", "core", "models.base", "models.registry"),
-        "ui": ("config", "ui", *WEB_SAFE),
-        "app": ("config", "ui", *WEB_SAFE),
-        "scripts": ("config", "core", "scripts", *(("data", "models") if within(module, BUILDERS) else ())),
+        "ui": page,
+        "app": page,
+        "scripts": ("config", "core", "scripts", *(("data", "models") if within(module, DEVELOPMENT) else ())),
     }[package]
 
 
@@ -113,8 +128,26 @@ def wrong_directions(root: Path) -> list[str]:
         f"{path.relative_to(root)}:{item.line} imports {item.target}"
         for module, path in modules.items()
         for item in imports(path, module)
-        if within(item.target, (*PACKAGES, "app")) and not within(item.target, allowed(module))
+        if within(item.target, (*PACKAGES, "app")) and not within(item.target, allowed(module, root))
     ]
+
+
+def cycle(root: Path) -> list[str]:
+    """Modules that import one another in a circle."""
+    modules = sources(root)
+    graph = {module: {ours for item in imports(path, module) for ours in loaded(item.target, modules)[-1:]} - {module}
+             for module, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def loaded(target: str, modules: dict[str, Path]) -> list[str]:
+    """Modules of ours that importing `target` runs: each package above it, and itself last."""
+    parts = target.split(".")
+    return [name for length in range(1, len(parts) + 1) if (name := ".".join(parts[:length])) in modules]
 
 
 def heavy_paths(root: Path, start: str) -> list[str]:
@@ -124,6 +157,8 @@ def heavy_paths(root: Path, start: str) -> list[str]:
     while waiting:
         module, chain = waiting.pop()
         for item in imports(modules[module], module):
+            if item.for_types:
+                continue
             if within(item.target, HEAVY):
                 found.append(f"{chain} -> {item.target}")
             for ours in loaded(item.target, modules):
@@ -133,12 +168,6 @@ def heavy_paths(root: Path, start: str) -> list[str]:
     return found
 
 
-def loaded(target: str, modules: dict[str, Path]) -> list[str]:
-    """Modules of ours that importing `target` runs: itself, and each package above it."""
-    parts = target.split(".")
-    return [name for length in range(1, len(parts) + 1) if (name := ".".join(parts[:length])) in modules]
-
-
 def importers(root: Path, library: str) -> set[str]:
     return {
         module for module, path in sources(root).items()
@@ -146,35 +175,34 @@ def importers(root: Path, library: str) -> set[str]:
     }
 
 
-def strings(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value, node.lineno
+def calls(root: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    """Every call in a module: the module, what is called, the call."""
+    for module, path in sources(root).items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call):
+                yield module, ast.unparse(node.func), node
 
 
 def test_imports_go_in_the_directions_of_the_design() -> None:
     assert wrong_directions(ROOT) == []
 
 
-@pytest.mark.parametrize("module", WEB_SAFE)
-def test_a_web_safe_module_never_leads_to_torch(module: str) -> None:
-    assert module in sources(ROOT), f"{module} is listed as web-safe and does not exist"
-    assert heavy_paths(ROOT, module) == []
+def test_every_layer_exists() -> None:
+    assert [layer for layer in (*CORE, *TORCH_FREE) if layer not in sources(ROOT)] == []
 
 
-def test_nothing_that_the_page_imports_leads_to_torch() -> None:
-    pages = [module for module in sources(ROOT) if module == "app" or module.startswith("ui")]
-    assert "app" in pages
-    assert {module: chains for module in pages if (chains := heavy_paths(ROOT, module))} == {}
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    assert cycle(ROOT) == []
+
+
+@pytest.mark.parametrize("package", TORCH_FREE)
+def test_nothing_in_a_torch_free_package_leads_to_torch(package: str) -> None:
+    modules = [module for module in sources(ROOT) if within(module, (package,))]
+    assert {module: chains for module in modules if (chains := heavy_paths(ROOT, module))} == {}
 
 
 def test_torchaudio_is_imported_in_one_module() -> None:
-    assert importers(ROOT, "torchaudio") == {"data.acoustics.audio"}
-
-
-def test_data_loads_torch_in_one_package_alone() -> None:
-    modules = [one for one in sources(ROOT) if within(one, ("data",)) and not within(one, ("data.acoustics",))]
-    assert {module: chains for module in modules if (chains := heavy_paths(ROOT, module))} == {}
+    assert len(importers(ROOT, "torchaudio")) == 1
 
 
 def test_gradio_is_imported_by_the_page_alone() -> None:
@@ -183,32 +211,25 @@ def test_gradio_is_imported_by_the_page_alone() -> None:
 
 def test_pickles_are_read_in_one_module_as_tensors_alone_and_written_nowhere() -> None:
     assert importers(ROOT, "pickle") == {"models.weights"}  # for the name of its error
-    calls = {
-        (module, ast.unparse(node.func), *(ast.unparse(word) for word in node.keywords if word.arg == "weights_only"))
-        for module, path in sources(ROOT).items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("torch.load", "torch.save", "pickle."))
+    found = {
+        (module, name, *(ast.unparse(word) for word in node.keywords if word.arg == "weights_only"))
+        for module, name, node in calls(ROOT) if name.startswith(("torch.load", "torch.save", "pickle."))
     }
-    assert calls == {("models.weights", "torch.load", "weights_only=True")}
+    assert found == {("models.weights", "torch.load", "weights_only=True")}
 
 
-def test_modules_are_loaded_by_name_in_two_places() -> None:
+def test_modules_are_loaded_by_name_in_few_places() -> None:
     # `find_spec` only looks; a family named as a string elsewhere would be a hidden import of it.
-    calls = {
-        module for module, path in sources(ROOT).items()
-        if not module.startswith("ui.")  # ui.startup imports Gradio by name, which no direction forbids
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
-    }
-    assert calls <= set(BY_NAME)
-    families = tuple(
-        f"models.{path.name}" for path in (ROOT / "models").iterdir() if (path / "family.py").is_file()
-    )
-    assert "models.tiny" in families
+    found = {module for module, name, _ in calls(ROOT)
+             if not module.startswith("ui.")  # which imports Gradio by name, and no direction forbids that
+             and name.endswith(("import_module", "__import__"))}
+    assert found <= BY_NAME
+    assert "models.tiny" in families(ROOT)
     named = [
-        f"{module}:{line} {text}"
+        f"{module}:{node.lineno} {node.value}"
         for module, path in sources(ROOT).items() if module.split(".")[0] in ("core", "ui", "config", "data", "app")
-        for text, line in strings(path) if within(text.partition(":")[0], families)
+        for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        and within(node.value.partition(":")[0], families(ROOT))
     ]
     assert named == []
 
@@ -222,20 +243,32 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("name", "text", "target"), [
     ("config/a.py", "import data.manifest", "data.manifest"),
-    ("data/a.py", "from core.job import journal", "core.job.journal"),
+    ("data/a.py", "from core.jobs import events", "core.jobs.events"),
     ("core/a.py", "def f():\n    from models.tiny import codec", "models.tiny.codec"),
     ("core/a.py", "from models import tiny", "models.tiny"),
     ("core/a.py", "import ui.layout", "ui.layout"),
+    ("core/jobs/a.py", "from core.library import catalog", "core.library.catalog"),
+    ("core/speech/a.py", "def f():\n    from core.training import replay", "core.training.replay"),
+    ("core/model/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from core.speech import synthesis",
+     "core.speech.synthesis"),
+    ("core/training/a.py", "from core import train", "core.train"),
     ("models/tiny/a.py", "from models.chatterbox.t3 import T3", "models.chatterbox.t3.T3"),
     ("models/base.py", "from .tiny import family", "models.tiny.family"),
-    ("models/tiny/a.py", "import core.job.journal", "core.job.journal"),
+    ("models/tiny/a.py", "import core.jobs.events", "core.jobs.events"),
     ("ui/a.py", "from core import train", "core.train"),
     ("ui/a.py", "from data.manifest import read", "data.manifest.read"),
     ("scripts/train.py", "import models.base", "models.base"),
 ])
 def test_a_wrong_direction_is_found(tmp_path: Path, name: str, text: str, target: str) -> None:
-    write(tmp_path, {name: text})
-    assert [line.split(" imports ")[1] for line in wrong_directions(tmp_path)] == [target]
+    write(tmp_path, {"models/tiny/family.py": "", "models/chatterbox/family.py": "", "models/chatterbox/t3.py": "",
+                     name: text})
+    found = [line.split(" imports ")[1] for line in wrong_directions(tmp_path)]
+    assert found == [target]
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    write(tmp_path, {"core/jobs/a.py": "def f():\n    from core.jobs import b", "core/jobs/b.py": "import core.jobs.a"})
+    assert set(cycle(tmp_path)) == {"core.jobs.a", "core.jobs.b"}
 
 
 def test_a_hidden_way_to_torch_is_found(tmp_path: Path) -> None:

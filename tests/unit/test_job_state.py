@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from core import jobs
-from core.job import reader as job_reader
-from core.job.journal import (
+from core.jobs import control
+from core.jobs import state as job_reader
+from core.jobs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -15,14 +15,14 @@ from core.job.journal import (
     Journal,
     Progress,
     Queued,
-    SampleMade,
+    SampleGenerated,
     Skipped,
     Stage,
     Started,
     Stopped,
     Waiting,
 )
-from core.job.reader import JobBoard, JobReader
+from core.jobs.state import JobBoard, JobReader
 from core.workspace import Workspace
 from tests.unit.fake_verbs import step
 from tests.unit.live_jobs import train
@@ -38,8 +38,9 @@ def test_a_reader_reads_only_what_was_appended(workspace: Workspace, monkeypatch
     assert reader.state() is first
     journal.append(Queued())
     opened: list[int] = []
-    true_read = job_reader.read
-    monkeypatch.setattr(job_reader, "read", lambda path, offset: opened.append(offset) or true_read(path, offset))
+    true_read = job_reader.read_events
+    monkeypatch.setattr(job_reader, "read_events",
+                        lambda path, offset: opened.append(offset) or true_read(path, offset))
     reader.state()
     reader.state()
     assert len(opened) == 1
@@ -63,11 +64,11 @@ def test_steps_done_again_after_a_resume_take_the_place_of_the_first(workspace: 
     job = train(workspace, "quick")
     journal = Journal(job.journal)
     for event in (Queued(), Started(1, 1), step(1), step(2), CheckpointSaved(2, "checkpoints/2", True), step(3),
-                  Evaluated(3, 1.0), SampleMade(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
+                  Evaluated(3, 1.0), SampleGenerated(3, "am", "x", "x.wav"), Queued(), Started(2, 2)):
         journal.append(event)
-    assert [event.step for event in jobs.state(job).steps] == [1, 2, 3]
+    assert [event.step for event in control.read_state(job).steps] == [1, 2, 3]
     journal.append(step(3, loss=9.0))
-    state = jobs.state(job)
+    state = control.read_state(job)
     assert [event.speech_loss for event in state.steps] == [1.0, 1.0, 9.0]
     assert (state.evaluations, state.samples) == ((), ())
     assert [event.step for event in state.checkpoints] == [2]
@@ -79,7 +80,7 @@ def test_a_checkpoint_said_twice_counts_once(workspace: Workspace):
     for event in (Queued(), Started(1, 1), step(2), CheckpointSaved(2, "checkpoints/2", False), Queued(), Started(2, 2),
                   CheckpointSaved(2, "checkpoints/2", True)):
         journal.append(event)
-    [saved] = jobs.state(job).checkpoints
+    [saved] = control.read_state(job).checkpoints
     assert saved.best
 
 

@@ -8,11 +8,10 @@ import yaml
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import jobs
-from core.job import locks
-from core.job.directory import create, load
-from core.job.journal import Journal, Queued
-from core.job.reader import JobBoard
+from core.jobs import control, locks
+from core.jobs.directory import create_job, load_job
+from core.jobs.events import Journal, Queued
+from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -22,17 +21,17 @@ def test_a_job_is_written_whole_with_its_options_frozen(workspace: Workspace):
     job = train(workspace, "quick", steps=5, name="first")
     values = yaml.safe_load((job.directory / "config.yaml").read_text())
     assert values["options"]["steps"] == 5
-    assert load(workspace, "first") == job
+    assert load_job(workspace, "first") == job
     assert job.options() == TrainOptions(extension="quick", steps=5, device="cpu")
-    assert jobs.state(job).status == "created"
+    assert control.read_state(job).status == "created"
     assert not [name for name in os.listdir(workspace.runs) if name.startswith(".")]
 
 
 def test_a_name_that_is_taken_is_refused_and_the_first_run_kept(workspace: Workspace):
     first = train(workspace, "quick", name="mine")
-    with pytest.raises(UserError, match="'mine' is already there"):
+    with pytest.raises(UserError, match="'mine' already exists"):
         train(workspace, "buggy", name="mine")
-    assert load(workspace, "mine") == first
+    assert load_job(workspace, "mine") == first
     assert os.listdir(workspace.runs) == ["mine"]
 
 
@@ -40,7 +39,7 @@ def test_names_that_leave_the_workspace_are_refused(workspace: Workspace):
     with pytest.raises(UserError, match=r"'\.\./\.\./x' cannot be a name"):
         train(workspace, "quick", name="../../x")
     with pytest.raises(UserError, match=r"'\.\./\.\./x' cannot be a name"):
-        load(workspace, "../../x")
+        load_job(workspace, "../../x")
     with pytest.raises(UserError, match="no run named 'nobody'"):
         train(workspace, "quick", after=("nobody",))
     assert workspace.list_runs() == []
@@ -50,29 +49,29 @@ def test_a_folder_that_is_no_job_is_named_and_does_not_hide_the_others(workspace
     job = train(workspace, "quick")
     (workspace.runs / "stray").mkdir()
     with pytest.raises(UserError, match=r"stray/config.yaml is not the configuration of a job"):
-        load(workspace, "stray")
+        load_job(workspace, "stray")
     assert [state.id for state in JobBoard(workspace).states()] == [job.id]
 
 
 def test_a_job_runs_to_its_end_and_tells_its_result(workspace: Workspace):
     job = launch(train(workspace, "quick", steps=12))
-    state = jobs.wait(job, PATIENCE_S)
+    state = control.wait(job, PATIENCE_S)
     assert (state.status, state.result, state.exit_code, state.attempt) == ("finished", {"steps": 12}, 0, 1)
     assert [event.step for event in state.steps] == list(range(1, 13))
     assert state.progress is not None
     assert (state.progress.done, state.progress.total, state.eta_s) == (12, 12, None)
-    until(job, lambda _state: "Finished: steps 12" in jobs.log_tail(job))  # the log follows the journal
+    until(job, lambda _state: "Finished: steps 12" in control.log_tail(job))  # the log follows the journal
 
 
 def test_a_second_start_is_refused_while_it_runs_and_after(workspace: Workspace):
     job = launch(train(workspace, "patient"))
-    with pytest.raises(jobs.AlreadyRunning, match=f"{job.id} is already running"):
+    with pytest.raises(control.AlreadyRunning, match=f"{job.id} is already running"):
         launch(job)
     running(job)
-    with pytest.raises(jobs.AlreadyRunning):
-        jobs.resume(job, command=COMMAND)
-    jobs.stop(job)
-    jobs.wait(job, PATIENCE_S)
+    with pytest.raises(control.AlreadyRunning):
+        control.resume(job, command=COMMAND)
+    control.stop(job)
+    control.wait(job, PATIENCE_S)
     with pytest.raises(UserError, match=r"already run|already running"):
         launch(job)
 
@@ -102,23 +101,23 @@ def test_of_many_starts_at_once_one_wins(workspace: Workspace):
 def test_a_stop_lets_the_job_save_and_a_resume_goes_on(workspace: Workspace):
     job = launch(train(workspace, "patient"))
     running(job)
-    jobs.stop(job)
-    state = jobs.wait(job, PATIENCE_S)
+    control.stop(job)
+    state = control.wait(job, PATIENCE_S)
     assert (state.status, state.message, state.resumable) == ("stopped", "Saved at step 7.", True)
     until(job, lambda _: not locks.is_held(job.lock))
-    jobs.resume(job, command=COMMAND)
+    control.resume(job, command=COMMAND)
     assert not job.stop_file.exists()
     assert running(job).attempt == 2
-    assert jobs.state(job).message == ""
+    assert control.read_state(job).message == ""
 
 
 def test_a_job_that_was_asked_to_stop_is_shown_as_stopping(workspace: Workspace):
     job = launch(train(workspace, "stubborn"))
     running(job)
-    jobs.stop(job)
-    assert jobs.state(job).status == "stopping"
-    jobs.force_stop(job, grace_s=0.1)
-    state = jobs.state(job)
+    control.stop(job)
+    assert control.read_state(job).status == "stopping"
+    control.force_stop(job, grace_s=0.1)
+    state = control.read_state(job)
     assert (state.status, state.resumable) == ("stopped", True)
     assert "by force" in state.message
 
@@ -126,38 +125,38 @@ def test_a_job_that_was_asked_to_stop_is_shown_as_stopping(workspace: Workspace)
 def test_a_force_stop_of_a_willing_job_still_lets_it_save(workspace: Workspace):
     job = launch(train(workspace, "patient"))
     running(job)
-    jobs.force_stop(job, grace_s=PATIENCE_S)
-    assert jobs.state(job).message == "Saved at step 7."
+    control.force_stop(job, grace_s=PATIENCE_S)
+    assert control.read_state(job).message == "Saved at step 7."
 
 
 def test_stopping_what_has_ended_changes_nothing(workspace: Workspace):
     job = launch(train(workspace, "quick"))
-    jobs.wait(job, PATIENCE_S)
+    control.wait(job, PATIENCE_S)
     until(job, lambda _: not locks.is_held(job.lock))
     before = job.journal.read_bytes()
-    jobs.stop(job)
-    jobs.force_stop(job)
+    control.stop(job)
+    control.force_stop(job)
     assert job.journal.read_bytes() == before
-    with pytest.raises(UserError, match="cannot be continued: it is finished"):
-        jobs.resume(job, command=COMMAND)
+    with pytest.raises(UserError, match="cannot be resumed: it is finished"):
+        control.resume(job, command=COMMAND)
 
 
 def test_a_force_stop_touches_nobody_when_the_worker_is_gone(workspace: Workspace):
     job = train(workspace, "quick")
     Journal(job.journal).append(Queued())
     job.lock.write_text(f"{os.getpid()} {os.getpgid(0)}")  # a stale name in a lock that nobody holds
-    jobs.force_stop(job)
-    assert jobs.state(job).status == "stopped"
+    control.force_stop(job)
+    assert control.read_state(job).status == "stopped"
 
 
 def test_a_worker_killed_with_its_group_is_crashed_and_resumes_where_it_saved(workspace: Workspace):
     job = launch(train(workspace, "resumable", steps=7))
-    state = jobs.wait(job, PATIENCE_S)
+    state = control.wait(job, PATIENCE_S)
     assert (state.status, state.resumable) == ("crashed", True)
     assert "killed" in state.message
     assert [event.step for event in state.steps] == [1, 2, 3, 4, 5]
-    jobs.resume(job, command=COMMAND)
-    state = jobs.wait(job, PATIENCE_S)
+    control.resume(job, command=COMMAND)
+    state = control.wait(job, PATIENCE_S)
     assert (state.status, state.result, state.attempt) == ("finished", {"resumed_at": 3}, 2)
     assert [event.step for event in state.steps] == [1, 2, 3, 4, 5, 6, 7]
     assert [event.step for event in state.checkpoints] == [3, 6]
@@ -171,29 +170,29 @@ def test_a_worker_killed_with_its_group_is_crashed_and_resumes_where_it_saved(wo
 ])
 def test_how_a_job_failed_is_told_with_a_way_out(workspace: Workspace, behaviour: str, status: str, message: str,
                                                  exit_code: int):
-    state = jobs.wait(launch(train(workspace, behaviour)), PATIENCE_S)
+    state = control.wait(launch(train(workspace, behaviour)), PATIENCE_S)
     assert (state.status, state.message, state.exit_code) == (status, message, exit_code)
     assert state.hint
     assert ("ZeroDivisionError" in state.traceback) == (behaviour == "buggy")
 
 
 def test_a_run_may_go_on_by_itself_after_a_crash(workspace: Workspace):
-    job = launch(create(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
+    job = launch(create_job(workspace, "train", TrainOptions(extension="flaky", device="cpu", max_attempts=3)))
     assert until(job, lambda state: state.status == "finished").attempt == 2
 
 
 @pytest.mark.parametrize(("behaviour", "attempts"), [("wrong", 1), ("buggy", 3), ("killed", 3)])
 def test_tries_are_for_what_nobody_foresaw(workspace: Workspace, behaviour: str, attempts: int):
-    job = launch(create(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
+    job = launch(create_job(workspace, "train", TrainOptions(extension=behaviour, device="cpu", max_attempts=3)))
     until(job, lambda state: state.attempt == attempts and state.ended and not locks.is_held(job.lock))
-    assert jobs.state(job).attempt == attempts
+    assert control.read_state(job).attempt == attempts
 
 
 def test_the_log_tail_keeps_whole_lines(workspace: Workspace):
     job = train(workspace, "quick")
-    assert jobs.log_tail(job) == ""
+    assert control.log_tail(job) == ""
     job.log.write_text("first line\nsecond\nthird\n")
-    assert jobs.log_tail(job, max_bytes=10) == "third\n"
+    assert control.log_tail(job, max_bytes=10) == "third\n"
 
 
 def test_a_disk_that_is_full_at_creation_leaves_nothing(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):

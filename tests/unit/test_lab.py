@@ -15,9 +15,9 @@ from small_data import AMHARIC, SOMALI, Recorder, SmallFamily, base
 from config.arguments import given_values, to_arguments
 from config.errors import UserError
 from config.loading import parse_options
-from config.schema import LabOptions, TokenizerOptions
+from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers, tokenizer
-from core.job import asked
+from core.submission import requirements
 from core.text import script_coverage, text_rules
 from core.text.script_coverage import MIN_OCCURRENCES
 from core.text.tokenizer_comparison import (
@@ -62,8 +62,9 @@ def write(workspace: Workspace, name: str, language: str, texts: tuple[str, ...]
 
 def compared(workspace: Workspace, tmp_path: Path, **options: object) -> TokenizerComparison:
     reporter = Recorder(tmp_path)
-    compare_tokenizers.run(LabOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}), workspace,
-                           reporter)
+    compare_tokenizers.run(CompareTokenizersOptions.model_validate({"dataset": "somali", "sizes": (5, 40), **options}),
+                           workspace,
+            reporter)
     return TokenizerComparison.load(tmp_path)
 
 
@@ -202,10 +203,11 @@ def test_refusals_name_what_is_wrong(ready: Workspace, tmp_path: Path) -> None:
         compared(ready, tmp_path, text=str(wrong))
     with pytest.raises(UserError, match="could not be read"):
         compared(ready, tmp_path, text=str(tmp_path / "none.txt"))
-    with pytest.raises(UserError, match="There is no text file"):
-        asked.check(ready, "lab", LabOptions(dataset="somali", text=str(tmp_path / "none.txt")))
+    with pytest.raises(UserError, match="There is no text"):
+        requirements.check_requirements(ready, "compare_tokenizers",
+                                 CompareTokenizersOptions(dataset="somali", text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="There is no dataset named 'nosuch'"):
-        asked.check(ready, "lab", LabOptions(dataset="nosuch"))
+        requirements.check_requirements(ready, "compare_tokenizers", CompareTokenizersOptions(dataset="nosuch"))
     (tmp_path / "lab.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match=r"lab\.json could not be read"):
         TokenizerComparison.load(tmp_path)
@@ -232,11 +234,11 @@ def test_one_row_in_twenty_may_be_rare_where_the_characters_are_all_seen(rare: i
 
 
 def test_the_command_line_gives_the_options_back() -> None:
-    options = LabOptions(sizes=(7, 90), tokenizer_file="/x.json", text="/y.txt", sentences=3)
-    given = command.build_parser("lab").parse_args(to_arguments(options))
-    assert parse_options(LabOptions, given_values(given, LabOptions)) == options
+    options = CompareTokenizersOptions(sizes=(7, 90), tokenizer_file="/x.json", text="/y.txt", sentences=3)
+    given = command.build_parser("compare_tokenizers").parse_args(to_arguments(options))
+    assert parse_options(CompareTokenizersOptions, given_values(given, CompareTokenizersOptions)) == options
     with pytest.raises(UserError, match="0 pieces cannot be learned"):
-        parse_options(LabOptions, {"sizes": ("0",)})
+        parse_options(CompareTokenizersOptions, {"sizes": ("0",)})
 
 
 def test_the_shortest_of_the_learnable_is_chosen_and_fewer_lost_texts_come_first() -> None:

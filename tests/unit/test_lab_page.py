@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from config.errors import UserError
-from config.schema import NO_RULES, LabOptions
+from config.schema import NO_RULES, CompareTokenizersOptions
 from config.text_rules import TextRules
 from core.text import pasted_text, text_rules
 from core.text.script_coverage import CharacterCount, RecordingPrompt, ScriptBlock
@@ -109,7 +109,7 @@ def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, ch
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
     def said(text: str, sizes: str = "10, 20", keep: bool = True, sentences: str = "5",
-             byte_fallback: str = "False") -> LabOptions:
+             byte_fallback: str = "False") -> CompareTokenizersOptions:
         given = {"model": "tiny", "dataset": "voice", "rules": "", "tokenizer_file": "", "byte_fallback": byte_fallback,
                  "sizes": sizes, "sentences": sentences, "text": text}
         return page.options(of(workspace), given, keep=keep)

@@ -9,11 +9,11 @@ import pytest
 
 from config.errors import UserError
 from config.schema import AlignOptions, ClipOptions, SegmentOptions, TranscribeOptions
-from core.job import asked
-from core.job.directory import Job
-from core.job.state import JobState, Status
+from core.jobs.directory import Job
+from core.jobs.state import JobState, Status
 from core.library.segments import PIECES, SegmentClip, Segments, SegmentsCard, write_card, write_clips
 from core.sources import source_preview
+from core.submission import requirements
 from core.workspace import Workspace
 from data.importers import import_source
 from ui import long_audio as page
@@ -88,15 +88,16 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
 
 def test_jobs_may_be_asked_for_one_after_another(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no source"):
-        asked.check(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
+        requirements.check_requirements(workspace, "segment", SegmentOptions(source=str(tmp_path / "none")))
     with pytest.raises(UserError, match="No source was given"):
-        asked.check(workspace, "align", AlignOptions())
+        requirements.check_requirements(workspace, "align", AlignOptions())
     with pytest.raises(UserError, match="There is no text"):
-        asked.check(workspace, "align", AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
+        requirements.check_requirements(workspace, "align",
+                                 AlignOptions(source=str(tmp_path), text=str(tmp_path / "none.txt")))
     with pytest.raises(UserError, match="no segments named 'talks'"):
-        asked.check(workspace, "transcribe", TranscribeOptions(segments="talks"))
+        requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks"))
     write_segments(workspace)
-    assert asked.check(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
+    assert requirements.check_requirements(workspace, "transcribe", TranscribeOptions(segments="talks")) == ()
 
 
 def test_recordings_without_text_are_shown_the_way(tmp_path: Path) -> None:

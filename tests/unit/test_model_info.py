@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core.job.reader import JobBoard
+from core.jobs.state import JobBoard
 from core.library import model_info
 from core.library.catalog import FAMILIES, ModelReference, family, resolve
 from core.workspace import Workspace

@@ -9,8 +9,8 @@ import pytest
 
 from config.errors import UserError
 from config.schema import TokenizerOptions
-from core.job.directory import Job
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.state import JobState
 from ui import form, needs, suggest
 from ui.live import View
 from ui.suggest import Offered

@@ -14,6 +14,7 @@ from torch import nn
 
 from config.errors import UserError
 from core import train
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.library import tensor_files
 from core.training import checkpoint, opening, optimization, scopes, training_data
 from core.training.averaging import Average
@@ -201,7 +202,7 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
     with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can continue") as caught:
         train.run(options, world, listener)
     assert "lower learning rates" in caught.value.hint
-    assert checkpoint.steps(listener.directory)[-1] == 2
+    assert checkpoint_steps(listener.directory)[-1] == 2
 
 
 def test_an_average_follows_and_changes_places() -> None:

@@ -13,10 +13,10 @@ from small_data import AMHARIC, Recorder, SmallFamily, base
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from config.errors import UserError
-from config.schema import LabOptions, TokenizerOptions
+from config.schema import CompareTokenizersOptions, TokenizerOptions
 from core import compare_tokenizers
 from core import tokenizer as vocabulary
-from core.job import asked
+from core.submission import requirements
 from core.text import pieces as own_pieces
 from core.text.pieces import import_pieces, read_tokenizer
 from core.text.tokenizer_comparison import TokenizerComparison
@@ -145,7 +145,8 @@ def test_pieces_of_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> None:
     path = str(bpe(tmp_path / "own.json"))
-    compare_tokenizers.run(LabOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready, Recorder(tmp_path))
+    compare_tokenizers.run(CompareTokenizersOptions(dataset="am", sizes=(20,), tokenizer_file=path), ready,
+                           Recorder(tmp_path))
     report = TokenizerComparison.load(tmp_path)
     candidate = report.candidate(own_pieces.OWN)
     assert candidate is not None
@@ -155,4 +156,4 @@ def test_the_lab_and_the_tokenizer_take_it(ready: Workspace, tmp_path: Path) -> 
     assert made["tokens_per_character"] == round(candidate.tokens_per_character, 4)
     assert made["base_unchanged"] is True or report.proven == ("en", "fr")
     with pytest.raises(UserError, match="There is no tokenizer /nope"):
-        asked.check(ready, "tokenizer", TokenizerOptions(dataset="am", tokenizer_file="/nope"))
+        requirements.check_requirements(ready, "tokenizer", TokenizerOptions(dataset="am", tokenizer_file="/nope"))

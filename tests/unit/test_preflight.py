@@ -10,9 +10,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from config.errors import UserError
-from config.loading import read_preset
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
+from core.jobs.verbs import read_preset
 from core.training import advice, anchors, drift, training_data
 from core.training.feed import Feed
 from core.voice_model.loading import load_extension
@@ -44,7 +44,7 @@ def test_every_part_is_tried_and_only_the_sound_is_kept(
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
     assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
     assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
-    warned = [event.message for event in listener.of("warned")]
+    warned = [event.message for event in listener.of("warning")]
     assert "It drifted." in warned
     assert result["warnings"] == len(warned)
     assert "for 800 steps" in str(result["training"])
@@ -83,12 +83,12 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
 
 
 def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> None:
-    said = " ".join(event.message for event in tried(world, steps=60)[0].of("warned"))
+    said = " ".join(event.message for event in tried(world, steps=60)[0].of("warning"))
     assert "8 s of speech in 12 clips" in said
     assert "is heard" not in said
     assert "held out" not in said
     assert "Each of the 12 clips is heard 267 times" in " ".join(
-        event.message for event in tried(world)[0].of("warned"))
+        event.message for event in tried(world)[0].of("warning"))
 
 
 def test_what_cannot_be_tried_in_a_minute_is_named_with_the_reason(

@@ -13,8 +13,8 @@ from config.errors import UserError
 from config.schema import AS_IS, PrepareOptions
 from core import prepare
 from core.dataset.review import index_of
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.sources import dataset_source
 from core.workspace import Workspace
 from data import manifest

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import AudioMade, Evaluated, Finished, Progress, SampleMade, Stage, Step
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import AudioGenerated, Evaluated, Finished, Progress, SampleGenerated, Stage, Step
+from core.jobs.state import JobState
 from core.library.certificate import Certificate, CertificateCheck, LanguageError
 from core.workspace import Workspace
 from ui import (
@@ -80,7 +80,7 @@ def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
         "Making the certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
     assert present.progress_share(state) == 18 / 40
     assert "Prove what it can say" in present.chain([state])
-    assert "Practise speaking" not in present.job_card(state)
+    assert ">Train<" not in present.job_card(state)
 
 
 def test_samples_between_steps_leave_the_bar_at_the_step() -> None:
@@ -138,7 +138,7 @@ def test_ticks_are_round_and_inside() -> None:
 
 def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
     text = "ሀ" * 20_000
-    made = (AudioMade("base", 0, "a.wav", text, "am", 1.5, 0.4, 0.9, text, "a.png", "It reads " + "ha" * 20_000),)
+    made = (AudioGenerated("base", 0, "a.wav", text, "am", 1.5, 0.4, 0.9, text, "a.png", "It reads " + "ha" * 20_000),)
     state = JobState(job("compare", texts=[["am", text]]), "finished", audio=made, started_at=0.0, ended_at=1.0)
     shown = listening.comparison(state, {}, listening.Blind(False))
     assert "ሀ" * 240 + "..." in shown
@@ -152,7 +152,7 @@ def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
 
 def test_the_two_figures_before_training_are_told_apart() -> None:
     notes = ("The base model has no 'am': it reads the romanised spelling 'selam' as 'en'.", "")
-    made = tuple(AudioMade(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
+    made = tuple(AudioGenerated(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
     assert listening.BEFORE_HERE in listening.comparison(state, {}, listening.Blind(False))
@@ -218,7 +218,7 @@ def test_a_chart_survives_values_that_are_not_numbers() -> None:
 def test_a_run_is_shown_with_its_numbers_curves_and_samples() -> None:
     state = JobState(
         job(), "running", steps=steps(50), evaluations=(Evaluated(50, 1.2, {"am": 0.3}),),
-        samples=(SampleMade(50, "am", "ሰላም", "samples/50.ogg", 0.3),),
+        samples=(SampleGenerated(50, "am", "ሰላም", "samples/50.ogg", 0.3),),
     )
     assert "50 of 100" in training.numbers(state)
     assert "polyline" in training.curves(state)
@@ -228,7 +228,8 @@ def test_a_run_is_shown_with_its_numbers_curves_and_samples() -> None:
 
 
 def comparison() -> JobState:
-    made = tuple(AudioMade(side, 0, f"audio/0-{side}.ogg", "ሰላም", "am", 1.5, 0.4, error, "ሰላ", f"audio/0-{side}.png")
+    made = tuple(AudioGenerated(side, 0, f"audio/0-{side}.ogg", "ሰላም", "am", 1.5, 0.4, error, "ሰላ",
+                                f"audio/0-{side}.png")
                  for side, error in (("base", 0.9), ("finetuned", 0.2)))
     asked = job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one")
     return JobState(asked, "finished", audio=made, result={"error_originals_am": 0.02})
@@ -246,7 +247,7 @@ def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
 
 def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
     asked, reason = job("synthesize", text="ሰላም", language="am", voice_model="run:one"), "the recogniser me/ear is gone"
-    made = (AudioMade("speech", 0, "audio/speech.wav", "ሰላም", "am", 1.5, 0.4, None, "", "a.png", "", reason),)
+    made = (AudioGenerated("speech", 0, "audio/speech.wav", "ሰላም", "am", 1.5, 0.4, None, "", "a.png", "", reason),)
     state = JobState(asked, "finished", audio=made, warnings=("Amharic is not measured: put it back.",))
     shown = listening.comparison(state, {}, listening.Blind(False))
     assert f"Not measured: {reason}." in shown
@@ -261,7 +262,8 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
     coming = listening.comparison(JobState(asked, "running"), {}, listening.Blind(True))
     assert coming.count("Being made.") == 1
     assert "A boat." in coming
-    made = (AudioMade("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat", "audio/speech.png"),)
+    made = (AudioGenerated("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat",
+                           "audio/speech.png"),)
     state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"error_on_originals": 0.025})
     shown = listening.comparison(state, records.originals(state), listening.Blind(True))
     for part in ("One voice", "base:tiny", "10% misheard", "original recordings: 2.5%"):
@@ -329,7 +331,8 @@ def test_the_page_serves_sound_and_pictures_of_runs(tmp_path: Path) -> None:
 
 
 def test_while_it_is_heard_blind_no_address_says_which_side_it_is_of(workspace: Workspace) -> None:
-    made = tuple(AudioMade(side, 0, f"audio/000-{side}.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "", f"audio/000-{side}.png")
+    made = tuple(AudioGenerated(side, 0, f"audio/000-{side}.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "",
+                                f"audio/000-{side}.png")
                  for side in ("base", "finetuned"))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
     audio = workspace.runs / state.id / "audio"
@@ -388,7 +391,7 @@ def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
     own = JobState(replace(job("compare", **asked, texts=(("am", "ሰላም"), ("en", "Hello"))),
                            directory=Path("/w/runs/compare-20260101-101010-abcd")), "finished")
     chosen_by_itself = replace(own, job=replace(own.job, settings=asked))
-    heard = replace(chosen_by_itself, audio=(AudioMade("base", 0, "a.wav", "ቡና", "am", 1.0, 1.0),))
+    heard = replace(chosen_by_itself, audio=(AudioGenerated("base", 0, "a.wav", "ቡና", "am", 1.0, 1.0),))
     alone = JobState(job("synthesize", voice_model="base:tiny", language="en", text="Hello"), "finished")
     view = View("listen", {"pair": ""}, (own, run))
     for state, title in ((own, "ሰላም and 1 more, tiny-am on mine"), (heard, "ቡና, tiny-am on mine"),

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from config.schema import TrainOptions
-from core.job.gpus import Gpu
+from core.jobs.gpus import Gpu
 from tests.unit.test_training_presets import world
 from ui import presets
 from ui.live import View

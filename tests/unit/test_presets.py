@@ -10,19 +10,20 @@ import pytest
 import yaml
 
 from config.errors import UserError
-from config.loading import parse_options, read_preset
-from config.schema import VERBS, Options, SamplingOptions
+from config.loading import parse_options
+from config.schema import Options, SamplingOptions
+from core.jobs.verbs import VERBS, read_preset
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = sorted((ROOT / "config" / "presets").glob("*.yaml"))
 READERS = ("core", "data", "models")  # what a page or a command line does with a field is not reading it
-WRITERS = ("core/demo.py",)  # fills options in for the chain
+WRITERS = ("core/submission/demo_chain.py",)  # fills options in for the chain
 TWINS = {"SamplingOptions": ("Sampling",), "PreflightOptions": ("TrainOptions",), "SegmentOptions": ("ClipOptions",),
          "AlignOptions": ("ClipOptions",)}  # others with the same fields
 
 
 def option_classes() -> list[type[Options]]:
-    return [*VERBS.values(), SamplingOptions]
+    return [*(verb.options for verb in VERBS.values()), SamplingOptions]
 
 
 def unread(model: type[Options], texts: Iterable[str]) -> list[str]:
@@ -46,7 +47,7 @@ def test_a_preset_loads_and_says_something_to_known_verbs(path: Path) -> None:
     sections.pop("preset")
     assert set(sections) <= set(VERBS)
     for verb, values in sections.items():
-        options = parse_options(VERBS[verb], read_preset(path, verb))
+        options = parse_options(VERBS[verb].options, read_preset(path, verb))
         assert options.model_dump(include=set(values), mode="json").keys() == values.keys()
 
 
@@ -78,4 +79,4 @@ def test_a_section_of_another_verb_is_not_read(tmp_path: Path) -> None:
 def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("train: {stepz: 7}\n", encoding="utf-8")
     with pytest.raises(UserError, match="stepz"):
-        parse_options(VERBS["train"], read_preset(tmp_path / "wrong.yaml", "train"))
+        parse_options(VERBS["train"].options, read_preset(tmp_path / "wrong.yaml", "train"))

@@ -8,10 +8,9 @@ import pytest
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core import jobs
-from core.job import locks, places
-from core.job.directory import create
-from core.job.reader import JobBoard
+from core.jobs import control, locks, queue
+from core.jobs.directory import Job, create_job
+from core.jobs.state import POSITION_FILE, JobBoard, queue_position
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -26,10 +25,10 @@ def test_jobs_of_one_device_run_one_at_a_time_in_the_order_they_were_made(worksp
     launch(second)
     until(third, lambda state: second.id in state.reason)
     assert [state.id for state in JobBoard(workspace).queue()] == [first.id, second.id, third.id]
-    jobs.stop(first)
+    control.stop(first)
     running(second)
-    assert jobs.state(third).status == "waiting"
-    jobs.force_stop(second, grace_s=0.0)
+    assert control.read_state(third).status == "waiting"
+    control.force_stop(second, grace_s=0.0)
     running(third)
 
 
@@ -45,12 +44,12 @@ def test_a_waiting_job_is_moved_and_runs_in_its_new_place(workspace: Workspace):
             (fourth, "first", [fourth, second, third]), (second, "later", [fourth, third, second]),
             (second, "later", [fourth, third, second]), (second, "earlier", [fourth, second, third]),
             (fourth, "last", [second, third, fourth]), (third, "first", [third, second, fourth])):
-        places.move(board.queue(), name, direction)  # type: ignore[arg-type]
+        queue.move_in_queue(board.queue(), name, direction)  # type: ignore[arg-type]
         assert [state.id for state in board.queue()] == [first.id, *expected]
     until(waiting[2], lambda state: third in state.reason)  # its worker has seen the new order
-    jobs.force_stop(first, grace_s=0.0)
+    control.force_stop(first, grace_s=0.0)
     running(waiting[1])
-    assert jobs.state(waiting[0]).status == "waiting"
+    assert control.read_state(waiting[0]).status == "waiting"
 
 
 @pytest.mark.parametrize("state", ["running", "finished", "missing"])
@@ -58,24 +57,24 @@ def test_only_a_waiting_job_is_moved(workspace: Workspace, state: str):
     job = train(workspace, "patient" if state == "running" else "quick")
     if state != "missing":
         launch(job)
-        running(job) if state == "running" else jobs.wait(job, PATIENCE_S)
+        running(job) if state == "running" else control.wait(job, PATIENCE_S)
     name = "no-such-job" if state == "missing" else job.id
     with pytest.raises(UserError, match=f"{name} does not wait for a device"):
-        places.move(JobBoard(workspace).queue(), name, "first")
+        queue.move_in_queue(JobBoard(workspace).queue(), name, "first")
 
 
 def test_a_place_that_cannot_be_read_is_the_time_it_was_made(workspace: Workspace):
     job = train(workspace, "quick")
     for content in ("", "nan", "inf", "first"):
-        (job.directory / places.FILE).write_text(content)
-        assert places.place_of(job) == job.created
+        (job.directory / POSITION_FILE).write_text(content)
+        assert queue_position(job) == job.created
 
 
 def test_a_failed_job_does_not_hold_up_the_queue(workspace: Workspace):
     first = launch(train(workspace, "wrong"))
     others = [launch(train(workspace, "quick")) for _ in range(2)]
-    assert jobs.wait(first, PATIENCE_S).status == "failed"
-    assert [jobs.wait(job, PATIENCE_S).status for job in others] == ["finished"] * 2
+    assert control.wait(first, PATIENCE_S).status == "failed"
+    assert [control.wait(job, PATIENCE_S).status for job in others] == ["finished"] * 2
 
 
 def test_a_dead_worker_does_not_hold_up_the_queue(workspace: Workspace):
@@ -84,18 +83,18 @@ def test_a_dead_worker_does_not_hold_up_the_queue(workspace: Workspace):
     second, third = launch(train(workspace, "quick")), launch(train(workspace, "quick"))
     until(second, lambda state: state.status == "waiting")
     until(third, lambda state: state.status == "waiting")
-    os.killpg(int(locks.content(second.lock).split()[1]), signal.SIGKILL)
-    os.killpg(int(locks.content(first.lock).split()[1]), signal.SIGKILL)
-    assert jobs.wait(third, PATIENCE_S).status == "finished"
+    os.killpg(int(locks.read_holder(second.lock).split()[1]), signal.SIGKILL)
+    os.killpg(int(locks.read_holder(first.lock).split()[1]), signal.SIGKILL)
+    assert control.wait(third, PATIENCE_S).status == "finished"
     assert os.listdir(workspace.devices / "cpu") == []
 
 
 def test_other_devices_do_not_wait(workspace: Workspace):
     running(launch(train(workspace, "patient")))
     other = launch(train(workspace, "quick", device="cuda"))
-    assert jobs.wait(other, PATIENCE_S).status == "finished"
-    without = launch(create(workspace, "download", DownloadOptions()))
-    assert jobs.wait(without, PATIENCE_S).message.startswith("AttributeError")  # it ran: the fake is no download
+    assert control.wait(other, PATIENCE_S).status == "finished"
+    without = launch(create_job(workspace, "download", DownloadOptions()))
+    assert control.wait(without, PATIENCE_S).message.startswith("AttributeError")  # it ran: the fake is no download
 
 
 def test_a_waiting_job_can_be_stopped(workspace: Workspace):
@@ -103,10 +102,10 @@ def test_a_waiting_job_can_be_stopped(workspace: Workspace):
     running(first)
     second = launch(train(workspace, "quick"))
     until(second, lambda state: state.status == "waiting")
-    jobs.stop(second)
-    state = jobs.wait(second, PATIENCE_S)
+    control.stop(second)
+    state = control.wait(second, PATIENCE_S)
     assert (state.status, state.message) == ("stopped", "Stopped while it waited.")
-    assert jobs.state(first).status == "running"
+    assert control.read_state(first).status == "running"
 
 
 def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
@@ -115,11 +114,11 @@ def test_a_job_waits_for_the_one_it_comes_after(workspace: Workspace):
     until(second, lambda state: "not started yet" in state.reason)
     launch(first)
     until(second, lambda state: state.reason == f"Waiting for {first.id} to finish.")
-    jobs.stop(first)
-    state = jobs.wait(second, PATIENCE_S)
+    control.stop(first)
+    state = control.wait(second, PATIENCE_S)
     assert (state.status, state.started_at, state.resumable) == ("skipped", None, True)
     assert state.message == f"{first.id} was stopped, and this job needs what it makes."
-    assert state.hint == f"Mend what it says and continue {first.id}: what waits for it goes on by itself."
+    assert state.hint == f"Fix what it says and resume {first.id}: the jobs that depend on it then resume too."
 
 
 def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_it(workspace: Workspace):
@@ -129,23 +128,23 @@ def test_what_a_failure_keeps_from_beginning_names_the_failure_and_goes_on_with_
     other = train(workspace, "quick")
     for job in (first, second, third, other):
         launch(job)
-    assert jobs.wait(first, PATIENCE_S).status == "crashed"
-    skipped = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
+    assert control.wait(first, PATIENCE_S).status == "crashed"
+    skipped = [control.wait(job, PATIENCE_S) for job in (second, third)]
     assert [state.status for state in skipped] == ["skipped"] * 2
     assert {state.message for state in skipped} == {f"{first.id} crashed, and this job needs what it makes."}
-    assert jobs.wait(other, PATIENCE_S).status == "finished"
-    resumed = jobs.resume_with_next(first, JobBoard(workspace).states(), command=COMMAND)
+    assert control.wait(other, PATIENCE_S).status == "finished"
+    resumed = control.resume_with_dependents(first, JobBoard(workspace).states(), command=COMMAND)
     assert [job.id for job in resumed] == [first.id, second.id, third.id]
-    assert [jobs.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
+    assert [control.wait(job, PATIENCE_S).status for job in resumed] == ["finished"] * 3
 
 
 def test_a_chain_runs_through(workspace: Workspace):
-    made: list[jobs.Job] = []
+    made: list[Job] = []
     for _ in range(3):
         made.append(train(workspace, "quick", after=tuple(job.id for job in made[-1:])))
     for job in reversed(made):
         launch(job)
-    states = [jobs.wait(job, PATIENCE_S) for job in made]
+    states = [control.wait(job, PATIENCE_S) for job in made]
     assert [state.status for state in states] == ["finished"] * 3
     starts = [state.started_at for state in states]
     assert starts == sorted(starts, key=lambda at: at or 0.0)
@@ -162,7 +161,7 @@ def test_what_comes_after_a_deleted_job_is_not_begun_and_says_why(workspace: Wor
     shutil.rmtree(first.directory)
     for job in (third,) if meanwhile else (second, third):
         launch(job)
-    states = [jobs.wait(job, PATIENCE_S) for job in (second, third)]
+    states = [control.wait(job, PATIENCE_S) for job in (second, third)]
     assert [(state.status, state.started_at) for state in states] == [("skipped", None)] * 2
     assert {state.message for state in states} == {"first was deleted, and this job needs what it makes."}
     assert "again" in states[0].hint

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from config.arguments import given_values
-from config.loading import parse_options, read_preset
-from config.schema import VERBS
+from config.loading import parse_options
+from core.jobs.verbs import VERBS, read_preset
 from scripts import command
 from tests.processes import PATIENCE_S
 
@@ -51,9 +51,9 @@ def check_make(words: list[str]) -> None:
 
 def check_verb(verb: str, arguments: list[str]) -> None:
     """Parse as the command itself does, down to the checked options."""
-    given = command.build_parser(verb, resumable=verb == "train").parse_args(arguments)
+    given = command.build_parser(verb).parse_args(arguments)
     below = read_preset(ROOT / given.config, verb) if given.config else {}
-    parse_options(VERBS[verb], {**below, **given_values(given, VERBS[verb])})
+    parse_options(VERBS[verb].options, {**below, **given_values(given, VERBS[verb].options)})
 
 
 def check_help(program: list[str], arguments: list[str]) -> None:

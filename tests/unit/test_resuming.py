@@ -17,9 +17,9 @@ import yaml
 from config.errors import UserError
 from config.schema import ExtendOptions
 from core import compute, extend, train
-from core.job import asked
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library import records
+from core.submission import requirements
 from core.training import adopt, checkpoint, opening, ranking, resuming, validation
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.precision import Precision
@@ -227,16 +227,16 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     said = resuming.rounded_otherwise(state, now, "")
     assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
-    (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
 
 
 def test_another_machine_number_of_threads_or_torch_is_said(
     world: Workspace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert not [event for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    assert not [event for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     monkeypatch.setattr(compute, "numeric_environment", lambda device: "Another, 64 threads, torch 2.8.0")
-    (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
+    (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     assert "up to step 3 and continues on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned
     assert torch.__version__ in warned
@@ -254,10 +254,10 @@ def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
 def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(world: Workspace) -> None:
     listener = Listener(world.runs / "two", 1)
     options = train_options(init_from="run:one", steps=20, **CHANGES)
-    assert asked.check(world, "train", options) == ()
+    assert requirements.check_requirements(world, "train", options) == ()
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
-    said = listener.of("warned")[0].message
+    said = listener.of("warning")[0].message
     assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
     assert "all 11 new rows are taken. Its adapters are taken" in said
     assert [step.step for step in listener.of("step")] == [1]
@@ -357,4 +357,4 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
 
 def test_what_is_adopted_must_be_there_when_it_is_asked_for(world: Workspace) -> None:
     with pytest.raises(UserError, match="no run named 'gone'"):
-        asked.check(world, "train", train_options(init_from="run:gone"))
+        requirements.check_requirements(world, "train", train_options(init_from="run:gone"))

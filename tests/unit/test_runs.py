@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from config.schema import TrainOptions
-from core.job.directory import create
-from core.job.journal import Evaluated, Step
-from core.job.state import Fold, JobState
+from core.jobs.directory import create_job
+from core.jobs.events import Evaluated, Step
+from core.jobs.state import JobState, JobStateReducer
 from core.workspace import Workspace
 from ui import curves, runs
 from ui.live import View
@@ -19,8 +19,8 @@ from ui.live import View
 
 def trained(workspace: Workspace, name: str, *, steps: int = 5, memory: bool = True, **options: object) -> JobState:
     """A run that made `steps` and was validated at the last."""
-    job = create(workspace, "train", TrainOptions(**options), name=name)  # type: ignore[arg-type]
-    fold = Fold(job)
+    job = create_job(workspace, "train", TrainOptions(**options), name=name)  # type: ignore[arg-type]
+    fold = JobStateReducer(job)
     for step in range(1, steps + 1):
         fold.add(Step(step, 10, 4.0 / step, 2.0 / step, 1e-3 * step, 0.5, 900.0, 6.0 * step, None,
                       2_000_000_000 + step if memory else None, "gpu" if memory else ""))

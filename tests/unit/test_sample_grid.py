@@ -8,23 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import CheckpointSaved, Evaluated, SampleMade
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import CheckpointSaved, Evaluated, SampleGenerated
+from core.jobs.state import JobState
 from ui import sample_grid
 
 TEXTS = ("ሰላም", "ውሃ")
 
 
 def spoken(steps: Iterable[int], texts: Iterable[str] = TEXTS, language: str = "am",
-           error: float | None = 0.5) -> list[SampleMade]:
+           error: float | None = 0.5) -> list[SampleGenerated]:
     """Each text at each step, a tenth less misheard at each."""
-    return [SampleMade(step, language, text, f"samples/step-{step:06d}/{number:02d}-{language}.wav",
+    return [SampleGenerated(step, language, text, f"samples/step-{step:06d}/{number:02d}-{language}.wav",
                        None if error is None else error - 0.1 * at)
             for at, step in enumerate(steps) for number, text in enumerate(texts, start=1)]
 
 
-def state(samples: Iterable[SampleMade], best: int | None = None, scope: str = "gated", **parts: object) -> JobState:
+def state(samples: Iterable[SampleGenerated], best: int | None = None, scope: str = "gated",
+          **parts: object) -> JobState:
     saved = () if best is None else (CheckpointSaved(best, "checkpoints/x", True),)
     job = Job(Path("/w/runs/train-1"), "train", "cpu", (), 1.0, {"scope": scope})
     return JobState(job, "running", samples=tuple(samples), checkpoints=saved, **parts)  # type: ignore[arg-type]
@@ -44,7 +45,7 @@ def test_a_sentence_is_a_row_and_a_step_a_column() -> None:
 
 
 def test_an_error_is_held_against_the_sentences_first_in_colour_and_in_words() -> None:
-    one = [SampleMade(step, "am", "ሰላም", f"{step}.wav", error)
+    one = [SampleGenerated(step, "am", "ሰላም", f"{step}.wav", error)
            for step, error in ((100, 0.5), (200, 0.32), (300, 0.6), (400, 0.504))]
     cells = row(sample_grid.grid(state(one)), "ሰላም").split('class="hear"')[1:]
     assert "50%" in cells[0]

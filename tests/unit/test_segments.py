@@ -18,7 +18,7 @@ from config.schema import AlignOptions, PrepareOptions, SegmentOptions, Transcri
 from core import align, prepare, segment, transcribe
 from core.dataset import cutting, reference_text
 from core.dataset.reference_text import read_reference, spell_sentences, split_words
-from core.job.reporter import StopRequested
+from core.jobs.reporter import StopRequested
 from core.library.segments import TABLE, SegmentClip, Segments
 from core.workspace import Workspace
 from data import manifest
@@ -161,11 +161,11 @@ def test_a_resumed_alignment_counts_what_all_tries_found(tmp_path: Path, ready: 
     heard: list[str] = []
     true = align.aligned
 
-    def once(sentences, listener, path, tell):
+    def once(sentences, listener, path, progress):
         heard.append(path.name)
         if len(heard) == 2:
             raise StopRequested("Stopped.")
-        return true(sentences, listener, path, tell)
+        return true(sentences, listener, path, progress)
 
     monkeypatch.setattr(align, "aligned", once)
     options = AlignOptions(source=str(tmp_path / "in"), segments="talks", language="am", recogniser="built-in")
@@ -248,11 +248,11 @@ def test_a_stopped_cutting_goes_on_with_the_next_recording(tmp_path: Path, ready
     heard: list[str] = []
     true = segment.detect_voice
 
-    def hear(path: Path, tell: object) -> object:
+    def hear(path: Path, progress: object) -> object:
         heard.append(path.name)
         if len(heard) == 2:
             raise StopRequested("Stopped.")
-        return true(path, tell)  # type: ignore[arg-type]
+        return true(path, progress)  # type: ignore[arg-type]
 
     monkeypatch.setattr(segment, "detect_voice", hear)
     with pytest.raises(StopRequested):

@@ -18,8 +18,8 @@ from PIL import Image
 from config.errors import UserError
 from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
 from core import compare, synthesize
-from core.job.journal import Progress
-from core.job.reporter import StopRequested
+from core.jobs.events import Progress
+from core.jobs.reporter import StopRequested
 from core.speech import originals, spectrogram
 from core.speech.speak import Speaker, joined
 from core.voice_model.loading import load
@@ -234,7 +234,7 @@ def test_a_text_that_cannot_be_spoken_is_refused(speaker: Speaker, text: str, la
 def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: Listener) -> None:
     options = SynthesizeOptions(text=TEXT, sampling=LIVELY, device="cpu")
     result = synthesize.run(options, world, listener)
-    pieces, (whole,) = listener.of("audio_piece"), listener.of("audio")
+    pieces, (whole,) = listener.of("audio_chunk"), listener.of("audio")
     parts = [audio.read(listener.directory / piece.path)[0] for piece in pieces]
     spoken, rate = audio.read(listener.directory / whole.path)
     assert torch.equal(torch.cat(parts), spoken)
@@ -249,7 +249,7 @@ def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: L
 
 
 def test_synthesis_stops_between_segments(world: Workspace, listener: Listener, monkeypatch) -> None:
-    monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_piece")) >= 1)
+    monkeypatch.setattr(listener, "stop_requested", lambda: len(listener.of("audio_chunk")) >= 1)
     with pytest.raises(StopRequested, match="after 1 segment;"):
         synthesize.run(SynthesizeOptions(text=TEXT, device="cpu"), world, listener)
 
@@ -337,7 +337,7 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_spoken(
     values = {"finetuned": f"run:{RUN}", "texts": (("en", "the cat"),), "device": "cpu", **changes}
     with pytest.raises(UserError, match=message):
         compare.run(CompareOptions(**values), world, listener)
-    assert not listener.of("audio_piece")
+    assert not listener.of("audio_chunk")
 
 
 def test_spectrograms_share_a_time_scale_and_are_transparent(tmp_path: Path) -> None:

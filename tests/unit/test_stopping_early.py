@@ -7,8 +7,9 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job.journal import Evaluated
-from core.job.reporter import StopRequested
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.events import Evaluated
+from core.jobs.reporter import StopRequested
 from core.training import checkpoint, ranking, training_data, validation
 from core.training.patience import Patience
 from core.training.validation import Measured
@@ -26,7 +27,7 @@ def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | Non
         **changes: object) -> Listener:
     """The run `one`, whose losses are those of `LOSSES`."""
     listener, steps = Listener(world.runs / "one", stop_after), list[int]()
-    emit, before = listener.emit, checkpoint.steps(world.runs / "one")
+    emit, before = listener.emit, checkpoint_steps(world.runs / "one")
 
     def heard(event) -> None:
         if event.kind == "step":
@@ -47,7 +48,7 @@ def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | Non
 
 def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, keep_last=9)
-    assert checkpoint.steps(listener.directory) == [1, 2, 4, 8]
+    assert checkpoint_steps(listener.directory) == [1, 2, 4, 8]
     assert ranking.read(listener.directory).best == 8
     first: Evaluated = listener.of("evaluated")[0]
     assert (first.speech_loss, first.text_loss, first.accuracy) == (5.0, 1.5, 0.25)
@@ -57,7 +58,7 @@ def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatc
 def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, patience=2)
     assert [step.step for step in listener.of("step")] == [1, 2, 3, 4, 5, 6]
-    assert listener.of("warned")[-1].message == (
+    assert listener.of("warning")[-1].message == (
         "Stopped early at step 6 of 8: 2 validations in a row were not better than the held-out speech loss of 3.0000 "
         "at step 4.")
     assert ranking.read(listener.directory).best == 4
@@ -141,7 +142,7 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         patch.setattr("core.training.milestones.Milestones._rank", killed)
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
-    assert checkpoint.steps(world.runs / "one") == [1]
+    assert checkpoint_steps(world.runs / "one") == [1]
     assert ranking.read(world.runs / "one").values == {}
     run(world, monkeypatch)
     assert ranking.read(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}

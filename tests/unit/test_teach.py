@@ -11,9 +11,9 @@ import yaml
 
 from config.errors import UserError
 from config.schema import AS_IS, CompareOptions
-from core import demo
-from core.job.state import JobState
+from core.jobs.state import JobState
 from core.library import presets
+from core.submission import demo_chain
 from core.workspace import Workspace
 from tests import chatterbox_world
 from tests.browser import scenes
@@ -36,21 +36,21 @@ def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -
 
 def test_the_demo_is_what_the_page_asks_for_first(workspace: Workspace) -> None:
     asked = teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL)
-    assert demo.steps(asked) == demo.steps(demo.ChainOptions())
-    assert teach.pair(workspace, asked, "run-1") == demo.preset("compare", CompareOptions).model_copy(
+    assert demo_chain.chain_steps(asked) == demo_chain.chain_steps(demo_chain.ChainOptions())
+    assert teach.pair(workspace, asked, "run-1") == demo_chain.demo_options("compare", CompareOptions).model_copy(
         update={"finetuned": "run:run-1"})
 
 
 def test_another_family_gets_its_own_preset_and_is_downloaded_once(workspace: Workspace) -> None:
     asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
     assert asked.train == presets.fit_preset("chatterbox", presets.SpeechAmount(), (), "demo").options
-    steps = dict(demo.steps(asked))
+    steps = dict(demo_chain.chain_steps(asked))
     assert steps["download"].model_dump()["model"] == "chatterbox"
     assert [steps[verb].model_dump()["model"] for verb in ("prepare", "tokenizer", "extend")] == ["chatterbox"] * 3
     assert steps["train"].model_dump()["extension"] == "chatterbox-am"
     chatterbox_world.write_model(workspace.models / "chatterbox")
     asked = teach.chain_options(workspace, "chatterbox", "am", teach.DEMO, teach.FULL)
-    assert "download" not in dict(demo.steps(asked))
+    assert "download" not in dict(demo_chain.chain_steps(asked))
     pair = teach.pair(workspace, asked, "run-1")
     assert (pair.base, pair.voice, pair.texts) == ("base:chatterbox", "", ())  # the demo's voices are not its
 
@@ -72,7 +72,7 @@ def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> 
 
 
 def chain(workspace: Workspace, *asked: str) -> list[JobState]:
-    return [JobState(job) for job in demo.chain(workspace, teach.chain_options(workspace, *asked))]
+    return [JobState(job) for job in demo_chain.create_chain(workspace, teach.chain_options(workspace, *asked))]
 
 
 def test_a_reload_shows_what_the_newest_chain_learns(workspace: Workspace) -> None:
@@ -122,7 +122,7 @@ def test_own_recordings_are_taken_as_they_stand_with_the_preset_for_their_hours(
     for name, hours, preset in (("few", 0.5, "demo"), ("some", 3.0, "small-data"), ("many", 60.0, "large")):
         write_speech(workspace, name, hours)
         asked = teach.chain_options(workspace, "chatterbox", "am", name, teach.FULL)
-        assert dict(demo.steps(asked))["prepare"].model_dump()["source"] == AS_IS
+        assert dict(demo_chain.chain_steps(asked))["prepare"].model_dump()["source"] == AS_IS
         wanted = presets.fit_preset("chatterbox", presets.SpeechAmount(int(hours * 600), hours * 3600.0), (), preset)
         assert asked.train == wanted.options
         view = View("start", {"start_model": "chatterbox", "start_dataset": name}, ())
@@ -137,7 +137,7 @@ def test_what_is_learnt_gets_a_name_that_nothing_else_has(workspace: Workspace) 
         return teach.chain_options(workspace, "tiny", "am", dataset, teach.FULL, states).extended
 
     assert (name(teach.DEMO, ()), name("mine", ())) == ("tiny-am", "tiny-am")
-    made = demo.chain(workspace, teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL))
+    made = demo_chain.create_chain(workspace, teach.chain_options(workspace, "tiny", "am", teach.DEMO, teach.FULL))
     (workspace.tokenizers / "tiny-am").mkdir(parents=True)
     states = tuple(JobState(job, status="finished") for job in made)
     assert name(teach.DEMO, states) == "tiny-am"  # the same again

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job import asked
-from core.job.journal import Evaluated, Event, SampleMade, Step, Warned
+from core.jobs.events import Evaluated, Event, SampleGenerated, Step, WarningRaised
+from core.submission import requirements
 from core.training import trackers
 from core.workspace import Workspace
 from tests.worlds import Listener
@@ -34,7 +34,7 @@ def events(tmp_path: Path) -> list[Event]:
     soundfile.write(tmp_path / "said.wav", np.sin(np.arange(8000) / 8).astype(np.float32), 16_000)
     measured = {"en": {"speech_loss": 2.5}}
     return [step(1), step(2), Evaluated(2, 1.4, {"am": 0.3}, accuracy=0.25, languages=measured),
-            SampleMade(2, "am", "ሰላም", "said.wav", 0.3)]
+            SampleGenerated(2, "am", "ሰላም", "said.wav", 0.3)]
 
 
 def told(tmp_path: Path, events: list[Event], chosen: str = trackers.NONE) -> Listener:
@@ -103,10 +103,10 @@ def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: P
     for event in events:
         reporter.emit(event)
     reporter.close()
-    warnings = [event.message for event in listener.events if isinstance(event, Warned)]
+    warnings = [event.message for event in listener.events if isinstance(event, WarningRaised)]
     assert len(warnings) == 1
     assert "Weights & Biases takes no more numbers of this run: ConnectionError: no route" in warnings[0]
-    assert [event for event in listener.events if not isinstance(event, Warned)] == events
+    assert [event for event in listener.events if not isinstance(event, WarningRaised)] == events
 
 
 def test_trackers_begin_in_their_order_and_once(tmp_path: Path, events: list[Event]) -> None:
@@ -129,8 +129,8 @@ def test_a_tracker_that_cannot_be_started_is_named_and_the_training_goes_on(
         tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     listener = told(tmp_path, events, "wandb")
-    assert [event for event in listener.events if not isinstance(event, Warned)] == events
-    assert "Weights & Biases could not be started" in listener.of("warned")[0].message
+    assert [event for event in listener.events if not isinstance(event, WarningRaised)] == events
+    assert "Weights & Biases could not be started" in listener.of("warning")[0].message
     assert (tmp_path / trackers.FOLDER).is_dir()
 
 
@@ -138,4 +138,4 @@ def test_a_package_that_is_missing_is_named_when_it_is_asked_for(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="'wandb' was chosen, and its package is not installed"):
-        asked.check(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))
+        requirements.check_requirements(Workspace.open(tmp_path / "workspace"), "train", TrainOptions(tracker="wandb"))

@@ -10,8 +10,9 @@ import torch
 
 from config.errors import UserError
 from core import train
-from core.job import kept
-from core.job.reporter import describe, size_text
+from core.jobs import checkpoint_names
+from core.jobs.checkpoint_names import checkpoint_steps
+from core.jobs.reporter import describe, size_text
 from core.library import certificate
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
@@ -47,7 +48,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     losses = iter([3.0, 1.0, 2.0, 2.5])
     measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
-    assert checkpoint.steps(listener.directory) == [4, 8]
+    assert checkpoint_steps(listener.directory) == [4, 8]
     ranked = ranking.read(listener.directory)
     assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
@@ -58,10 +59,10 @@ def test_the_last_ones_and_those_with_a_name_are_kept(world: Workspace, monkeypa
     measured_as(monkeypatch, losses)
     changes = {"checkpoint_every": 1, "evaluation_sentences": 0, "keep_last": 3}
     run = started(world, stop_after=4, **changes).directory
-    assert checkpoint.steps(run) == [1, 2, 3, 4]
-    kept.keep(run, 3, "good")
+    assert checkpoint_steps(run) == [1, 2, 3, 4]
+    checkpoint_names.pin(run, 3, "good")
     started(world, **changes)
-    assert checkpoint.steps(run) == [1, 3, 6, 7, 8]
+    assert checkpoint_steps(run) == [1, 3, 6, 7, 8]
 
 
 def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
@@ -105,14 +106,14 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
 
 def test_a_stop_saves_the_step_it_came_at(world: Workspace) -> None:
     listener = started(world, stop_after=3)
-    assert checkpoint.steps(listener.directory) == [3]
+    assert checkpoint_steps(listener.directory) == [3]
     assert [(event.step, event.best) for event in listener.of("checkpoint")] == [(3, False)]
 
 
 def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
     listener = started(world, max_minutes=1e-6)
     assert [event.step for event in listener.of("step")] == [1]
-    assert any("time limit" in event.message for event in listener.of("warned"))
+    assert any("time limit" in event.message for event in listener.of("warning"))
     assert certificate.read(listener.directory / certificate.CERTIFICATE).step == 1
 
 
@@ -165,7 +166,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
 def test_where_and_how_long_a_run_goes_on_may_change(world: Workspace) -> None:
     run = started(world, stop_after=2).directory
     train.run(train_options(max_minutes=9.0, checkpoint_every=3), world, Listener(run))
-    assert checkpoint.steps(run)[-1] == 8
+    assert checkpoint_steps(run)[-1] == 8
 
 
 def test_a_changed_base_model_is_refused(world: Workspace) -> None:
@@ -184,7 +185,7 @@ def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> No
     victim = next(world.cache.rglob("*.safetensors"))
     victim.unlink()
     listener = started(world, stop_after=1)
-    message = listener.of("warned")[0].message
+    message = listener.of("warning")[0].message
     assert message.startswith("1 clips left out (no features in the cache")
 
 
@@ -192,7 +193,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
     listener = started(world)
-    assert "No judge knows 'am'" in listener.of("warned")[0].message
+    assert "No judge knows 'am'" in listener.of("warning")[0].message
     assert ranking.read(listener.directory).measure == "held-out speech loss"
     assert certificate.read(listener.directory / certificate.CERTIFICATE).check("judged_errors").verdict == "skipped"
 

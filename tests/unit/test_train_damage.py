@@ -11,6 +11,7 @@ import torch
 
 from config.errors import UserError
 from core import train
+from core.jobs.checkpoint_names import checkpoint_steps
 from core.library import certificate
 from core.training import checkpoint
 from core.voice_model.loading import load_checkpoint
@@ -27,7 +28,7 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
         patch.setattr("core.training.milestones.Milestones.evaluate", killed)
         with pytest.raises(KeyboardInterrupt):
             train.run(train_options(), world, Listener(world.runs / "one"))
-    assert checkpoint.steps(world.runs / "one") == [4]
+    assert checkpoint_steps(world.runs / "one") == [4]
     listener = started(world)
     assert [event.step for event in listener.of("evaluated")] == [4, 8]
     assert [event.step for event in listener.of("step")] == [5, 6, 7, 8]
@@ -36,7 +37,7 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
 def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def usage(path: Path) -> object:
-        free = 5_000_000 if checkpoint.steps(world.runs / "one") else 10**12
+        free = 5_000_000 if checkpoint_steps(world.runs / "one") else 10**12
         return shutil._ntuple_diskusage(10**12, 0, free)
 
     with monkeypatch.context() as patch:
@@ -45,7 +46,7 @@ def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
                                             "free, 16.. MB .16,...,... bytes. are wanted") as caught:
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert "The checkpoint of step 4 is intact." in caught.value.message
-    assert checkpoint.steps(world.runs / "one") == [4]
+    assert checkpoint_steps(world.runs / "one") == [4]
     assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
 
 
@@ -72,17 +73,17 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monke
 def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(world: Workspace) -> None:
     wanted = started(world, name="whole", checkpoint_every=3).of("step")
     run = started(world, checkpoint_every=3, stop_after=7).directory
-    assert checkpoint.steps(run) == [6, 7]
+    assert checkpoint_steps(run) == [6, 7]
     for step in (6, 7):
         broken = checkpoint.folder_of(run, step) / "training.safetensors"
         kept_bytes = broken.read_bytes()
         broken.write_bytes(kept_bytes[:-1] + bytes([kept_bytes[-1] ^ 1]))  # same size, another content
     with pytest.raises(UserError, match="No checkpoint of one is whole. .*step-000007.* is damaged"):
         train.run(train_options(checkpoint_every=3), world, Listener(run))
-    assert checkpoint.steps(run) == [6, 7]
+    assert checkpoint_steps(run) == [6, 7]
     (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
     listener = started(world, checkpoint_every=3)
-    said = listener.of("warned")[0].message
+    said = listener.of("warning")[0].message
     assert "step-000007/training.safetensors is damaged" in said
     assert "set aside as .damaged-step-000007; the run goes on from the one before, of step 6" in said
     assert [(step.step, step.speech_loss) for step in listener.of("step")] == [
@@ -102,7 +103,7 @@ def test_a_best_checkpoint_that_is_damaged_is_not_certified(world: Workspace, mo
     broken = checkpoint.folder_of(run, 4) / "rows.safetensors"
     broken.write_bytes(broken.read_bytes()[:-1])
     listener = started(world, evaluation_sentences=0)
-    assert "The best checkpoint cannot be used" in listener.of("warned")[0].message
+    assert "The best checkpoint cannot be used" in listener.of("warning")[0].message
     assert certificate.read(run / certificate.CERTIFICATE).step == 8
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import Evaluated, Step
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import Evaluated, Step
+from core.jobs.state import JobState
 from ui import curves, training
 
 RATES = {"rows": 1e-3, "adapters": 1e-4}

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core.job import gpus
-from core.job.gpus import Gpu
+from core.jobs import gpus
+from core.jobs.gpus import Gpu
 from core.library import presets, records
 from core.library.presets import NAMES, SpeechAmount
 from core.workspace import Workspace
@@ -111,14 +111,14 @@ def test_what_is_not_there_is_refused_with_what_is() -> None:
 def test_the_driver_is_read_as_it_writes() -> None:
     text = ("0, GPU-11aa, NVIDIA GeForce RTX 4090, 24564, 23028, 3\n"
             "1, GPU-22bb, Tesla T4, 15360, 100, [N/A]\nNo devices were found\n")
-    first, second = gpus.parse(text)
+    first, second = gpus.parse_nvidia_smi(text)
     assert (first.name, round(first.total_gib), first.free_mib, first.load) == ("NVIDIA GeForce RTX 4090", 24, 23028, 3)
     assert second.load is None
-    assert gpus.visible((first, second), {}) == (first, second)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "1,0"}) == (second, first)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "GPU-22"}) == (second,)
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": ""}) == ()
-    assert gpus.visible((first, second), {"CUDA_VISIBLE_DEVICES": "-1"}) == ()
+    assert gpus.visible_gpus((first, second), {}) == (first, second)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "1,0"}) == (second, first)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "GPU-22"}) == (second,)
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert gpus.visible_gpus((first, second), {"CUDA_VISIBLE_DEVICES": "-1"}) == ()
 
 
 def test_the_driver_is_asked_once_in_a_while() -> None:
@@ -128,7 +128,7 @@ def test_the_driver_is_asked_once_in_a_while() -> None:
         asked.append(1)
         return (gpu(24),)
 
-    seen = gpus.Seen(probe)
+    seen = gpus.CachedGpus(probe)
     assert seen() == seen() == (gpu(24),)
     assert len(asked) == 1
 
@@ -148,9 +148,9 @@ def world(folder: Path) -> Workspace:
 
 def test_the_command_line_says_what_a_preset_sets_and_flags_win(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "look", lambda: (gpu(24),))
+    monkeypatch.setattr(gpus, "find_gpus", lambda: (gpu(24),))
     workspace = world(tmp_path / "workspace")
-    given = command.build_parser("train", resumable=True).parse_args(
+    given = command.build_parser("train").parse_args(
         ["--preset", "auto", "--dataset", "mine", "--warmup", "7"])
     options = command.options_of("train", given, workspace)
     assert isinstance(options, TrainOptions)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.job.directory import Job
-from core.job.journal import Progress, Stage, Step
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.events import Progress, Stage, Step
+from core.jobs.state import JobState
 from core.text.row_sources import SpelledRowCounts
 from tests.serving import ROOT
 from ui import embeddings, present, proof_time, words
@@ -37,7 +37,7 @@ def test_every_stage_of_every_job_has_words() -> None:
 def test_a_waiting_job_is_told_what_it_waits_for_by_what_that_does() -> None:
     reason = "Waiting for prepare-20261121-145347-1f2c to finish."
     shown = present.chain([JobState(job("tokenizer"), "waiting", reason=reason)])
-    assert "Waiting for “Prepare the data” to finish." in shown
+    assert "Waiting for “Prepare dataset” to finish." in shown
     assert "prepare-2026" not in shown
 
 
@@ -59,8 +59,8 @@ def test_a_run_is_offered_by_what_learned_from_what(name: str, said: str) -> Non
 
 
 @pytest.mark.parametrize(("device", "said"), [
-    ("cpu", "Waiting for the processor: “Examine a model” is using it."),
-    ("cuda", "Waiting for the GPU: “Examine a model” is using it."),
+    ("cpu", "Waiting for the processor: “Model doctor” is using it."),
+    ("cuda", "Waiting for the GPU: “Model doctor” is using it."),
 ])
 def test_a_device_is_called_what_people_call_it(device: str, said: str) -> None:
     assert words.named(f"Waiting for {device}: doctor-20261121-145347-a1f3 is using it.") == said

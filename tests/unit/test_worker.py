@@ -10,11 +10,11 @@ import pytest
 
 from config.errors import UserError
 from config.schema import TrainOptions
-from core import jobs, worker
-from core.job import locks
-from core.job.directory import create
-from core.job.journal import Event, Failed, Started, Stopped
-from core.job.reporter import Reporter, StopRequested, check_stop, stage
+from core.jobs import control, locks, worker
+from core.jobs.directory import Job, create_job, load_job
+from core.jobs.events import Event, Failed, Started, Stopped
+from core.jobs.reporter import Reporter, StopRequested, check_stop, stage
+from core.jobs.state import JobState
 from core.workspace import Workspace
 from tests.unit.fake_verbs import COMMAND
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
@@ -22,7 +22,7 @@ from tests.unit.live_jobs import PATIENCE_S, launch, running, train, until
 ROOT = Path(__file__).parents[2]
 
 
-def by_hand(job: jobs.Job) -> subprocess.Popen[str]:
+def by_hand(job: Job) -> subprocess.Popen[str]:
     return subprocess.Popen([*COMMAND, str(job.directory)], cwd=ROOT, text=True, stderr=subprocess.PIPE)
 
 
@@ -55,10 +55,10 @@ def test_a_signal_to_either_process_lets_the_job_save(workspace: Workspace, numb
         job = train(workspace, "patient")
         outer = by_hand(job)
         running(job)
-        inner = int(locks.content(job.lock).split()[0])
+        inner = int(locks.read_holder(job.lock).split()[0])
         os.kill(inner if take_inner else outer.pid, number)
         assert outer.wait(PATIENCE_S) == worker.STOPPED
-        assert jobs.state(job).message == "Saved at step 7."
+        assert control.read_state(job).message == "Saved at step 7."
 
 
 def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
@@ -66,42 +66,42 @@ def test_the_page_may_die_and_the_job_goes_on(workspace: Workspace):
     job = train(workspace, "patient")
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from core import jobs; from core.job.directory import load_directory\n"
+        "from core.jobs import control; from core.jobs.directory import load_job_directory\n"
         "from tests.unit.fake_verbs import COMMAND\n"
-        "jobs.start(load_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
+        "control.start(load_job_directory(Path(sys.argv[1])), command=COMMAND); os.killpg(0, signal.SIGKILL)"
     )
     page = subprocess.run([sys.executable, "-c", script, str(job.directory)], cwd=ROOT, start_new_session=True,
                           check=False)
     assert page.returncode == -signal.SIGKILL
     running(job)
-    jobs.stop(job)
-    assert jobs.wait(job, PATIENCE_S).status == "stopped"
+    control.stop(job)
+    assert control.wait(job, PATIENCE_S).status == "stopped"
 
 
 def test_the_worker_has_a_session_of_its_own_and_gives_way(workspace: Workspace):
     job = launch(train(workspace, "patient"))
     running(job)
-    pid = int(locks.content(job.lock).split()[0])
+    pid = int(locks.read_holder(job.lock).split()[0])
     assert os.getsid(pid) == os.getpgid(pid) != os.getsid(0)
     assert os.getpriority(os.PRIO_PROCESS, pid) >= 5
 
 
 def test_a_waiting_worker_has_not_loaded_torch(workspace: Workspace):
     running(launch(train(workspace, "patient")))
-    waiting = create(workspace, "train", TrainOptions(device="cpu"))
-    jobs.start(waiting)  # the true worker
+    waiting = create_job(workspace, "train", TrainOptions(device="cpu"))
+    control.start(waiting)  # the true worker
     until(waiting, lambda state: state.status == "waiting")
-    pid = int(locks.content(waiting.lock).split()[0])
+    pid = int(locks.read_holder(waiting.lock).split()[0])
     assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
-    jobs.stop(waiting)
-    assert jobs.wait(waiting, PATIENCE_S).status == "stopped"
+    control.stop(waiting)
+    assert control.wait(waiting, PATIENCE_S).status == "stopped"
 
 
-def in_process(workspace: Workspace, verb: worker.Verb) -> tuple[int, list[Event], jobs.JobState]:
+def in_process(workspace: Workspace, verb: worker.VerbFunction) -> tuple[int, list[Event], JobState]:
     job = train(workspace, "quick")
     heard: list[Event] = []
-    code = worker.run(job, jobs.claim(job), listener=heard.append, verbs={"train": verb})
-    return code, heard, jobs.state(job)
+    code = worker.run(job, control.enqueue(job), listener=heard.append, verbs={"train": verb})
+    return code, heard, control.read_state(job)
 
 
 def test_a_listener_hears_what_is_journaled(workspace: Workspace):
@@ -148,7 +148,7 @@ def test_a_journal_that_cannot_be_written_ends_the_job_with_words(workspace: Wor
         raise AssertionError("must not start")
 
     job = train(workspace, "quick")
-    lock = jobs.claim(job)
+    lock = control.enqueue(job)
     job.journal.unlink()
     job.journal.symlink_to("/dev/full")
     assert worker.run(job, lock, verbs={"train": verb}) == worker.FAILED
@@ -160,9 +160,9 @@ def test_options_that_no_longer_fit_fail_with_the_field(workspace: Workspace):
     job = train(workspace, "quick")
     config = job.directory / "config.yaml"
     config.write_text(config.read_text().replace("steps:", "iterations:"))
-    job = jobs.load(workspace, job.id)
-    assert worker.run(job, jobs.claim(job), verbs={"train": lambda *_: {}}) == worker.FAILED
-    assert "iterations" in jobs.state(job).message
+    job = load_job(workspace, job.id)
+    assert worker.run(job, control.enqueue(job), verbs={"train": lambda *_: {}}) == worker.FAILED
+    assert "iterations" in control.read_state(job).message
 
 
 def test_check_stop_raises_only_when_asked(workspace: Workspace):

@@ -75,8 +75,8 @@ def test_opening_leaves_nothing_behind_and_keeps_what_is_there(tmp_path: Path):
 def test_web_safe_modules_load_no_torch():
     script = (
         "import sys\n"
-        "import core.library.catalog, core.demo, core.download, core.jobs, core.job.queueing\n"
-        "import core.worker, config.arguments\n"
+        "import core.library.catalog, core.submission.demo_chain, core.download, core.jobs.control, core.jobs.queue\n"
+        "import core.jobs.worker, config.arguments\n"
         "heavy = {'torch', 'torchaudio', 'peft', 'transformers', 'models'} & set(sys.modules)\n"
         "heavy |= {name for name in sys.modules if name.startswith('data.')} - {'data.durable_files'}\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"

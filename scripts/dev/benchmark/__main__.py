@@ -24,7 +24,7 @@ from scripts.dev.benchmark.bench import Bench
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.results import BenchmarkResults
 from scripts.dev.benchmark.sizes import FULL, QUICK
-from scripts.ending import ASKED_WRONGLY, end
+from scripts.exit_codes import USAGE_ERROR, exit_with
 
 PARTS: dict[str, Callable[[Bench], BenchmarkResults]] = {
     part.PART: part.measure for part in (t3, s3gen, training, options, extraction)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                            *(sys.argv[1:] if arguments is None else arguments)])
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
-        return ASKED_WRONGLY
+        return USAGE_ERROR
 
 
 def run(args: argparse.Namespace, command: Sequence[str]) -> int:
@@ -96,4 +96,4 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from core.job.journal import Event
+from core.jobs.events import Event
 from core.prepare import extract_features
 from core.sources.dataset_source import demo_dataset
 from core.workspace import Workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 from config.errors import UserError
 from scripts.dev.conformance import chatterbox
 from scripts.dev.conformance.comparison import show
-from scripts.ending import ASKED_WRONGLY, end
+from scripts.exit_codes import USAGE_ERROR, exit_with
 
 FAMILIES = {"chatterbox": chatterbox.compare}
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         rows = FAMILIES[args.family](args.folder)
     except UserError as error:
         print(f"{error.message}\n{error.hint}", file=sys.stderr)
-        return ASKED_WRONGLY
+        return USAGE_ERROR
     print(show(rows))
     failed = sum(not row.passed for row in rows)
     print(f"\n{len(rows) - failed} of {len(rows)} passed.")
@@ -32,4 +32,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -18,16 +18,18 @@ import torch
 
 from config.errors import UserError
 from config.schema import DownloadOptions, ExtendOptions, Options, PrepareOptions, TokenizerOptions
-from core import demo, jobs
-from core.job.state import JobState
+from core.jobs import control
+from core.jobs.directory import Job, create_job, load_job
+from core.jobs.state import JobState
 from core.library import certificate
+from core.submission import demo_chain
 from core.workspace import Workspace
 from scripts.command import DEFAULT_WORKSPACE
 from scripts.dev.benchmark import machine
 from scripts.dev.experiments import engine, plan, report, results
 from scripts.dev.experiments.plan import Trial, TrialGroup
 from scripts.dev.experiments.results import NOTHING, TrialResult, Used
-from scripts.ending import ASKED_WRONGLY, DONE, FAILED, end
+from scripts.exit_codes import DONE, FAILED, USAGE_ERROR, exit_with
 
 _POLL_S = 0.5
 
@@ -40,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = given.only.split(",") if given.only else None
         groups = [group for group in plan.read(given.steps) if chosen is None or group.name in chosen]
     except UserError as error:
-        return _say(error, ASKED_WRONGLY)
+        return _say(error, USAGE_ERROR)
     try:
         if groups:
             _prepare(workspace)
@@ -75,13 +77,13 @@ def build_parser() -> argparse.ArgumentParser:
 def _prepare(workspace: Workspace) -> None:
     """The base model, the demo dataset and its tokenizer."""
     steps: list[tuple[str, Options, bool]] = [
-        ("download", demo.preset("download", DownloadOptions), "tiny" in workspace.list_models()),
-        ("prepare", demo.preset("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
-        ("tokenizer", demo.preset("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
+        ("download", demo_chain.demo_options("download", DownloadOptions), "tiny" in workspace.list_models()),
+        ("prepare", demo_chain.demo_options("prepare", PrepareOptions), "amharic-demo" in workspace.list_datasets()),
+        ("tokenizer", demo_chain.demo_options("tokenizer", TokenizerOptions), "tiny-am" in workspace.list_tokenizers()),
     ]
     for verb, options, there in steps:
         if not there:
-            _finish(jobs.create(workspace, verb, options))
+            _finish(create_job(workspace, verb, options))
 
 
 def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
@@ -91,12 +93,12 @@ def _try(workspace: Workspace, trial: Trial, seed: int) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {name}", flush=True)
     options: ExtendOptions = trial.extension(seed)
     if options.extension not in workspace.list_extensions():
-        _finish(jobs.create(workspace, "extend", options))
+        _finish(create_job(workspace, "extend", options))
     if trial.recipe:
         _break(workspace, trial, seed)
         return
-    job = (jobs.load(workspace, name) if name in workspace.list_runs()
-           else jobs.create(workspace, "train", trial.training(seed), name=name))
+    job = (load_job(workspace, name) if name in workspace.list_runs()
+           else create_job(workspace, "train", trial.training(seed), name=name))
     state, used = _finish(job)
     results.of(trial.name, seed, state, used).write(job.directory)
 
@@ -121,14 +123,14 @@ def _folder(workspace: Workspace, trial: Trial, seed: int) -> Path:
     return (workspace.exports if trial.recipe else workspace.runs) / trial.run(seed)
 
 
-def _finish(job: jobs.Job) -> tuple[JobState, Used]:
+def _finish(job: Job) -> tuple[JobState, Used]:
     """Let a worker do the job; its state, and what the worker used of the machine."""
-    before = jobs.state(job)
+    before = control.read_state(job)
     whole = not before.ended  # one that was cut off has used more than its last try does
     if before.status != "finished":
-        (jobs.resume if before.resumable else jobs.start)(job)
+        (control.resume if before.resumable else control.start)(job)
     used = NOTHING
-    while not (state := jobs.wait(job, _POLL_S)).ended:
+    while not (state := control.wait(job, _POLL_S)).ended:
         used = results.used_by(job) or used
     if state.status != "finished":
         raise UserError(f"{job.id} {state.status}: {state.message}", state.hint)
@@ -156,4 +158,4 @@ def _commits(folders: Sequence[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from core.job.directory import Job
-from core.job.state import JobState
+from core.jobs.directory import Job
+from core.jobs.state import JobState
 from core.library import certificate
 from core.library.certificate import Certificate
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.ending import end
+from scripts.exit_codes import exit_with
 
 SEED = 0
 CLIPS = {"en": 12000, "fr": 12000, "am": 4000}
@@ -104,4 +104,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    end(main)
+    exit_with(main)

@@ -1,1 +1,0 @@
-"""A job: its directory, its journal, its lock, its place in the queue. Never loads torch."""

@@ -1,0 +1,96 @@
+"""The checkpoints of a run on disk: their steps, the names that pin them, and where a resume starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from config.errors import UserError
+from core.jobs.directory import Job
+from core.jobs.locks import FileLock
+from core.jobs.verbs import VERBS
+from core.workspace import resolve_inside
+from data.durable_files import write_json
+
+CHECKPOINTS, NAMES = "checkpoints", "names.json"
+_PATIENCE_S = 10.0
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """Steps of the training in the folder `run` that have a checkpoint, ascending."""
+    folders = (run / CHECKPOINTS).glob("step-*")
+    return sorted(int(path.name.removeprefix("step-")) for path in folders if path.is_dir())
+
+
+def resume_point(job: Job) -> str:
+    """Where a resume of `job` starts, for people; only what is on the disk counts."""
+    if found := checkpoint_steps(job.directory):
+        return f"It resumes from the checkpoint of step {found[-1]}."
+    if VERBS[job.verb].resumes and job.verb != "train":
+        return "It resumes from what was done before."
+    return "Nothing was saved yet; it resumes from the beginning."
+
+
+def pinned_names(run: Path) -> dict[str, int]:
+    """The checkpoints of `run` that were given a name, by it; `UserError` when the list is damaged."""
+    path = run / CHECKPOINTS / NAMES
+    try:
+        return {str(name): int(step) for name, step in json.loads(path.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{path} could not be read: {error}.",
+                        "Delete it, and pin the checkpoints again.") from error
+
+
+def pin(run: Path, step: int, name: str) -> None:
+    """Name the checkpoint of `step`, so that the run never deletes it."""
+    resolve_inside(run, name)
+    with checkpoint_lock(run):
+        there = checkpoint_steps(run)
+        if step not in there:
+            raise UserError(f"The run {run.name!r} has no checkpoint of step {step}.",
+                            f"There are checkpoints of steps {', '.join(map(str, there)) or '(none)'}.")
+        known = pinned_names(run)
+        if known.get(name, step) != step:
+            raise UserError(f"The checkpoint of step {known[name]} has the name {name!r} already.",
+                            "Choose another name, or unpin that one first.")
+        _write(run, {**known, name: step})
+
+
+def unpin(run: Path, name: str) -> int:
+    """Remove a checkpoint's name, so that the run may delete it with its next one; its step."""
+    with checkpoint_lock(run):
+        known = pinned_names(run)
+        if name not in known:
+            raise UserError(f"No checkpoint of {run.name!r} has the name {name!r}.",
+                            f"Pinned checkpoints: {', '.join(known) or 'none'}.")
+        step = known.pop(name)
+        _write(run, known)
+    return step
+
+
+@contextmanager
+def checkpoint_lock(run: Path) -> Iterator[None]:
+    """Meanwhile nobody else names or deletes checkpoints of `run`."""
+    folder = run / CHECKPOINTS
+    if not folder.is_dir():
+        raise UserError(f"The run {run.name!r} has no checkpoint yet.", "Let it train to its first checkpoint.")
+    lock = FileLock.take(folder / ".names", patience_s=_PATIENCE_S)
+    if lock is None:
+        raise UserError(f"The checkpoints of {run.name!r} are in use.", "Try again in a moment.")
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+def _write(run: Path, known: dict[str, int]) -> None:
+    path = run / CHECKPOINTS / NAMES
+    try:
+        write_json(path, known)
+    except OSError as error:
+        hint = "Free some space, then try again."
+        raise UserError(f"{path} could not be written: {error.strerror}.", hint) from error

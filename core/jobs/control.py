@@ -1,0 +1,204 @@
+"""Start, resume, stop and watch jobs, from the page or the command line.
+
+A job runs in a process and session of its own, which no closed tab and no restarted app can end. Whoever starts it
+takes its lock and passes it on to the worker, so at no moment could a second start succeed or the job look dead.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.jobs import checkpoint_names, locks
+from core.jobs.directory import Job
+from core.jobs.events import Journal, Queued, Stopped
+from core.jobs.locks import FileLock
+from core.jobs.state import JobReader, JobState
+
+_ROOT = Path(__file__).resolve().parents[2]
+WORKER_COMMAND = (sys.executable, "-m", "core.jobs.worker")
+_POLL_S = 0.1
+
+
+class AlreadyRunning(UserError):
+    """A second start of a job whose worker lives."""
+
+
+def read_state(job: Job) -> JobState:
+    """The state of `job` now, from its whole journal. For repeated asking keep a `JobReader` or `JobBoard`."""
+    return JobReader(job).state()
+
+
+def start(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
+    """Start a worker on a job that has not run yet. Returns at once; a second start raises `UserError`."""
+    _spawn(job, enqueue(job), command)
+
+
+def resume(job: Job, *, command: Sequence[str] = WORKER_COMMAND) -> None:
+    """Start a worker again on a job that was stopped, failed or crashed."""
+    _spawn(job, enqueue(job, resuming=True), command)
+
+
+def resume_with_dependents(job: Job, states: Sequence[JobState], *,
+                           command: Sequence[str] = WORKER_COMMAND) -> list[Job]:
+    """Resume `job`, and those of `states` that never started because it, or one that depends on it, did not finish.
+
+    All resumed jobs; the dependent ones wait in the queue until what they need is made.
+    """
+    resume(job, command=command)
+    resumed = [job]
+    for state in sorted(states, key=lambda one: (one.job.created, one.id)):
+        never_started = state.status == "skipped" or (state.resumable and state.started_at is None)
+        if never_started and {one.id for one in resumed} & set(state.job.after):
+            resume(state.job, command=command)
+            resumed.append(state.job)
+    return resumed
+
+
+def enqueue(job: Job, *, resuming: bool = False) -> FileLock:
+    """Take the job's lock for a worker, and append `Queued` to the journal.
+
+    Raises `AlreadyRunning` when its worker lives, `UserError` when it has run and this is no resume.
+    """
+    lock = FileLock.take(job.lock)
+    if lock is None:
+        raise AlreadyRunning(f"{job.id} is already running.", "Watch it in the list of jobs, or stop it first.")
+    try:
+        now = JobReader(job).state(worker_alive=False)
+        if resuming and not now.resumable:
+            raise UserError(
+                f"{job.id} cannot be resumed: it is {now.status}.",
+                "Only a run that was stopped, failed or crashed can be resumed; start a new one"
+                + (f", from its weights if you like: --init-from run:{job.id} (on the Train tab: "
+                   f"{TrainOptions.model_fields['init_from'].title})."
+                   if job.verb == "train" and now.status == "finished" else "."),
+            )
+        if not resuming and now.status != "created":
+            raise UserError(f"{job.id} has already run: it is {now.status}.", "Resume it, or start a new one.")
+        lock.write("")
+        job.stop_file.unlink(missing_ok=True)
+        _append(job, Queued())
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def stop(job: Job) -> None:
+    """Ask the job to finish its step, save and end. A job that does not run is left as it is."""
+    if read_state(job).alive:
+        job.stop_file.touch()
+
+
+def force_stop(job: Job, *, grace_s: float = 2.0, patience_s: float = 10.0) -> None:
+    """End the job's process group: SIGTERM, then SIGKILL after `grace_s`.
+
+    Only the process that the lock names is touched, and only while the lock is held.
+    """
+    job.stop_file.touch()
+    if not _signal(job, signal.SIGTERM) or _gone(job, grace_s):
+        _note_force_stop(job)
+        return
+    _signal(job, signal.SIGKILL)
+    if not _gone(job, patience_s):
+        raise UserError(
+            f"{job.id} did not end within {patience_s:g} s of being killed.",
+            f"Look at process {locks.read_holder(job.lock).strip() or '(unknown)'} with `ps`.",
+        )
+    _note_force_stop(job)
+
+
+def wait(job: Job, timeout_s: float | None = None) -> JobState:
+    """The state of `job` when it has ended, or after `timeout_s`."""
+    reader = JobReader(job)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        now = reader.state()
+        if now.ended or (deadline is not None and time.monotonic() >= deadline):
+            return now
+        time.sleep(_POLL_S)
+
+
+def log_tail(job: Job, max_bytes: int = 8192) -> str:
+    """The last whole lines of the job's log, at most `max_bytes` of it."""
+    try:
+        with open(job.log, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            tail = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return tail if size <= max_bytes else tail.partition("\n")[2]
+
+
+def _spawn(job: Job, lock: FileLock, command: Sequence[str]) -> None:
+    try:
+        with open(job.log, "ab") as log:
+            process = subprocess.Popen(
+                [*command, str(job.directory), "--lock", str(lock.descriptor)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True,
+                pass_fds=(lock.descriptor,), env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+    except OSError as error:
+        raise UserError(
+            f"The worker of {job.id} could not be started: {shlex.join(command)}: {error.strerror}.",
+            "Free some memory or disk space, then resume the job.",
+        ) from error
+    finally:
+        lock.close()
+    threading.Thread(target=process.wait, name=f"reap {job.id}", daemon=True).start()
+
+
+def _signal(job: Job, number: signal.Signals) -> bool:
+    """Send `number` to the worker, and to its group when the group is its own. False when nobody is there."""
+    if not locks.is_held(job.lock):
+        return False
+    pid, _, group = locks.read_holder(job.lock).partition(" ")
+    if not pid.isdigit():
+        raise UserError(f"{job.id} is only just starting.", "Try again in a second.")
+    try:
+        if group.strip().isdigit():
+            os.killpg(int(group), number)
+        else:
+            os.kill(int(pid), number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _gone(job: Job, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while locks.is_held(job.lock):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S / 2)
+    return True
+
+
+def _note_force_stop(job: Job) -> None:
+    """Record the end for a worker that could not, holding its lock so as to be the only writer."""
+    lock = FileLock.take(job.lock)
+    if lock is None:
+        return
+    try:
+        if JobReader(job).state(worker_alive=False).status == "crashed":
+            _append(job, Stopped(f"Stopped by force. {checkpoint_names.resume_point(job)}"))
+    finally:
+        lock.close()
+
+
+def _append(job: Job, event: Queued | Stopped) -> None:
+    journal = Journal(job.journal)
+    try:
+        journal.append(event)
+    finally:
+        journal.close()

@@ -1,0 +1,312 @@
+"""The events of a job, and its journal: one typed JSON object a line, only ever appended to.
+
+One writer at a time (whoever holds the job's lock), any number of readers. A line is written with one `write` on a
+descriptor opened for appending, so a reader sees whole lines and at most one torn line at the end, which it leaves for
+the next read. A worker that was killed in the middle of a line leaves it torn for good; the next writer starts on a
+line of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from config.errors import UserError
+
+Scalar = str | int | float | bool | None
+Result = dict[str, Scalar]
+"""What a verb returns: flat, shown in the page and printed by `--json`."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events. `time` is in seconds since 1970, stamped by the writer."""
+
+    kind: ClassVar[str] = ""
+    time: float = field(default=0.0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Queued(Event):
+    """A worker was started for the job."""
+
+    kind: ClassVar[str] = "queued"
+
+
+@dataclass(frozen=True)
+class Waiting(Event):
+    """The worker waits for a device or another job."""
+
+    kind: ClassVar[str] = "waiting"
+    reason: str
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """The verb runs; `attempt` counts from 1."""
+
+    kind: ClassVar[str] = "started"
+    pid: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Stage(Event):
+    """A stage of the work began (`seconds` is None) or ended."""
+
+    kind: ClassVar[str] = "stage"
+    name: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan(Event):
+    """What the job will do, before it starts; `counts` are the numbers in `lines`."""
+
+    kind: ClassVar[str] = "plan"
+    lines: tuple[str, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """`done` of `total` (None when it cannot be known) in `unit`.
+
+    `per_second` and `seconds_left` are given where the verb knows them better than the journal's times do.
+    """
+
+    kind: ClassVar[str] = "progress"
+    done: float
+    total: float | None
+    unit: str
+    note: str = ""
+    per_second: float | None = None
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Step(Event):
+    """One optimizer step. Losses in nats a token; `seconds` of training so far, over all attempts.
+
+    The memory is the peak of rank 0: `gpu`, of tensors since the last such event; `process`, resident since its start.
+    `rates` are the learning rates of the parameter groups by name; the first, of the rows, is also `learning_rate`.
+    """
+
+    kind: ClassVar[str] = "step"
+    step: int
+    total_steps: int
+    speech_loss: float
+    text_loss: float
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_s: float
+    seconds: float
+    seconds_left: float | None = None
+    memory_bytes: int | None = None
+    memory_of: str = ""
+    rates: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluated(Event):
+    """Held-out losses in nats a token, top-1 accuracy of the codes, and character error rates by language.
+
+    `languages` holds the numbers of `core.training.validation.Measured` by language; the other losses are the new
+    language's.
+    """
+
+    kind: ClassVar[str] = "evaluated"
+    step: int
+    speech_loss: float
+    errors: dict[str, float] = field(default_factory=dict)  # 0 to about 1
+    text_loss: float | None = None
+    accuracy: float | None = None
+    languages: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SampleGenerated(Event):
+    """A sentence synthesized during training; `path` is relative to the job's directory."""
+
+    kind: ClassVar[str] = "sample"
+    step: int
+    language: str
+    text: str
+    path: str
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class AudioChunk(Event):
+    """The next chunk of a clip that is still being synthesized, for streaming playback."""
+
+    kind: ClassVar[str] = "audio_chunk"
+    side: str
+    index: int
+    chunk: int
+    path: str
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class AudioGenerated(Event):
+    """A finished clip; paths are relative to the job's directory, `seconds` is the time that synthesis took."""
+
+    kind: ClassVar[str] = "audio"
+    side: str
+    index: int
+    path: str
+    text: str
+    language: str
+    duration_s: float
+    seconds: float = 0.0
+    error: float | None = None
+    transcript: str = ""  # by the recogniser
+    spectrogram: str = ""
+    note: str = ""  # where the spoken text differs from `text`
+    unmeasured: str = ""  # why there is no error, where the chosen recogniser is not available
+
+
+@dataclass(frozen=True)
+class CheckpointSaved(Event):
+    """A checkpoint folder is complete; `path` is relative to the job's directory."""
+
+    kind: ClassVar[str] = "checkpoint"
+    step: int
+    path: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class WarningRaised(Event):
+    """A warning; the job goes on."""
+
+    kind: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """The verb returned."""
+
+    kind: ClassVar[str] = "finished"
+    result: Result
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The verb raised, or the process died (`exit_code` below 0 is a signal, as in `subprocess`)."""
+
+    kind: ClassVar[str] = "failed"
+    message: str
+    hint: str = ""
+    traceback: str = ""
+    exit_code: int = 1
+
+
+@dataclass(frozen=True)
+class Stopped(Event):
+    """Ended on request."""
+
+    kind: ClassVar[str] = "stopped"
+    message: str
+
+
+@dataclass(frozen=True)
+class Skipped(Event):
+    """Ended before it began, because a job it depends on did not finish; `hint` says how to go on."""
+
+    kind: ClassVar[str] = "skipped"
+    message: str
+    hint: str = ""
+
+
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind
+    for kind in (Queued, Waiting, Started, Stage, Plan, Progress, Step, Evaluated, SampleGenerated, AudioChunk,
+                 AudioGenerated, CheckpointSaved, WarningRaised, Finished, Failed, Stopped, Skipped)
+}
+TERMINAL = (Finished, Failed, Stopped, Skipped)
+
+
+def encode(event: Event) -> bytes:
+    """One line, with its newline. Half a surrogate pair (a file name that is not UTF-8) becomes its JSON escape."""
+    values = {item.name: getattr(event, item.name) for item in dataclasses.fields(event)}
+    text = json.dumps({"event": event.kind, **values}, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def decode(line: bytes) -> Event:
+    """The event of one line; a line that cannot be read becomes a warning that quotes it."""
+    try:
+        values: dict[str, Any] = json.loads(line)
+        kind = _KINDS[values.pop("event")]
+        known = {item.name for item in dataclasses.fields(kind)}
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items() if name in known
+        }
+        return kind(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        quote = line[:60].decode(errors="replace")
+        return WarningRaised(f"A line of the journal could not be read and is left out; it begins: {quote}")
+
+
+class Journal:
+    """The writing end. Raises `UserError` when the disk will not take the line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def append(self, event: Event) -> Event:
+        """Stamp and write `event`; a terminal event is on the disk when this returns."""
+        stamped = dataclasses.replace(event, time=time.time())
+        data = encode(stamped)
+        try:
+            if not self._at_line_start():
+                data = b"\n" + data
+            while data:
+                data = data[os.write(self._descriptor, data):]
+            if isinstance(event, TERMINAL):
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        return stamped
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _at_line_start(self) -> bool:
+        size = os.fstat(self._descriptor).st_size
+        return size == 0 or os.pread(self._descriptor, 1, size - 1) == b"\n"
+
+
+def read_events(path: Path, offset: int = 0) -> tuple[list[Event], int]:
+    """Whole lines of `path` from byte `offset` on, and the offset to go on from. No file is no events."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], 0
+    whole = data[:data.rfind(b"\n") + 1]
+    return [decode(line) for line in whole.split(b"\n") if line.strip()], offset + len(whole)
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return UserError(
+        f"The journal {path} could not be written: {error.strerror or error}.",
+        "Free some disk space, then resume the run; what was saved before is intact." if full
+        else "Check that the workspace can be written, then resume the run.",
+    )

@@ -1,0 +1,142 @@
+"""The worker's side of the model server, a process that keeps models loaded between jobs.
+
+There is at most one for each device of a workspace. A job's worker waits for its turn as ever, and then, holding the
+device, leaves a request; the server runs the verb and answers with the job's last event. Since only the holder of the
+device sends requests, the server has one at a time, and whoever gets the device for other work may end the server.
+
+A request is a small file that the worker keeps locked, and the server holds a lock of its own, so that each notices
+the other's death at once, however it dies. `core.model_server` is the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from core.jobs import locks
+from core.jobs.directory import Job
+from core.jobs.events import Event, decode
+from core.jobs.locks import FileLock
+from core.workspace import Workspace
+
+REQUESTED, TAKEN, ANSWERED = "request", "taken", "answer"
+"""Prefixes of the files of a request, each with the request's token behind it."""
+COMMAND = (sys.executable, "-m", "core.model_server")
+_ROOT = Path(__file__).resolve().parents[2]
+_POLL_S = 0.03
+_STARTS = 2  # a server may be about to end when a request comes; one that never takes a request is broken
+_PATIENCE_S = 5.0
+
+
+class ModelServerDied(Exception):
+    """The server ended during the work; `code` is its exit code where it is known, below 0 a signal."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class ModelServerClient:
+    """The model server of a device, whether it runs or not. To change anything the caller must hold the device."""
+
+    workspace: Workspace
+    device: str
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace.devices / f"{self.device}.model_server"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    @property
+    def running(self) -> bool:
+        return locks.is_held(self.lock)
+
+    def run(self, job: Job, command: Sequence[str] = COMMAND) -> Event:
+        """Have the server do the work of `job`, started by `command` if none runs; the job's last event.
+
+        Raises `ModelServerDied` when the server ends before it answers.
+        """
+        self.folder.mkdir(exist_ok=True)
+        for left in (*self.folder.glob(f"{TAKEN}-*"), *self.folder.glob(f"{ANSWERED}-*")):
+            left.unlink(missing_ok=True)
+        token = uuid.uuid4().hex[:12]
+        request, taken, answer = (self.folder / f"{name}-{token}" for name in (REQUESTED, TAKEN, ANSWERED))
+        hidden = self.folder / f".{request.name}"
+        lock = FileLock.take(hidden)
+        assert lock is not None, "nobody else knows the name"
+        try:
+            lock.write(json.dumps(job.id))
+            hidden.rename(request)  # locked before it can be seen
+            return self._wait_for(answer, request, command)
+        finally:
+            lock.close()
+            for path in (request, taken, answer):
+                path.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End the server, so that its memory is free. As the caller holds the device, the server is idle."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self.running:
+                return
+            pid = locks.read_holder(self.lock).strip()
+            if pid.isdigit():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), number)
+            deadline = time.monotonic() + _PATIENCE_S
+            while self.running and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+        if self.running:
+            raise UserError(
+                f"The process that keeps models loaded on {self.device} does not end, and its memory is wanted.",
+                f"Look at process {locks.read_holder(self.lock).strip() or '(unknown)'} with `ps`.",
+            )
+
+    def _wait_for(self, answer: Path, request: Path, command: Sequence[str]) -> Event:
+        started: list[subprocess.Popen[bytes]] = []
+        while True:
+            running = self.running  # before the answer is read: a server answers before it ends
+            with suppress(FileNotFoundError):
+                return decode(answer.read_bytes())
+            if not running:
+                if not request.exists() or len(started) == _STARTS:
+                    raise ModelServerDied(started[-1].wait() if started else None)
+                if process := self._start(command):
+                    started.append(process)
+            time.sleep(_POLL_S)
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        """A new server, which inherits its lock; None when an old one is about to end."""
+        lock = FileLock.take(self.lock)
+        if lock is None:
+            return None
+        words = [*command, str(self.workspace.path), self.device, "--lock", str(lock.descriptor)]
+        try:
+            with open(self.folder / "output.log", "wb") as log:
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=_ROOT, start_new_session=True,
+                    pass_fds=(lock.descriptor,), env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                )
+            lock.write(str(process.pid))
+        except OSError as error:
+            raise UserError(
+                f"The model server could not be started: {shlex.join(words)}: {error.strerror}.",
+                "Free some memory or disk space, then resume the job.",
+            ) from error
+        finally:
+            lock.close()
+        return process

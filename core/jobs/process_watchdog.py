@@ -1,0 +1,46 @@
+"""Watches the other processes of a distributed run.
+
+gloo notices at once when a process dies within a collective; NCCL waits until the collective times out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+ABANDONED_EXIT_CODE = 70
+"""Of a process that was left waiting for one that died."""
+_INTERVAL_S = 1.0
+_GRACE_S = 20.0
+
+
+@contextmanager
+def watch_processes(others: Sequence[subprocess.Popen[bytes]], grace: float = _GRACE_S) -> Iterator[None]:
+    """If one of `others` dies and the context is not left within `grace` seconds, end all of them and this process.
+
+    The reason goes to standard error. Checkpoints are not touched.
+    """
+    left = threading.Event()
+
+    def watch() -> None:
+        while not left.wait(_INTERVAL_S):
+            codes = [code for process in others if (code := process.poll()) is not None]
+            if codes and not left.wait(grace):
+                sys.stderr.write(f"Another process of this training ended (exit code {codes[0]}), and this one did "
+                                 f"not notice within {grace:g} s.\n")
+                sys.stderr.flush()
+                for process in others:
+                    process.kill()
+                os._exit(ABANDONED_EXIT_CODE)
+
+    watcher = threading.Thread(target=watch, name="process watchdog", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        left.set()
+        watcher.join()

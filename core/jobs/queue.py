@@ -1,0 +1,187 @@
+"""The queue of a device, which the waiting workers themselves form.
+
+There is no scheduler: each waiting worker holds a locked ticket file whose name sorts by the job's position, and the
+first takes the device's lock. A job that is not ready for the device lets others pass. A worker that dies loses its
+ticket and its device with its locks, so the queue outlives every restart. A position is a number in a file of the
+job's folder: the waiting worker reads it and renames its ticket, so whoever writes that file moves the job.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from config.errors import UserError
+from core.jobs import locks
+from core.jobs.directory import NO_DEVICE, Job, load_job
+from core.jobs.events import Waiting
+from core.jobs.locks import FileLock
+from core.jobs.reporter import Reporter, StopRequested
+from core.jobs.state import POSITION_FILE, JobReader, JobState, queue_order, queue_position
+from data.durable_files import write_text
+
+Direction = Literal["first", "earlier", "later", "last"]
+_POLL_S = 0.2
+_READY_INTERVAL_S = 5.0  # between two checks of whether a job is ready
+_CHECKS_IN_PLACE = 2  # a job that just ended may still hold memory: the first failed check costs no position
+_BEHIND = "~"  # prefix of the ticket of a job that is not ready; it sorts behind all others
+_STATUS_PHRASES: Mapping[str, str] = {"stopped": "was stopped", "failed": "failed", "crashed": "crashed"}
+
+
+class DependencyFailed(UserError):
+    """A job that this one depends on did not finish, or was deleted."""
+
+
+def wait_for_turn(job: Job, reporter: Reporter, ready: Callable[[], str] = lambda: "") -> FileLock | None:
+    """Wait for the jobs in `job.after`, then for the device; the device's lock, None without a device.
+
+    `ready` says why the job cannot begin although it holds the device's lock, for instance because another program
+    uses the GPU. Until it returns nothing the job lets those behind it pass, and keeps its position.
+    Raises `DependencyFailed` when a job in `after` did not finish or was deleted, `StopRequested` when asked to stop.
+    """
+    readers: dict[str, JobReader] = {}
+    for name in job.after:
+        if name not in job.workspace.list_runs():
+            raise _deleted(name)
+        readers[name] = JobReader(load_job(job.workspace, name))
+    _wait(reporter, lambda: _unfinished_dependency(readers))
+    if job.device == NO_DEVICE:
+        return None
+    ticket = _Ticket(job, ready)
+    try:
+        _wait(reporter, ticket.obstacle)
+    finally:
+        ticket.discard()
+    assert ticket.device_lock is not None
+    ticket.device_lock.write(job.id)
+    return ticket.device_lock
+
+
+def _wait(reporter: Reporter, obstacle: Callable[[], str]) -> None:
+    """Return when `obstacle()` is empty; report each new reason once."""
+    reported = ""
+    while reason := obstacle():
+        if reason != reported:
+            reporter.emit(Waiting(reason))
+            reported = reason
+        if reporter.stop_requested():
+            raise StopRequested("Stopped while it waited.")
+        time.sleep(_POLL_S)
+
+
+def _unfinished_dependency(readers: Mapping[str, JobReader]) -> str:
+    for name, reader in readers.items():
+        state = reader.state()
+        if state.ended and state.status != "finished":
+            if state.status == "skipped":  # the reason is the job that broke the chain, not the one between
+                raise DependencyFailed(state.message, state.hint)
+            raise DependencyFailed(
+                f"{name} {_STATUS_PHRASES[state.status]}, and this job needs what it makes.",
+                f"Fix what it says and resume {name}: the jobs that depend on it then resume too.")
+        if not state.ended and not reader.job.directory.is_dir():
+            raise _deleted(name)
+        if state.status == "created":
+            return f"Waiting for {name}, which was not started yet."
+        if not state.ended:
+            return f"Waiting for {name} to finish."
+    return ""
+
+
+def _deleted(name: str) -> DependencyFailed:
+    return DependencyFailed(f"{name} was deleted, and this job needs what it makes.",
+                            "Start that step again, and then this one.")
+
+
+class _Ticket:
+    """The place of a job in the queue of its device, until it has the device's lock."""
+
+    def __init__(self, job: Job, ready: Callable[[], str]) -> None:
+        self._job, self._ready = job, ready
+        self._queue = job.workspace.devices / job.device
+        self._queue.mkdir(exist_ok=True)
+        self._unready = 0  # checks in a row at which the device was free, and the job not ready for it
+        self._reason, self._next_check = "", 0.0
+        self.device_lock: FileLock | None = None
+        for abandoned in self._queue.glob(f"{_BEHIND}*"):
+            if not locks.is_held(abandoned):
+                abandoned.unlink(missing_ok=True)
+        name = self._name()
+        hidden = self._queue / f".{name}"  # locked before others see it; else they would take it for abandoned
+        lock = FileLock.take(hidden)
+        assert lock is not None, "the job's own lock keeps others from making its ticket"
+        self._lock, self._path = lock, hidden.rename(self._queue / name)
+
+    def obstacle(self) -> str:
+        """Why the job still waits; empty when it has the device's lock."""
+        device, name = self._job.device, self._name()
+        behind = _BEHIND if self._unready >= _CHECKS_IN_PLACE else ""
+        self._path = self._path.rename(self._queue / f"{behind}{name}")
+        device_path = self._job.workspace.devices / f"{device}.lock"
+        if first := self._first_before(name):
+            self._unready = 0
+            return f"Waiting for {device}: {first} is before it in the queue."
+        if self._unready and time.monotonic() < self._next_check and not locks.is_held(device_path):
+            return self._reason
+        lock = FileLock.take(device_path, patience_s=0.0)
+        if lock is None:
+            self._unready = 0
+            return f"Waiting for {device}: {locks.read_holder(device_path) or 'another job'} is using it."
+        try:
+            self._reason = self._ready()
+        except BaseException:
+            lock.close()
+            raise
+        if not self._reason:
+            self.device_lock = lock
+            return ""
+        lock.close()
+        self._unready += 1
+        self._next_check = time.monotonic() + _READY_INTERVAL_S
+        return self._reason
+
+    def discard(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+    def _name(self) -> str:
+        """It sorts by position. Microseconds since 1970 have ten digits before the point until the year 2286."""
+        return f"{max(0.0, queue_position(self._job)):017.6f} {self._job.id}"
+
+    def _first_before(self, own: str) -> str:
+        """Id of the living job that is first in the queue, if it is before `own`; empty when there is none."""
+        for name in sorted(entry for entry in os.listdir(self._queue) if not entry.startswith(".") and entry < own):
+            if locks.is_held(self._queue / name):
+                return name.partition(" ")[2]
+            with suppress(FileNotFoundError):
+                (self._queue / name).unlink()
+        return ""
+
+
+def move_in_queue(states: Sequence[JobState], name: str, direction: Direction) -> None:
+    """Move the waiting job `name` among the `states` that wait for the same device.
+
+    Raises `UserError` for a job that does not wait in a queue.
+    """
+    moved = next((state for state in states if state.id == name), None)
+    if moved is None or not moved.alive or moved.has_device or moved.job.device == NO_DEVICE:
+        raise UserError(f"{name} does not wait for a device: it is {moved.status if moved else 'not there'}.",
+                        "Only a job that waits in the queue of a device can be moved.")
+    others = [state for state in queue_order(states) if state.alive and not state.has_device and state.id != name
+              and state.job.device == moved.job.device]
+    positions = [queue_position(state.job) for state in others]
+    own = queue_position(moved.job), name
+    index = sum((position, state.id) < own for position, state in zip(positions, others, strict=True))
+    last = len(others)
+    target = {"first": 0, "earlier": max(0, index - 1), "later": min(last, index + 1), "last": last}[direction]
+    if target == index:
+        return
+    if target == 0:
+        position = positions[0] - 1
+    elif target == last:
+        position = positions[-1] + 1
+    else:
+        position = (positions[target - 1] + positions[target]) / 2
+    write_text(moved.job.directory / POSITION_FILE, f"{position!r}\n", sync=False)

@@ -1,0 +1,229 @@
+"""What a verb knows of its job: events out, stop requests in.
+
+A verb is `run(options, workspace, reporter) -> Result`. It emits events, asks
+`check_stop(reporter)` where it can end cleanly, and raises `UserError` for what the user can mend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from core.jobs.events import (
+    AudioGenerated,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Journal,
+    Plan,
+    Progress,
+    SampleGenerated,
+    Skipped,
+    Stage,
+    Started,
+    Step,
+    Stopped,
+    Waiting,
+    WarningRaised,
+)
+
+_PROGRESS_INTERVAL_S = 0.2
+
+
+class StopRequested(Exception):
+    """Raised by a verb that has saved its work and ends on request."""
+
+
+class Reporter(Protocol):
+    """What a verb knows of the job it runs in."""
+
+    @property
+    def directory(self) -> Path:
+        """The job's own folder, for its files."""
+        ...
+
+    def emit(self, event: Event) -> None: ...
+
+    def stop_requested(self) -> bool:
+        """Whether to finish the step, save and raise `StopRequested`."""
+        ...
+
+
+def check_stop(reporter: Reporter, message: str = "Stopped on request.") -> None:
+    """Raise `StopRequested` when a stop was asked for; for verbs that have nothing to save."""
+    if reporter.stop_requested():
+        raise StopRequested(message)
+
+
+ProgressCallback = Callable[[Progress], None]
+"""Called with the progress of a part of the work; ends the work there by raising `StopRequested`."""
+
+
+def no_progress(_progress: Progress) -> None:
+    """A `ProgressCallback` that does nothing."""
+
+
+def progress_callback(reporter: Reporter, message: str = "Stopped on request.") -> ProgressCallback:
+    """Report each count, then raise `StopRequested` with `message` when a stop was asked for."""
+
+    def report(progress: Progress) -> None:
+        reporter.emit(progress)
+        check_stop(reporter, message)
+
+    return report
+
+
+class CombinedProgress:
+    """Combines the progress of several parts, one after another, into one count of `total` in `unit`."""
+
+    def __init__(self, progress: ProgressCallback, total: int, unit: str) -> None:
+        self._progress, self._total, self._unit = progress, total, unit
+        self._before = 0
+
+    def part(self, size: int) -> ProgressCallback:
+        """The callback for the next part; its own count, in any unit, becomes 0 to `size` of the total."""
+        before, self._before = self._before, self._before + size
+
+        def report(part: Progress) -> None:
+            share = part.done / part.total if part.total else 0.0
+            note = part.note if part.unit == self._unit else f"({part.unit} {part.note})"
+            self._progress(Progress(before + round(size * share), self._total, self._unit, note))
+
+        return report
+
+
+@contextmanager
+def stage(reporter: Reporter, name: str) -> Iterator[None]:
+    """Report that the stage `name` begins, and how long it took."""
+    began = time.monotonic()
+    reporter.emit(Stage(name))
+    yield
+    reporter.emit(Stage(name, round(time.monotonic() - began, 3)))
+
+
+class JournalReporter:
+    """Events to the journal, as lines of text to `output.log` beside it, and to `listener`.
+
+    Progress more often than five times a second is dropped, but never the last of a count.
+    """
+
+    def __init__(self, journal: Journal, stop: Callable[[], bool],
+                 listener: Callable[[Event], None] | None = None) -> None:
+        self._journal = journal
+        self._stop = stop
+        self._listener = listener
+        self._progress_due = 0.0
+
+    @property
+    def directory(self) -> Path:
+        return self._journal.path.parent
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Progress) and self._too_soon(event):
+            return
+        stamped = self._journal.append(event)
+        self._log(stamped)
+        if self._listener:
+            self._listener(stamped)
+
+    def stop_requested(self) -> bool:
+        return self._stop()
+
+    def _log(self, event: Event) -> None:
+        """The log is for people; the journal is the truth, and its writing reports a full disk."""
+        if not (text := describe(event)):
+            return
+        if isinstance(event, Failed) and event.traceback:
+            text += "\n" + event.traceback.rstrip()
+        path = self.directory / "output.log"
+        with suppress(OSError), open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}\n")
+
+    def _too_soon(self, event: Progress) -> bool:
+        now = time.monotonic()
+        if event.done != event.total and now < self._progress_due:
+            return True
+        self._progress_due = now + _PROGRESS_INTERVAL_S
+        return False
+
+
+def describe(event: Event) -> str:
+    """`event` as a line for people; empty for one that is not worth a line."""
+    match event:
+        case Waiting():
+            return event.reason
+        case Started():
+            return "Started." if event.attempt == 1 else f"Started again (attempt {event.attempt})."
+        case Stage():
+            return f"{event.name} ..." if event.seconds is None else f"{event.name}: {event.seconds:.1f} s"
+        case Plan():
+            return "\n".join(event.lines)
+        case Progress():
+            return describe_progress(event)
+        case Step():
+            return (f"step {event.step}/{event.total_steps}  speech loss {event.speech_loss:.4f}  "
+                    f"text loss {event.text_loss:.4f}  {event.tokens_per_s:.0f} tokens/s{_memory(event)}")
+        case Evaluated():
+            errors = "".join(f"  {code} error {error:.1%}" for code, error in event.errors.items())
+            more = "" if event.text_loss is None or event.accuracy is None else (
+                f"  text loss {event.text_loss:.4f}  top-1 {event.accuracy:.1%}")
+            others = "".join(f"  {code} {one['speech_loss']:.4f}" for code, one in list(event.languages.items())[1:])
+            return f"step {event.step}: held-out speech loss {event.speech_loss:.4f}{more}{others}{errors}"
+        case SampleGenerated():
+            return f"step {event.step}: sample [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
+        case AudioGenerated():
+            return f"{event.side} [{event.language}] {event.text}{_error(event.error)} -> {event.path}"
+        case CheckpointSaved():
+            return f"step {event.step}: saved {event.path}{' (best so far)' if event.best else ''}"
+        case WarningRaised():
+            return f"Warning: {event.message}"
+        case Finished():
+            return "Finished: " + ", ".join(f"{name} {value}" for name, value in event.result.items())
+        case Failed():
+            return "\n".join(part for part in (f"Failed: {event.message}", event.hint) if part)
+        case Skipped():
+            return f"Not started: {event.message} {event.hint}"
+        case Stopped():
+            return event.message
+    return ""
+
+
+def describe_progress(event: Progress) -> str:
+    """Such as `3.2/9.0 MB t3.safetensors, 1.4 MB/s, 4 s left` or `120/300 clips`."""
+    scale, unit = (1e6, "MB") if event.unit == "bytes" else (1.0, event.unit)
+    form = "{:.1f}" if scale > 1 else "{:g}"
+    counts = "/".join(form.format(value / scale) for value in (event.done, event.total) if value is not None)
+    parts = [f"{counts} {unit} {event.note}".rstrip()]
+    if event.per_second is not None:
+        parts.append(f"{form.format(event.per_second / scale)} {unit}/s")
+    if event.seconds_left is not None:
+        parts.append(f"{event.seconds_left:.0f} s left")
+    return ", ".join(parts)
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Such as `1 clip` or `1,200 clips`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, such as `3.21 GB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.{2 if unit == 'GB' else 1}f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _memory(event: Step) -> str:
+    if event.memory_bytes is None:
+        return ""
+    return f"  {event.memory_of} memory at most {size_text(event.memory_bytes)}"
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f" (error {error:.1%})"

@@ -1,0 +1,135 @@
+"""The table of verbs: what can run as a job. The worker, the queue, the page and the command line read it.
+
+To add a verb: its module with `run(options, workspace, reporter)`, its options class, and one entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from config.errors import UserError
+from config.schema import (
+    AlignOptions,
+    CompareOptions,
+    CompareTokenizersOptions,
+    DoctorOptions,
+    DownloadOptions,
+    ExportOptions,
+    ExtendOptions,
+    Options,
+    PreflightOptions,
+    PrepareOptions,
+    PushOptions,
+    ReviseOptions,
+    SegmentOptions,
+    SynthesizeOptions,
+    TokenizerOptions,
+    TrainOptions,
+    TranscribeOptions,
+)
+
+PRESET_ABOUT = "preset"
+"""The section of a preset that says what it is for; it holds no options."""
+_TRAINING_NEEDS = {"extension": "extension", "dataset": "dataset", "replay_datasets": "dataset",
+                   "init_from": "reference", "judge": "recogniser"}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb. `needs` and `makes` map option fields to kinds of artefacts.
+
+    The kinds: model, dataset, tokenizer, extension, segments (clips without text), transcripts (segments with text),
+    export and run; in `needs` also reference (`base:`, `run:` or `export:` and a name), recogniser and source. The
+    field `job` of `makes` is the job's own id. `core.submission.requirements` reads both.
+    """
+
+    title: str
+    module: str  # imported by the worker alone
+    options: type[Options]
+    tab: str  # of the page
+    takes_device: bool = True  # it waits in the queue of a device
+    resumes: bool = False  # a second start goes on where the first ended
+    model_server: bool = False  # the model server may run it
+    options_of: str = ""  # the verb whose presets it takes too
+    needs: Mapping[str, str] = field(default_factory=dict)
+    makes: Mapping[str, str] = field(default_factory=dict)
+
+
+VERBS: Mapping[str, Verb] = {
+    "download": Verb(
+        "Download model", "core.download", DownloadOptions, "model", takes_device=False, resumes=True,
+        makes={"save_as": "model"}),
+    "segment": Verb(
+        "Cut long recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True,
+        needs={"source": "source"}, makes={"segments": "segments"}),
+    "transcribe": Verb(
+        "Transcribe", "core.transcribe", TranscribeOptions, "data", resumes=True,
+        needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
+    "align": Verb(
+        "Align", "core.align", AlignOptions, "data", resumes=True,
+        needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
+    "prepare": Verb(
+        "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True,
+        needs={"source": "source", "model": "model"}, makes={"dataset": "dataset"}),
+    "revise": Verb(
+        "Save reviewed dataset", "core.revise", ReviseOptions, "data", resumes=True,
+        needs={"model": "model"}, makes={"save_as": "dataset"}),
+    "tokenizer": Verb(
+        "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer", takes_device=False,
+        needs={"tokenizer": "tokenizer", "model": "model", "dataset": "dataset", "tokenizer_file": "file"},
+        makes={"tokenizer": "tokenizer"}),
+    "compare_tokenizers": Verb(
+        "Compare tokenizers", "core.compare_tokenizers", CompareTokenizersOptions, "tokenizer", takes_device=False,
+        needs={"model": "model", "dataset": "dataset", "text": "file", "tokenizer_file": "file"}),
+    "extend": Verb(
+        "Extend embeddings", "core.extend", ExtendOptions, "embeddings",
+        needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
+    "preflight": Verb(
+        "Check training (preflight)", "core.preflight", PreflightOptions, "train", options_of="train",
+        needs=_TRAINING_NEEDS),
+    "train": Verb(
+        "Train", "core.train", TrainOptions, "train", resumes=True, needs=_TRAINING_NEEDS, makes={"job": "run"}),
+    "synthesize": Verb(
+        "Synthesize", "core.synthesize", SynthesizeOptions, "listen", model_server=True,
+        needs={"voice_model": "reference"}),
+    "compare": Verb(
+        "Compare", "core.compare", CompareOptions, "listen", model_server=True,
+        needs={"base": "reference", "finetuned": "reference"}),
+    "export": Verb(
+        "Export", "core.export", ExportOptions, "certificate", takes_device=False, resumes=True,
+        needs={"run": "reference"}, makes={"export": "export"}),
+    "push": Verb(
+        "Push to hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
+        needs={"export": "export"}),
+    "doctor": Verb(
+        "Model doctor", "core.examine", DoctorOptions, "doctor", takes_device=False,
+        needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
+}
+SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)
+"""They make audio; the model server may run them."""
+
+
+def read_preset(path: str | Path, verb: str) -> dict[str, object]:
+    """Options of `verb` in a YAML file.
+
+    The file holds the options alone, or a section for each of several verbs (`presets/demo.yaml`), or it is a job's
+    own `config.yaml`, to do the same again.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"The preset {path} could not be read: {error}.", "Give a YAML file of options.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"The preset {path} holds no options.", "Write one `name: value` a line.")
+    values.pop(PRESET_ABOUT, None)
+    other = VERBS[verb].options_of
+    if values and set(values) <= set(VERBS):
+        values = values.get(verb) or values.get(other) or {}
+    if "verb" in values and values["verb"] not in (verb, other):
+        raise UserError(f"The preset {path} is for {values['verb']!r}, not for {verb!r}.", "Give the right file.")
+    options = values.get("options", {}) if "verb" in values else values
+    return {str(name): value for name, value in options.items()}

@@ -1,0 +1,252 @@
+"""The process of one job: `python -m core.jobs.worker RUN_DIRECTORY`.
+
+Two processes share the job's lock. The outer one only waits, so that a death that the inner one cannot report (a kill,
+a crash in native code, out of memory) is still recorded with its signal; the inner one waits for its turn and then
+runs the verb. Torch is imported by the verb's module, that is after the device is held.
+Exit codes: 0 finished, 1 failed, 3 already running, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from config.errors import UserError
+from config.schema import TrainOptions
+from core.jobs import app_instances, control, model_server_client
+from core.jobs.checkpoint_names import resume_point
+from core.jobs.directory import Job, load_job_directory
+from core.jobs.events import Event, Failed, Finished, Journal, Queued, Result, Skipped, Started, Stopped
+from core.jobs.gpus import FreeGpu
+from core.jobs.locks import FileLock
+from core.jobs.model_server_client import ModelServerClient, ModelServerDied
+from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
+from core.jobs.queue import DependencyFailed, wait_for_turn
+from core.jobs.reporter import JournalReporter, Reporter, StopRequested
+from core.jobs.state import JobReader
+from core.jobs.verbs import VERBS
+from core.workspace import Workspace
+
+VerbFunction = Callable[[Any, Workspace, Reporter], Result]
+"""`run(options, workspace, reporter)`; each verb takes its own class of options."""
+
+FINISHED, FAILED, ALREADY_RUNNING, STOPPED = 0, 1, 3, 130
+_NICENESS = 5  # the page answers before the training does
+_MEMORY_HINT = "Close other programs and resume it, or start it again with a smaller batch."
+_SIGNAL_HINT = {signal.SIGKILL: f"Most often the machine ran out of memory. {_MEMORY_HINT}"}
+_CRASH_HINT = "The log's last lines may say why; then resume it."
+_INTERRUPTED = "Interrupted before the step was finished."
+
+
+def main(arguments: list[str], verbs: Mapping[str, VerbFunction] | None = None,
+         model_server: Sequence[str] = model_server_client.COMMAND) -> int:
+    """Run the job in a background process; `verbs` and `model_server` replace the true ones (for tests)."""
+    parser = argparse.ArgumentParser(prog="core.jobs.worker", description="Run one job of a workspace.")
+    parser.add_argument("directory", type=Path, help="the job's directory")
+    parser.add_argument("--lock", type=int, help="descriptor of the job's lock, taken by the parent")
+    given = parser.parse_args(arguments)
+    try:
+        job = load_job_directory(given.directory)
+        lock = (FileLock.inherit(job.lock, given.lock) if given.lock is not None
+                else control.enqueue(job, resuming=control.read_state(job).status != "created"))
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")
+        return ALREADY_RUNNING if isinstance(error, control.AlreadyRunning) else FAILED
+    os.nice(_NICENESS)
+    served = verbs is None and VERBS[job.verb].model_server and (
+        app_instances.model_keep_s(app_instances.running_apps(job.workspace)) > 0)
+    return _supervise(job, lock, partial(run, verbs=verbs, model_server=model_server if served else None))
+
+
+def run(job: Job, lock: FileLock, *, listener: Callable[[Event], None] | None = None,
+        verbs: Mapping[str, VerbFunction] | None = None, group: int | None = None,
+        model_server: Sequence[str] | None = None) -> int:
+    """Run the job in this process, from its turn in the queue to its last event; the exit code.
+
+    The caller holds `lock` (see `control.enqueue`), which is released here. `listener` gets each event as it is
+    written. `group` is the process group that a force stop may kill; None: this process alone. With `model_server`
+    the job's model server does the work, started by this command if none runs.
+    """
+    try:
+        lock.write(f"{os.getpid()} {group or ''}")
+        journal = Journal(job.journal)
+        with _stop_signals(job) as signalled:
+            reporter = JournalReporter(journal, lambda: signalled() or job.stop_file.exists(), listener)
+            last = outcome(partial(_work, job, reporter, verbs, model_server))
+            if isinstance(last, Failed) and last.traceback:
+                last = replace(last, hint=f"{last.hint} {resume_point(job)}")
+            elif isinstance(last, Stopped) and last.message == _INTERRUPTED:
+                last = replace(last, message=f"{last.message} {resume_point(job)}")
+            reporter.emit(last)
+        journal.close()
+        return STOPPED if isinstance(last, Stopped) else FINISHED if isinstance(last, Finished) else FAILED
+    except UserError as error:
+        sys.stderr.write(f"{error.message}\n{error.hint}\n")  # the journal itself cannot be written
+        return FAILED
+    finally:
+        lock.close()
+
+
+def outcome(work: Callable[[], Event | Result]) -> Event:
+    """Do the work; the job's last event. The one place where every exception is caught."""
+    try:
+        done = work()
+        return done if isinstance(done, Event) else Finished(dict(done))
+    except StopRequested as request:
+        return Stopped(str(request) or "Stopped on request.")
+    except KeyboardInterrupt:
+        return Stopped(_INTERRUPTED)
+    except DependencyFailed as reason:
+        return Skipped(reason.message, reason.hint)
+    except UserError as error:
+        return Failed(error.message, error.hint, exit_code=FAILED)
+    except Exception as error:  # noqa: BLE001
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            hint = f"The memory is full. {_MEMORY_HINT}"
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "The disk is full. Free some space, then resume it."
+        else:
+            hint = "This is a fault of Lisan itself: please report it with the traceback."
+        return Failed(f"{type(error).__name__}: {error}", hint, traceback.format_exc(), FAILED)
+
+
+def _work(job: Job, reporter: Reporter, verbs: Mapping[str, VerbFunction] | None,
+          model_server: Sequence[str] | None) -> Event | Result:
+    """Wait for the job's turn, then do its work here or have the model server do it."""
+    free_gpu = FreeGpu(job, reporter)
+    client = ModelServerClient(job.workspace, job.device)
+
+    def ready() -> str:
+        if model_server:
+            return ""
+        client.stop()
+        return free_gpu.obstacle()
+
+    device = wait_for_turn(job, reporter, ready)
+    try:
+        attempt = JobReader(job).state(worker_alive=True).attempt + 1
+        reporter.emit(Started(os.getpid(), attempt))
+        if model_server:
+            return client.run(job, model_server)
+        return _verb(job.verb, verbs)(job.options(), job.workspace, reporter)
+    except ModelServerDied as death:
+        return _death(death.code)
+    finally:
+        if device:
+            device.close()
+
+
+def _verb(name: str, verbs: Mapping[str, VerbFunction] | None) -> VerbFunction:
+    if verbs is not None:
+        return verbs[name]
+    verb: VerbFunction = importlib.import_module(VERBS[name].module).run
+    return verb
+
+
+@contextmanager
+def _stop_signals(job: Job) -> Iterator[Callable[[], bool]]:
+    """SIGTERM, and the first SIGINT, ask for a stop; a second SIGINT interrupts. Yields whether one came."""
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and received:
+            raise KeyboardInterrupt
+        received.append(number)
+        with suppress(OSError):  # the file only informs others; a full disk must not break the stop
+            job.stop_file.touch()
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _supervise(job: Job, lock: FileLock, run_job: Callable[..., int]) -> int:
+    """Run the job in a child, and again while it crashes and has attempts left; the last exit code."""
+    group = os.getpgid(0) if os.getsid(0) == os.getpid() else None  # a session made for this job alone
+    try:
+        options = job.options()
+        attempts = options.max_attempts if isinstance(options, TrainOptions) else 1
+    except UserError:  # the child reports it
+        attempts = 1
+    for left in range(attempts, 0, -1):
+        code = _run_in_child(job, partial(run_job, job, lock, group=group))
+        if left == 1 or not _crashed(job):
+            break
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)  # until there is a child again to pass them on to
+        _append(job, Queued())
+    return code
+
+
+def _crashed(job: Job) -> bool:
+    """Whether the job ended by an unforeseen error; what a person must mend would only fail again."""
+    state = JobReader(job).state(worker_alive=True)
+    unforeseen = state.status == "failed" and (bool(state.traceback) or state.exit_code == ABANDONED_EXIT_CODE)
+    return not job.stop_file.exists() and (state.status == "crashed" or unforeseen)
+
+
+def _run_in_child(job: Job, run_job: Callable[[], int]) -> int:
+    """Run the job in a child, and record its death when it cannot do so itself; the exit code."""
+    child = os.fork()
+    if child == 0:
+        code = FAILED
+        try:
+            code = run_job()
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()  # to the log; the outer process records the death
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if JobReader(job).state(worker_alive=True).alive:
+        _note_death(job, code)
+    return code if code >= 0 else 128 - code
+
+
+def _note_death(job: Job, code: int) -> None:
+    """Write the last event of a child that ended with `code` and wrote none."""
+    death = _death(code)
+    _append(job, replace(death, hint=f"{death.hint} {resume_point(job)}"))
+
+
+def _append(job: Job, event: Event) -> None:
+    journal = Journal(job.journal)
+    journal.append(event)
+    journal.close()
+
+
+def _death(code: int | None) -> Failed:
+    """The last event for a process that ended before it could report why; `code` is None where it is not known."""
+    if code is None:
+        return Failed("The model server ended in the middle of the work.", _SIGNAL_HINT[signal.SIGKILL])
+    if code < 0:
+        number = signal.Signals(-code)
+        message = f"The worker was killed by signal {-code} ({number.name})."
+        return Failed(message, _SIGNAL_HINT.get(number, _CRASH_HINT), exit_code=code)
+    if code == ABANDONED_EXIT_CODE:
+        return Failed("Another process of this training ended, and the worker was left waiting for it.", _CRASH_HINT,
+                      exit_code=code)
+    return Failed(f"The worker ended with exit code {code} before it could say why.", _CRASH_HINT, exit_code=code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,159 @@
+"""The process that keeps models loaded between jobs: `python -m core.model_server WORKSPACE DEVICE --lock N`.
+
+It runs the verbs that workers request (`core.jobs.model_server_client`), one after another, with one model cache. It
+ends when no request came for as long as the app allows, when the apps that ran at its start have ended, after an
+unforeseen error (whose effect on memory is unknown), and at once when the worker that sent the request is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from config.errors import UserError
+from core.jobs import app_instances, locks, worker
+from core.jobs.directory import Job, load_job
+from core.jobs.events import Event, Failed, Journal, encode
+from core.jobs.locks import FileLock
+from core.jobs.model_server_client import ANSWERED, REQUESTED, TAKEN, ModelServerClient
+from core.jobs.reporter import JournalReporter
+from core.workspace import Workspace
+from data.durable_files import write_bytes
+
+_POLL_S = 0.05
+_IDLE_CHECK_S = 1.0  # between two checks of whether to end
+
+
+def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None = None) -> int:
+    """Serve until there is no reason to go on; `verbs` replaces the true ones (for tests)."""
+    parser = argparse.ArgumentParser(prog="core.model_server", description="Keep models loaded between jobs.")
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("device")
+    parser.add_argument("--lock", type=int, required=True, help="descriptor of its lock, taken by the parent")
+    given = parser.parse_args(arguments)
+    client = ModelServerClient(Workspace(given.workspace), given.device)
+    lock = FileLock.inherit(client.lock, given.lock)  # to the end of the process
+    ModelServer(client, verbs or _verbs()).serve()
+    lock.close()
+    return 0
+
+
+def _verbs() -> Mapping[str, worker.VerbFunction]:
+    """The verbs that the model server runs, all with one model cache. Torch is loaded here."""
+    from core import compare, synthesize
+    from core.speech.shelf import Shelf
+
+    shelf = Shelf()
+    return {"synthesize": partial(synthesize.run, shelf=shelf), "compare": partial(compare.run, shelf=shelf)}
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A request that the server has taken: `path` is its file, which the worker keeps locked."""
+
+    path: Path
+    job: str
+
+    def answer(self, last: Event) -> None:
+        """Send the job's last event to the worker."""
+        write_bytes(self.path.with_name(self.path.name.replace(TAKEN, ANSWERED, 1)), encode(last), sync=False)
+
+
+class ModelServer:
+    """Runs what is requested, and decides when to end."""
+
+    def __init__(self, client: ModelServerClient, verbs: Mapping[str, worker.VerbFunction]) -> None:
+        self._workspace, self._folder, self._verbs = client.workspace, client.folder, verbs
+        self._apps = app_instances.running_apps(client.workspace)  # one that starts later may be of another version
+
+    def serve(self) -> None:
+        """Run requests until there is no reason to go on."""
+        last_request = last_check = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if request := self._take():
+                if not self._run(request):
+                    return
+                last_request = last_check = time.monotonic()
+            elif now - last_check >= _IDLE_CHECK_S:
+                if now - last_request >= app_instances.model_keep_s(self._apps):
+                    return
+                last_check = now
+            else:
+                time.sleep(_POLL_S)
+
+    def _take(self) -> ModelRequest | None:
+        """The waiting request; None when there is none. What dead workers left is deleted."""
+        for path in sorted(self._folder.glob(f"{REQUESTED}-*")):
+            if not locks.is_held(path):
+                path.unlink(missing_ok=True)
+                continue
+            with suppress(FileNotFoundError, ValueError):
+                taken = path.rename(path.with_name(path.name.replace(REQUESTED, TAKEN, 1)))
+                return ModelRequest(taken, str(json.loads(locks.read_holder(taken))))
+        return None
+
+    def _run(self, request: ModelRequest) -> bool:
+        """Do the work of one job; whether to go on after it."""
+        try:
+            job = load_job(self._workspace, request.job)
+            options = job.options()
+        except UserError as error:
+            request.answer(Failed(error.message, error.hint))
+            return True
+        journal = Journal(job.journal)
+        with _end_with_worker(request), _output_to(job):
+            reporter = JournalReporter(journal, job.stop_file.exists)
+            last = worker.outcome(partial(self._verbs[job.verb], options, self._workspace, reporter))
+        journal.close()
+        request.answer(last)
+        return not (isinstance(last, Failed) and last.traceback)
+
+
+@contextmanager
+def _end_with_worker(request: ModelRequest) -> Iterator[None]:
+    """End this process as soon as the worker of the request is gone: its job was force-stopped."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            if not locks.is_held(request.path):
+                os._exit(worker.STOPPED)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+@contextmanager
+def _output_to(job: Job) -> Iterator[None]:
+    """Whatever is printed meanwhile, by native code too, goes to the job's log."""
+    sys.stdout.flush()
+    own = os.dup(1), os.dup(2)
+    with open(job.log, "ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        for saved, descriptor in zip(own, (1, 2), strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

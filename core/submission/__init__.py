@@ -1,0 +1,1 @@
+"""What a job needs before it is queued, and the demo as a chain of jobs. Never loads torch."""

@@ -1,0 +1,79 @@
+"""The demo as one chain of jobs: model, dataset, tokenizer, embeddings, training.
+
+The Start page and `scripts.demo` make the same chain. Each job names the one before it in `after`, so all can be
+started at once and a failure ends the chain where it happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from config.loading import parse_options
+from config.schema import Options, TrainOptions
+from core.jobs.directory import Job, check_name_free, create_job
+from core.jobs.verbs import VERBS, read_preset
+from core.workspace import Workspace
+
+PRESET = Path(__file__).resolve().parents[2] / "config" / "presets" / "demo.yaml"
+Chosen = TypeVar("Chosen", bound=Options)
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """What a person picks on the Start page; the defaults are the demo."""
+
+    model: str = "tiny"
+    model_present: bool = False  # it need not be downloaded
+    source: str = "demo"  # `demo`, `as-is`, or a folder or table of text and audio
+    dataset: str = "amharic-demo"
+    language: str = "am"
+    rules: str = "am"  # they verbalize numbers, so that digits can be typed later
+    merges: int = 0
+    train: TrainOptions = field(default_factory=lambda: demo_options("train", TrainOptions))  # the chain sets names
+    name: str | None = None  # of the training run
+    extended_name: str = ""  # see `extended`
+
+    @property
+    def extended(self) -> str:
+        """Name of both the merged tokenizer and the extended model."""
+        return self.extended_name or f"{self.model}-{self.language}"
+
+
+def demo_options(verb: str, kind: type[Chosen]) -> Chosen:
+    """Options of one verb as the demo sets them, from `config/presets/demo.yaml`."""
+    return parse_options(kind, read_preset(PRESET, verb))
+
+
+def create_chain(workspace: Workspace, options: ChainOptions | None = None) -> list[Job]:
+    """Write the jobs, in order, not yet started; `control.start` each of them.
+
+    A name that is wrong, or taken by another run, raises `UserError` before any job is made.
+    """
+    chosen = options or ChainOptions()
+    steps = chain_steps(chosen)
+    if chosen.name is not None:
+        check_name_free(workspace, chosen.name)
+    made: list[Job] = []
+    for verb, step in steps:
+        after = (made[-1].id,) if made else ()
+        made.append(create_job(workspace, verb, step, after=after, name=chosen.name if verb == "train" else None))
+    return made
+
+
+def chain_steps(chosen: ChainOptions) -> list[tuple[str, Options]]:
+    """Verb and options of each job of the chain."""
+    model, dataset, extended = {"model": chosen.model}, {"dataset": chosen.dataset}, {"extension": chosen.extended}
+    tokenizer = {"tokenizer": chosen.extended}
+    rules = {"rules": chosen.rules}
+    values: dict[str, dict[str, object]] = {
+        "download": {**model},
+        "prepare": {**model, **dataset, "source": chosen.source, "language": chosen.language, **rules},
+        "tokenizer": {**model, **dataset, **tokenizer, "merges": chosen.merges, **rules},
+        "extend": {**model, **tokenizer, **extended},
+        "train": {**chosen.train.model_dump(), **dataset, **extended},
+    }
+    if chosen.model_present:
+        del values["download"]
+    return [(verb, parse_options(VERBS[verb].options, given)) for verb, given in values.items()]

@@ -1,0 +1,214 @@
+"""What a job needs, checked before it is queued: all of it must be there, or a living job must be making it.
+
+Only files are read. What they do not say (the languages of a model that is not there yet) the job itself checks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import UserError
+from config.schema import (
+    AS_IS,
+    CompareOptions,
+    CompareTokenizersOptions,
+    DoctorOptions,
+    ExportOptions,
+    Options,
+    PrepareOptions,
+    ReviseOptions,
+    SynthesizeOptions,
+    TokenizerOptions,
+    TrainOptions,
+)
+from core.dataset import languages, review
+from core.dataset.languages import describe_language
+from core.jobs.state import JobBoard, JobState
+from core.jobs.verbs import VERBS
+from core.library import catalog, model_info, records, segments
+from core.library.records import ExtensionRecord
+from core.library.segments import PREFIX
+from core.sources import recognisers
+from core.training import divisible
+from core.workspace import Workspace
+from data import augmentation, manifest
+
+_REFERENCES = {"base": "model", "run": "run", "export": "export"}  # what `base:NAME` and the others refer to
+_NEVER_MADE = ("source", "file", "recogniser")  # no job makes these: a person must mend the option
+
+
+def check_requirements(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
+    """Ids of living jobs that make what `options` need and what is not there yet; they must finish first.
+
+    Raises `UserError` for what is not there and not being made, and for what these options are known not to achieve.
+    """
+    match options:
+        case ReviseOptions():
+            if not review.read_decisions(workspace, options.dataset):
+                raise UserError(f"Nothing was decided about {options.dataset!r} that differs from it.",
+                                "Exclude a clip, mend one or write a text anew first.")
+            if options.save_as in workspace.list_datasets():
+                raise UserError(f"There already is a dataset named {options.save_as!r}.",
+                                "Choose another name: none is written over.")
+        case TrainOptions():
+            _check_training(workspace, options)
+        case CompareTokenizersOptions() | TokenizerOptions() if options.model in workspace.list_models():
+            languages.check_new(options.dataset, _language_of(workspace, options.dataset),
+                                model_info.base_languages(workspace, options.model))
+        case ExportOptions():
+            catalog.require_run(options.run)
+            _check_new_export(workspace, options.export)
+        case DoctorOptions() if options.restore:
+            _check_new_export(workspace, options.restore)
+        case SynthesizeOptions():
+            if not options.text.strip():
+                raise UserError("There is no text to speak.", "Write what is to be said: --text TEXT.")
+            _check_speaks(workspace, options.voice_model, (options.language,), options.voice)
+        case CompareOptions():
+            if not options.finetuned:
+                raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
+            _check_speaks(workspace, options.base, (), options.voice)
+            _check_speaks(workspace, options.finetuned, (language for language, _ in options.texts), options.voice)
+    missing: list[tuple[Need, UserError]] = []
+    for need in sorted(_needs(verb, options), key=lambda need: need.kind not in _NEVER_MADE):
+        try:
+            _find(workspace, need, options)
+        except UserError as error:
+            missing.append((need, error))
+    living = JobBoard(workspace).queue() if missing else []
+    makers = []
+    for need, fault in missing:
+        found = [state.id for state in living if _makes(state, need.kind, need.name)]
+        if not found:
+            raise fault
+        makers.append(found[-1])
+    return tuple(dict.fromkeys(makers))
+
+
+@dataclass(frozen=True)
+class Need:
+    """An artefact that must be there before the work can begin, and the option that names it."""
+
+    field: str
+    kind: str
+    name: str
+
+
+def _needs(verb: str, options: Options) -> Iterator[Need]:
+    for field, kind in VERBS[verb].needs.items():
+        value = str(getattr(options, field))
+        if not value and kind not in ("source", "export"):
+            continue
+        if isinstance(options, TokenizerOptions) and field == "tokenizer" and options.part != "report":
+            continue  # it will be made
+        match kind:
+            case "dataset" if isinstance(options, TrainOptions) and field == "replay_datasets":
+                for name in languages.split_names(value) if options.scope == "full" else ():
+                    yield Need(field, kind, name)
+            case "reference":
+                yield Need(field, _REFERENCES.get(value.partition(":")[0], kind), value)
+            case "recogniser" if value == recognisers.BUILT_IN:
+                yield Need(field, "model", "tiny")
+            case "source" if value == AS_IS and isinstance(options, PrepareOptions):
+                yield Need(field, "dataset", options.dataset)
+            case "source" if value.startswith(PREFIX):
+                yield Need(field, "transcripts", value.removeprefix(PREFIX))
+            case "model" if Path(value).is_absolute():
+                yield Need(field, "file", value)
+            case _:
+                yield Need(field, kind, value)
+
+
+def _find(workspace: Workspace, need: Need, options: Options) -> None:
+    """Raise `UserError` when the artefact is not there."""
+    kind, name = need.kind, need.name
+    if kind == "reference" or name.startswith(("base:", "run:", "export:")):
+        catalog.resolve(workspace, name)
+    elif kind == "dataset":
+        dataset = workspace.dataset(name)
+        if need.field == "dataset" and isinstance(options, TrainOptions) and options.augmentation:
+            augmentation.require(dataset)
+    elif kind == "transcripts":
+        segments.find_segments(workspace, name)
+    elif kind == "recogniser":
+        if Path(name).is_absolute():
+            recognisers.local_recogniser(Path(name))
+    elif kind == "source":
+        if not name:
+            raise UserError("No source was given.", "Give the path of a folder or file on this machine, or a URL.")
+        elsewhere = name.lower().startswith(("http://", "https://", "hub:"))
+        if name not in ("demo", AS_IS) and not elsewhere and not Path(name).exists():
+            raise UserError(f"There is no source {name}.",
+                            "Give the path of a folder or file on this machine, a URL, hub:OWNER/NAME, or `demo`.")
+    elif kind == "file":
+        if not Path(name).exists():
+            raise UserError(f"There is no {need.field.removesuffix('_file')} {name}.",
+                            "Give the path of a file or folder on this machine.")
+    else:
+        {"model": workspace.model, "tokenizer": workspace.tokenizer, "extension": workspace.extension,
+         "segments": workspace.segment_folder, "export": workspace.export}[kind](name)
+
+
+def _makes(state: JobState, kind: str, name: str) -> bool:
+    """Whether the job will make this artefact."""
+    name = name.partition(":")[2].partition("@")[0] if ":" in name else name
+    for field, made in VERBS[state.verb].makes.items():
+        given = state.id if field == "job" else state.job.settings.get(field)
+        if state.verb == "download" and not given:  # it makes up a name
+            given = name
+        if given == name and kind in (made, "segments" if made == "transcripts" else made):
+            return True
+    return False
+
+
+def _check_training(workspace: Workspace, options: TrainOptions) -> None:
+    """What is there must be in a language that it can be used for; what is not there yet is checked by the worker."""
+    if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:  # named as its package
+        raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
+                        f"Install it (pip install {options.tracker}), or choose no tracker.")
+    divisible.check(options, divisible.number_of_processes(options.processes))
+    try:
+        record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
+        base = model_info.base_languages(workspace, record.origin.model)
+    except UserError:
+        return
+    if language := _language_of(workspace, options.dataset):
+        languages.check_target(options.dataset, language, record.languages, base)
+    for name in languages.split_names(options.replay_datasets) if options.scope == "full" else ():
+        if language := _language_of(workspace, name):
+            languages.check_replayed(name, language, base)
+
+
+def _language_of(workspace: Workspace, dataset: str) -> str:
+    try:
+        return manifest.load_card(workspace.dataset(dataset)).language
+    except UserError:
+        return ""
+
+
+def _check_new_export(workspace: Workspace, name: str) -> None:
+    """The name must be free, and no living job about to take it."""
+    workspace.new_export(name)
+    for state in JobBoard(workspace).queue():
+        if _makes(state, "export", name):
+            raise UserError(f"{state.id} is making an export named {name!r}.",
+                            "Choose another name, or wait for that job and take what it makes.")
+
+
+def _check_speaks(workspace: Workspace, reference: str, codes: Iterable[str], voice: str) -> None:
+    try:
+        model = catalog.resolve(workspace, reference)
+        base = model_info.base_model_of(workspace, model)
+    except UserError:
+        return  # it is not there, which is reported with the other needs
+    spoken, voices = model_info.languages(workspace, model), model_info.voice_names(workspace, base)
+    for code in codes:
+        if spoken and code not in spoken:
+            raise UserError(f"{reference} does not speak {describe_language(code)}.",
+                            f"Choose one of its languages ({', '.join(spoken)}), or a model that learnt this one.")
+    if voice and voices and voice not in voices and not Path(voice).expanduser().is_file():
+        raise UserError(f"{voice!r} is neither a voice of {reference} nor a recording.",
+                        f"Its voices: {', '.join(voices)}. A reference recording is given by its path.")

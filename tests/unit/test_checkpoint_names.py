@@ -1,0 +1,101 @@
+"""What is said of a job that ended early is what is on the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from config.schema import PrepareOptions
+from core.jobs import checkpoint_names, control
+from core.jobs.directory import create_job
+from core.jobs.events import CheckpointSaved, Journal
+from core.library import catalog
+from core.training import ranking
+from core.workspace import Workspace
+from scripts import pin_checkpoint
+from tests.unit.live_jobs import PATIENCE_S, launch, running, train
+
+NOTHING = "Nothing was saved yet; it resumes from the beginning."
+
+
+def test_a_training_without_a_checkpoint_begins_again(workspace: Workspace) -> None:
+    job = train(workspace, "quick")
+    assert checkpoint_names.resume_point(job) == NOTHING
+    for step in (200, 1000):
+        (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    assert checkpoint_names.resume_point(job) == "It resumes from the checkpoint of step 1000."
+
+
+def test_a_dataset_goes_on_with_what_was_read(workspace: Workspace) -> None:
+    job = create_job(workspace, "prepare", PrepareOptions(dataset="d", source="/somewhere"))
+    assert checkpoint_names.resume_point(job) == "It resumes from what was done before."
+
+
+@pytest.mark.parametrize("behaviour", ["killed", "exits", "buggy", "resumable"])
+def test_a_worker_that_died_claims_nothing(workspace: Workspace, behaviour: str) -> None:
+    state = control.wait(launch(train(workspace, behaviour)), PATIENCE_S)
+    assert state.status in ("crashed", "failed")
+    assert state.hint.endswith(NOTHING)
+    assert "intact" not in state.hint
+
+
+def test_a_force_stop_says_that_nothing_was_saved(workspace: Workspace) -> None:
+    job = launch(train(workspace, "stubborn"))
+    running(job)
+    control.force_stop(job, grace_s=0.1)
+    assert control.read_state(job).message == f"Stopped by force. {NOTHING}"
+
+
+@pytest.fixture
+def run(workspace: Workspace) -> Path:
+    job = train(workspace, "quick", name="one")
+    for step in (200, 400):
+        (job.directory / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    journal = Journal(job.journal)
+    for step in (200, 400):
+        journal.append(CheckpointSaved(step, f"checkpoints/step-{step:06d}", best=step == 400))
+    journal.close()
+    return job.directory
+
+
+def test_a_named_checkpoint_is_kept_until_it_is_released(run: Path, workspace: Workspace) -> None:
+    checkpoint_names.pin(run, 200, "good")
+    ranking.prune(run, last=1, best=None)
+    assert checkpoint_names.checkpoint_steps(run) == [200, 400]
+    assert catalog.resolve(workspace, "run:one@good").step == 200
+    assert checkpoint_names.unpin(run, "good") == 200
+    ranking.prune(run, last=1, best=None)
+    assert checkpoint_names.checkpoint_steps(run) == [400]
+
+
+def test_a_name_that_is_taken_or_a_step_that_is_gone_is_refused(run: Path) -> None:
+    checkpoint_names.pin(run, 200, "good")
+    with pytest.raises(UserError, match="step 200 has the name 'good' already"):
+        checkpoint_names.pin(run, 400, "good")
+    with pytest.raises(UserError, match="no checkpoint of step 300") as caught:
+        checkpoint_names.pin(run, 300, "other")
+    assert "200, 400" in caught.value.hint
+    with pytest.raises(UserError, match="cannot be a name"):
+        checkpoint_names.pin(run, 400, "../up")
+    with pytest.raises(UserError, match="No checkpoint of 'one' has the name 'other'"):
+        checkpoint_names.unpin(run, "other")
+
+
+def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_names, "_PATIENCE_S", 0.0)
+    with checkpoint_names.checkpoint_lock(run), pytest.raises(UserError, match="in use"):
+        ranking.prune(run, last=1, best=None)
+    assert checkpoint_names.checkpoint_steps(run) == [200, 400]
+
+
+def test_the_command_names_lists_and_releases(run: Path, workspace: Workspace, capsys: pytest.CaptureFixture) -> None:
+    place = ["--workspace", str(workspace.path)]
+    assert pin_checkpoint.main(["one", "400", "best-so-far", *place]) == 0
+    assert "run:one@best-so-far" in capsys.readouterr().out
+    assert pin_checkpoint.main(["one", "--json", *place]) == 0
+    assert json.loads(capsys.readouterr().out) == {"run": "one", "steps": [200, 400], "names": {"best-so-far": 400}}
+    assert pin_checkpoint.main(["one", "--unpin", "nothing", *place]) == 2
+    assert "Pinned checkpoints: best-so-far" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""A process that waits for a dead one is ended, with the reason; one that hears of it in time is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from config.schema import TrainOptions
+from core.jobs import control, worker
+from core.jobs.directory import create_job
+from core.jobs.process_watchdog import ABANDONED_EXIT_CODE
+from core.workspace import Workspace
+from tests.processes import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = """
+import subprocess, sys, threading
+from core.jobs.process_watchdog import watch_processes
+others = [subprocess.Popen([sys.executable, "-c", code]) for code in {others!r}]
+print(others[-1].pid, flush=True)
+with watch_processes(others, grace={grace}):
+    for other in others[:{ended}]:
+        other.wait()
+    threading.Event().wait({wait})
+print("left", [other.poll() for other in others], flush=True)
+for other in others:
+    other.kill()
+"""
+SLEEPS = f"import time; time.sleep({2 * PATIENCE_S})"
+
+
+def outcome(others: list[str], grace: float, wait: float, ended: int = 0) -> subprocess.CompletedProcess[str]:
+    """What a process says that waits `wait` seconds, once the first `ended` of the others have ended."""
+    code = RUN.format(others=others, grace=grace, wait=wait, ended=ended)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S,
+                          check=False)
+
+
+def test_who_waits_for_a_dead_process_is_ended_and_so_are_the_others() -> None:
+    found = outcome(["import sys; sys.exit(7)", SLEEPS], grace=0.2, wait=PATIENCE_S)
+    assert found.returncode == ABANDONED_EXIT_CODE
+    assert "ended (exit code 7)" in found.stderr
+    assert "left" not in found.stdout
+    # The standard output of the sleeping process is ours: `run` came back, so it is closed, and the process is gone.
+
+
+def test_who_hears_of_it_within_the_grace_is_left_alone() -> None:
+    found = outcome(["import sys; sys.exit(7)"], grace=PATIENCE_S, wait=2.5, ended=1)
+    assert found.returncode == 0, found.stderr
+    assert "left [7]" in found.stdout
+
+
+def test_nobody_is_ended_while_all_live() -> None:
+    found = outcome([SLEEPS], grace=0.0, wait=2.5)
+    assert found.returncode == 0, found.stderr
+    assert "left [None]" in found.stdout
+
+
+def test_a_worker_left_waiting_is_told_of_and_tried_again(tmp_path: Path) -> None:
+    job = create_job(Workspace.open(tmp_path), "train", TrainOptions())
+    worker._note_death(job, ABANDONED_EXIT_CODE)
+    state = control.read_state(job)
+    assert state.status == "failed"
+    assert "Another process of this training ended" in state.message
+    assert worker._crashed(job)

@@ -1,0 +1,182 @@
+"""What is not there, and not in the making, is refused when it is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import (
+    CompareOptions,
+    DoctorOptions,
+    ExportOptions,
+    ExtendOptions,
+    Options,
+    PrepareOptions,
+    PushOptions,
+    SynthesizeOptions,
+    TokenizerOptions,
+    TrainOptions,
+    TranscribeOptions,
+)
+from core.jobs.directory import create_job
+from core.jobs.events import Failed, Journal, Queued
+from core.jobs.locks import FileLock
+from core.library.records import FRONT_END, ExportRecord, Origin, write_export_record
+from core.submission import requirements
+from core.workspace import Workspace
+
+VERBS = {PrepareOptions: "prepare", TokenizerOptions: "tokenizer", ExtendOptions: "extend", TrainOptions: "train",
+         SynthesizeOptions: "synthesize", CompareOptions: "compare", ExportOptions: "export", PushOptions: "push"}
+
+
+def check(workspace: Workspace, options: Options) -> tuple[str, ...]:
+    return requirements.check_requirements(workspace, VERBS[type(options)], options)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (PrepareOptions(source="/nope/x"), "There is no source /nope/x"),
+    (PrepareOptions(source="demo", model="nosuch"), "There is no base model named 'nosuch'"),
+    (TokenizerOptions(dataset="nosuch"), "There is no dataset named 'nosuch'"),
+    (TokenizerOptions(part="report", tokenizer="nosuch", dataset="neither"), "There is no tokenizer named 'nosuch'"),
+    (ExtendOptions(tokenizer="nosuch"), "There is no tokenizer named 'nosuch'"),
+    (TrainOptions(extension="nosuch"), "There is no extension named 'nosuch'"),
+    (SynthesizeOptions(voice_model="run:nosuch", text="hello"), "There is no run named 'nosuch'"),
+    (SynthesizeOptions(voice_model="nosuch", text="hello"), "'nosuch' is no reference to a model"),
+    (CompareOptions(finetuned="export:nosuch"), "There is no export named 'nosuch'"),
+    (ExportOptions(run="run:nosuch"), "There is no run named 'nosuch'"),
+    (PushOptions(export="nosuch"), "There is no export named 'nosuch'"),
+])
+def test_what_is_not_there_is_refused_at_once(workspace: Workspace, options: Options, message: str) -> None:
+    (workspace.models / "tiny").mkdir()
+    with pytest.raises(UserError, match=message) as caught:
+        check(workspace, options)
+    assert caught.value.hint
+
+
+def test_what_a_living_job_makes_is_waited_for(workspace: Workspace) -> None:
+    (workspace.models / "tiny").mkdir()
+    (workspace.datasets / "amharic-demo").mkdir()
+    extending = create_job(workspace, "extend", ExtendOptions(extension="soon"))
+    Journal(extending.journal).append(Queued())
+    lock = FileLock.take(extending.lock)
+    assert lock is not None
+    assert check(workspace, TrainOptions(extension="soon")) == (extending.id,)
+    lock.close()
+    Journal(extending.journal).append(Failed("no"))
+    with pytest.raises(UserError, match="no extension named 'soon'"):
+        check(workspace, TrainOptions(extension="soon"))
+
+
+def test_what_is_there_is_not_waited_for(workspace: Workspace) -> None:
+    (workspace.models / "tiny").mkdir()
+    assert check(workspace, PrepareOptions()) == ()
+
+
+def test_an_empty_source_is_refused_and_a_relative_one_is_made_absolute() -> None:
+    for empty in ("", "  "):
+        with pytest.raises(UserError, match="source: it is empty; give `demo`, a folder"):
+            parse_options(PrepareOptions, {"source": empty})
+    assert parse_options(PrepareOptions, {"source": "my data"}).source == str(Path("my data").absolute())
+    for kept in ("demo", "https://example.org/a.zip", "hub:me/speech"):
+        assert parse_options(PrepareOptions, {"source": f" {kept}"}).source == kept
+    assert parse_options(PrepareOptions, {"source": "hf://datasets/me/speech"}).source == "hub:me/speech"
+
+
+@pytest.mark.parametrize(("given", "code"), [("EN", "en"), (" am ", "am"), ("pt_BR", "pt-br"), ("zh-Hant", "zh-hant")])
+def test_a_language_code_is_made_plain(given: str, code: str) -> None:
+    assert parse_options(PrepareOptions, {"language": given}).language == code
+
+
+@pytest.mark.parametrize("given", ["english", "", "e", "am/..", "12", "Amharic"])
+def test_what_is_no_language_code_is_refused(given: str) -> None:
+    with pytest.raises(UserError, match="is no language code") as caught:
+        parse_options(PrepareOptions, {"language": given})
+    assert {"english": "`en`", "Amharic": "`am`"}.get(given, "such as") in caught.value.message
+
+
+def test_faults_are_told_without_the_librarys_words() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_options(TrainOptions, {"steps": None, "dataset": "../x"})
+    assert "Value error" not in caught.value.message
+    assert "None" not in caught.value.message
+    assert "(nothing was given)" in caught.value.message
+
+
+@pytest.mark.parametrize("chosen", [
+    lambda folder: ("train", TrainOptions(judge=folder)),
+    lambda folder: ("transcribe", TranscribeOptions(recogniser=folder)),
+], ids=["judge", "recogniser"])
+def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
+        tmp_path: Path, workspace: Workspace, chosen: Callable[[str], tuple[str, Options]]) -> None:
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(UserError, match="holds no recogniser"):
+            requirements.check_requirements(workspace, *chosen(str(folder)))
+
+
+@pytest.fixture
+def speaking(workspace: Workspace) -> Workspace:
+    """A base of two languages and one voice, and an export of it that speaks a third; no weights."""
+    base, export = workspace.models / "tiny", workspace.exports / "first"
+    for folder, languages in ((base, ("en", "fr")), (export / FRONT_END, ("en", "fr", "am"))):
+        folder.mkdir(parents=True)
+        entries = {code: {"tokenizer": "am.json" if code == "am" else "tokenizer.json"} for code in languages}
+        (folder / "front_end.json").write_text(json.dumps({"languages": entries}))
+    (base / "voices").mkdir()
+    (base / "voices" / "anna.ogg").touch()
+    origin = Origin("tiny", "tiny", "", 10, 10, "")
+    write_export_record(export, ExportRecord("first", "r", 5, "rows", "", ("am",), origin, {}, {}))
+    return workspace
+
+
+@pytest.mark.parametrize(("options", "message", "hint"), [
+    (SynthesizeOptions(text="ሰላም", language="am"), r"base:tiny does not speak Amharic \(am\)", "en, fr"),
+    (SynthesizeOptions(text=" "), "There is no text to speak", "--text"),
+    (SynthesizeOptions(text="hello", voice="bob"), "'bob' is neither a voice of base:tiny", "anna"),
+    (CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"), ("so", "nabad"))),
+     r"export:first does not speak Somali \(so\)", "am, en, fr"),
+    (CompareOptions(finetuned="export:first", voice="bob"), "'bob' is neither a voice", "anna"),
+    (CompareOptions(), "There is no finetuned model to compare with", "run:ID"),
+])
+def test_what_no_model_speaks_is_refused_at_once(speaking: Workspace, options: Options, message: str,
+                                                 hint: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        check(speaking, options)
+    assert hint in caught.value.hint
+
+
+def test_what_a_model_speaks_is_not_refused(speaking: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "me.wav").touch()
+    for options in (SynthesizeOptions(text="hello", language="fr", voice="anna"),
+                    SynthesizeOptions(text="ሰላም", language="am", voice_model="export:first"),
+                    CompareOptions(finetuned="export:first", texts=(("am", "ሰላም"),), voice=str(tmp_path / "me.wav"))):
+        assert check(speaking, options) == ()
+
+
+def test_an_export_under_a_taken_name_is_refused_at_once(workspace: Workspace) -> None:
+    (workspace.exports / "first").mkdir()
+    with pytest.raises(UserError, match="already an export named 'first'"):
+        check(workspace, ExportOptions(run="run:r", export="first"))
+    with pytest.raises(UserError, match="already an export named 'first'"):
+        requirements.check_requirements(workspace, "doctor", DoctorOptions(part="model", restore="first"))
+    with pytest.raises(UserError, match="'base:tiny' is not a run to export"):
+        check(workspace, ExportOptions(run="base:tiny", export="second"))
+
+
+def test_a_name_that_a_living_export_will_take_is_refused_at_once(workspace: Workspace) -> None:
+    making = create_job(workspace, "export", ExportOptions(run="run:r", export="second"))
+    Journal(making.journal).append(Queued())
+    lock = FileLock.take(making.lock)
+    assert lock is not None
+    with pytest.raises(UserError, match=f"{making.id} is making an export named 'second'"):
+        check(workspace, ExportOptions(run="run:r", export="second"))
+    with pytest.raises(UserError, match="no run named 'r'"):
+        check(workspace, ExportOptions(run="run:r", export="third"))
+    lock.close()
+    Journal(making.journal).append(Failed("no"))
+    with pytest.raises(UserError, match="no run named 'r'"):
+        check(workspace, ExportOptions(run="run:r", export="second"))
