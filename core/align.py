@@ -22,12 +22,12 @@ from core.job.reporter import Reporter, counted, stage
 from core.library.records import hash_file
 from core.segment import cut_settings, finish_of
 from core.segments import cutting, said
-from core.segments import recogniser as recognisers
 from core.segments.cutting import Chosen, Cutter, Recording
 from core.segments.folder import Segments
 from core.segments.matching import Match, chosen_clips, match_words, subtitles
-from core.segments.recogniser import Listener
 from core.segments.said import Line, Sentence
+from core.speech import transcription as recognisers
+from core.speech.transcription import CTCModel
 from core.text import text_rules
 from core.workspace import Workspace
 from data import long_audio
@@ -66,7 +66,7 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
             reporter.emit(Warned(f"{name} is left out: there is no text beside it."))
         found = [one for one in found if one.name in texts.by_recording]
         sample = " ".join(line.text for lines in texts.by_recording.values() for line in lines)[:_SAMPLE]
-        listener = recognisers.load_listener(options.recogniser, options.revision, options.language,
+        listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
                                              options.recogniser_language, sample, options.device, workspace, reporter)
         hours = sum(one.seconds for one in found) / 3600
         count = sum(len(texts.by_recording[one.name]) for one in found)
@@ -117,12 +117,12 @@ def _texts(options: AlignOptions, found: list[Recording], root: Path) -> _Texts:
     return _Texts(by_recording, tuple(without))
 
 
-def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Listener,
+def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: CTCModel,
              workspace: Workspace) -> cutting.Choose:
     written_out = text_rules.reading(workspace, options.rules, options.language, "words").written_out
 
     def choose(recording: Recording, folder: Path, tell: Callable[[float], None]) -> Chosen:
-        sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.spelled(written_out(word)))
+        sentences = said.spelled(texts.by_recording[recording.name], lambda word: listener.encode(written_out(word)))
         match = aligned(sentences, listener, recording.path, tell)
         counts = folder / _COUNTS / f"{recording.key}.json"
         counts.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _by_text(options: AlignOptions, limits: Limits, texts: _Texts, listener: Lis
     return choose
 
 
-def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Callable[[float], None]) -> Match:
+def aligned(sentences: list[Sentence], listener: CTCModel, path: Path, tell: Callable[[float], None]) -> Match:
     """Where the words of a text are in a recording."""
     separator = listener.separator
     labels = [_labels(sentence, separator) for sentence in sentences]
@@ -146,7 +146,7 @@ def aligned(sentences: list[Sentence], listener: Listener, path: Path, tell: Cal
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
     alignment = Alignment(labels, listener.blank, edges=[_edges(sentence) for sentence in sentences])
-    for block in recognisers.frames_of(listener, path, tell):
+    for block in recognisers.stream_log_probabilities(listener, path, tell):
         alignment.push(block)
     return match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)
 

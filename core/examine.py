@@ -18,11 +18,11 @@ from config.schema import DoctorOptions
 from core.job.journal import Plan, Progress, Result
 from core.job.reporter import Reporter, check_stop, stage
 from core.library.catalog import family_of
+from core.model.loading import load_base
 from core.proof import diagnosis, new_rows, restore, tensor_change, tokenizer_fit, verdict
 from core.proof.diagnosis import Diagnosis, Finding, TokenizerFit
 from core.proof.probe_drift import measure
 from core.proof.tensor_names import Matching, match
-from core.voice_model.loading import load_base
 from core.workspace import Workspace
 from data.bpe import vocabulary
 from data.entries import BASE_FILE
@@ -61,15 +61,15 @@ def run(options: DoctorOptions, workspace: Workspace, reporter: Reporter) -> Res
     if options.measure and case.name and _worth_measuring(findings, tokenizer):
         with stage(reporter, "measure"):
             heard = measure(workspace, case.name, case.other, case.matching, _ids(case, tokenizer), reporter)
-    judged = verdict.judge(findings, tokenizer, heard, _notes(case, tokenizer), case.family.anatomy.text_tables[0])
+    scored = verdict.assess(findings, tokenizer, heard, _notes(case, tokenizer), case.family.anatomy.text_tables[0])
     found = Diagnosis(case.name or str(case.base.path), str(case.other.path), case.family.name, case.matching.prefix,
-                      _types(case.other), verdict.worst_first(findings), tokenizer, heard, judged)
+                      _types(case.other), verdict.worst_first(findings), tokenizer, heard, scored)
     diagnosis.write(reporter.directory, found)
     reporter.emit(Plan(_lines(found, options)))
     restored = _restore(workspace, case, found, options, reporter) if options.restore else {}
     touched = sum(one.touched for one in findings)
-    return {"verdict": judged.level, "headline": judged.headline, "base_languages": judged.base_languages,
-            "tensors": len(case.base.names), "changed": touched, "restorable": judged.restorable, **restored}
+    return {"verdict": scored.level, "headline": scored.headline, "base_languages": scored.base_languages,
+            "tensors": len(case.base.names), "changed": touched, "restorable": scored.restorable, **restored}
 
 
 def _worth_measuring(findings: Sequence[Finding], tokenizer: TokenizerFit | None) -> bool:

@@ -23,20 +23,21 @@ from core import compute
 from core.job.counting import OneCount
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage, telling
-from core.library import catalog, exports, exports_record, model_card, records
+from core.library import catalog, exports_record, model_card, records
 from core.library.aside import written_aside
 from core.library.catalog import resolve
 from core.library.exports_record import CERTIFICATE, RECORD, SUMS, TRAINING, ExportRecord, write_record
 from core.library.model_card import CardFacts
 from core.library.records import CheckpointRecord, hash_file
+from core.model import loading
+from core.model.loading import VoiceModel, load_checkpoint
+from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certificate, certify, rests_on
 from core.proof.certificate import Certificate, Check
-from core.speech import evaluate, originals
-from core.speech.judges import judge_of
-from core.speech.speak import Speaker, joined
+from core.speech import evaluation
+from core.speech.scoring import load_recogniser_or_warn
+from core.speech.synthesis import Synthesizer, join_segments
 from core.training import replay
-from core.voice_model.loading import VoiceModel, load_checkpoint
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace, resolve_inside
 from data import audio, manifest
 from models.base import ExportFile
@@ -90,8 +91,8 @@ def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Res
         certificate.write(aside / CERTIFICATE, proof)
         samples = _speak(aside, workspace, model, tell)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
-        exports.write_sums(aside)
-        exports.check(aside)
+        loading.write_sums(aside)
+        loading.check(aside)
         (reporter.directory / _WRITTEN).write_text(hash_file(aside / SUMS), encoding="utf-8")
     return _result(target, record, proof, overridden)
 
@@ -156,14 +157,15 @@ def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof:
     new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     errors = {item.language: item.original for item in proof.errors if item.original is not None}
     left = set(model.front_end.languages) - set(errors)
-    judge = judge_of(workspace, model, lambda message: None, found, left)  # the certificate has told what it lacks
+    recogniser = load_recogniser_or_warn(workspace, model, lambda message: None, found,
+                                    left)  # the certificate has told what it lacks
     for language in left:
-        if (error := originals.judge_error(workspace, model, judge, language)) is not None:
+        if (error := evaluation.recogniser_error(workspace, model, recogniser, language)) is not None:
             errors[language] = error
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
-                        originals.longest_texts(workspace, model), errors,
+                        evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.model.module)) if model.changed else "",
-                        exports_record.name_alone(found.judge), found.recogniser_language)
+                        exports_record.name_alone(found.recogniser), found.recogniser_language)
 
 
 def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:
@@ -189,7 +191,7 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
 
 def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: OneCount) -> Certificate:
     """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
-    again = exports.assemble(folder, model.device)
+    again = loading.assemble_export(folder, model.device)
     probes = _probes(model)
     tell = count.part(len(probes))
     equal = 0
@@ -229,20 +231,20 @@ def same_logits(one: VoiceModel, other: VoiceModel, item: replay.ProbeSample) ->
 def _texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
     """A held-out sentence of each language, new languages first."""
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    return [(language, evaluate.chosen(sentences, 1)[0].text) for language in languages
-            if (sentences := originals.recordings(workspace, model, language))]
+    return [(language, evaluation.spread_evenly(sentences, 1)[0].text) for language in languages
+            if (sentences := evaluation.held_out_recordings(workspace, model, language))]
 
 
 def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: OneCount) -> list[Sample]:
     """A sentence of each language by the exported model, spoken together."""
     (folder / SAMPLES).mkdir()
-    again = exports.assemble(folder, model.device)
-    speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
+    again = loading.assemble_export(folder, model.device)
+    speaker = Synthesizer(again, longest=loading.export_record(again).longest_texts)
     texts, made = _texts(workspace, model), []
-    heard = speaker.say_each(texts, SamplingOptions(), count.part(len(texts)))
+    heard = speaker.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
     for (language, text), segments in zip(texts, heard, strict=True):
         path = f"{SAMPLES}/{language}.wav"
-        audio.save(folder / path, joined(list(segments)), speaker.sample_rate)
+        audio.save(folder / path, join_segments(list(segments)), speaker.sample_rate)
         made.append(Sample(path, language, text))
     return made
 

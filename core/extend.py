@@ -15,13 +15,13 @@ from config.errors import UserError
 from config.schema import ExtendOptions
 from core.job.journal import Plan, Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, stage
-from core.library import records, tensor_files
+from core.library import records
 from core.library.aside import written_aside
 from core.library.records import ExtensionRecord, Origin
-from core.voice_model import fit_rows
-from core.voice_model.initialise import Initialised, initial_rows
-from core.voice_model.loading import VoiceModel, load_base, load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
+from core.model import row_initialisation, tensor_files
+from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.row_initialisation import InitialRows, initial_rows
 from core.workspace import Workspace, resolve_inside
 from data.front_end import FrontEnd
 
@@ -57,7 +57,7 @@ def run(options: ExtendOptions, workspace: Workspace, reporter: Reporter) -> Res
     }
 
 
-def _fallen_back(options: ExtendOptions, made: Initialised) -> str:
+def _fallen_back(options: ExtendOptions, made: InitialRows) -> str:
     """Which tokens the strategy found nothing for; when that is all of them, that it is the start of another one."""
     count = len(made.fallen_back)
     if not made.spelled:
@@ -67,14 +67,14 @@ def _fallen_back(options: ExtendOptions, made: Initialised) -> str:
     return f"{count} tokens have no spelling in the base and start from the mean: {named}"
 
 
-def _fitted(base: VoiceModel, front_end: FrontEnd, made: Initialised, options: ExtendOptions,
-            reporter: Reporter) -> Initialised:
+def _fitted(base: VoiceModel, front_end: FrontEnd, made: InitialRows, options: ExtendOptions,
+            reporter: Reporter) -> InitialRows:
     """`made` with the rows of the embedding fitted to the states of their spelling; changes `base.model`."""
     def tell(done: int, total: int) -> None:
         reporter.emit(Progress(done, total, "steps", "of the fit"))
         check_stop(reporter)
 
-    found = fit_rows.fit(base, front_end, made.rows, made.spellings, options.seed, tell)
+    found = row_initialisation.fit_rows(base, front_end, made.rows, made.spellings, options.seed, tell)
     kept = "" if found.after < found.before else "; the start was kept"
     reporter.emit(Plan((f"The states of made-up words are {found.before:.1%} away from those of their spelling before "
                         f"the fit, {found.after:.1%} after it{kept}.",),
@@ -87,7 +87,7 @@ def _tables(base: VoiceModel) -> dict[str, torch.Tensor]:
     return {name: base.model.module.get_parameter(f"{name}.weight") for name in base.model.text_tables}
 
 
-def _record(options: ExtendOptions, base: VoiceModel, front_end: FrontEnd, made: Initialised) -> ExtensionRecord:
+def _record(options: ExtendOptions, base: VoiceModel, front_end: FrontEnd, made: InitialRows) -> ExtensionRecord:
     origin = Origin(base.family.name, base.name, base.base_hash, front_end.prefix_size, front_end.size,
                     front_end.fingerprint)
     languages = tuple(code for code in front_end.languages if front_end.is_new(code))
@@ -95,7 +95,7 @@ def _record(options: ExtendOptions, base: VoiceModel, front_end: FrontEnd, made:
                            hash_tensors(made.rows), origin, len(made.spelled))
 
 
-def _plan(base: VoiceModel, record: ExtensionRecord, made: Initialised) -> Plan:
+def _plan(base: VoiceModel, record: ExtensionRecord, made: InitialRows) -> Plan:
     count = record.origin.size - record.origin.prefix_size
     tables = ", ".join(base.model.text_tables)
     return Plan(
@@ -106,7 +106,7 @@ def _plan(base: VoiceModel, record: ExtensionRecord, made: Initialised) -> Plan:
     )
 
 
-def _save(workspace: Workspace, name: str, record: ExtensionRecord, front_end: FrontEnd, made: Initialised) -> str:
+def _save(workspace: Workspace, name: str, record: ExtensionRecord, front_end: FrontEnd, made: InitialRows) -> str:
     target = resolve_inside(workspace.extensions, name)
     if target.exists():
         there = records.read(target / records.EXTENSION, ExtensionRecord)
@@ -142,7 +142,7 @@ def write_extension(folder: Path, record: ExtensionRecord, front_end: FrontEnd, 
     records.write(folder / records.EXTENSION, record)
 
 
-def _verify(workspace: Workspace, name: str, made: Initialised, base_hash: str) -> None:
+def _verify(workspace: Workspace, name: str, made: InitialRows, base_hash: str) -> None:
     """What was written gives the base's tensors to the bit, and the rows that were made."""
     back = load_extension(workspace, name, torch.device("cpu"))
     rows = new_rows(back.model.module, back.model.text_tables)

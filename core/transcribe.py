@@ -22,9 +22,9 @@ from config.errors import UserError
 from config.schema import TranscribeOptions
 from core.job.journal import Progress, Result, Warned
 from core.job.reporter import Reporter, check_stop, counted, stage
-from core.segments import recogniser as recognisers
 from core.segments.folder import Piece, Segments
-from core.segments.recogniser import Heard, Recogniser
+from core.speech import transcription as recognisers
+from core.speech.transcription import Transcriber, Transcript
 from core.workspace import Workspace
 from data.importers import safe_id
 
@@ -45,8 +45,8 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
     found = kept.load()
     waiting = [piece for piece in pieces if piece.id not in found]
     if waiting:
-        listener = recognisers.load(options.recogniser, options.revision, segments.card.language,
-                                    options.recogniser_language, options.device, workspace, reporter, bool(found))
+        listener = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
+                                    options.recogniser_language, options.device, workspace, reporter)
         with stage(reporter, "transcribe"):
             found |= _transcribed(segments, waiting, len(pieces), listener, kept, reporter)
     told = [_with_text(piece, found[piece.id], options) for piece in pieces]
@@ -68,18 +68,18 @@ class Transcripts:
 
     path: Path
 
-    def load(self) -> dict[str, Heard]:
+    def load(self) -> dict[str, Transcript]:
         found = {}
         if self.path.is_file():
             for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
                     values = json.loads(line)
-                    found[str(values["id"])] = Heard(str(values["text"]), float(values["score"]))
+                    found[str(values["id"])] = Transcript(str(values["text"]), float(values["score"]))
                 except (ValueError, KeyError, TypeError):
                     continue
         return found
 
-    def add(self, heard: Mapping[str, Heard]) -> None:
+    def add(self, heard: Mapping[str, Transcript]) -> None:
         """All of `heard` on the disk before it is counted."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         torn = self.path.is_file() and self.path.stat().st_size > 0 and _last_byte(self.path) != b"\n"
@@ -104,9 +104,9 @@ def _place(segments: Segments, options: TranscribeOptions) -> Path:
     return segments.folder / "work" / "transcripts" / name
 
 
-def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, listener: Recogniser, kept: Transcripts,
-                 reporter: Reporter) -> dict[str, Heard]:
-    found: dict[str, Heard] = {}
+def _transcribed(segments: Segments, waiting: Sequence[Piece], total: int, listener: Transcriber, kept: Transcripts,
+                 reporter: Reporter) -> dict[str, Transcript]:
+    found: dict[str, Transcript] = {}
     done = total - len(waiting)
     for batch in _batches(waiting):
         check_stop(reporter, f"Stopped after {done} of {counted(total, 'clip')}; their texts are kept.")
@@ -142,14 +142,14 @@ def _sound(path: Path, piece: Piece, rate: int) -> np.ndarray:
     return samples if own == rate else soxr.resample(samples, own, rate, quality="HQ").astype(np.float32)
 
 
-def _with_text(piece: Piece, heard: Heard, options: TranscribeOptions) -> Piece:
+def _with_text(piece: Piece, heard: Transcript, options: TranscribeOptions) -> Piece:
     """The clip with its text, and why to doubt it."""
     left_out = heard.score < options.drop_below
     return replace(piece, text="" if left_out else heard.text, score=round(heard.score, 4),
                    doubt=_doubt(heard, piece.duration_s, options.flag_below))
 
 
-def _doubt(heard: Heard, seconds: float, least: float) -> str:
+def _doubt(heard: Transcript, seconds: float, least: float) -> str:
     if not heard.text:
         return "nothing was understood"
     content = heard.text.encode()

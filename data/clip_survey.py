@@ -40,16 +40,16 @@ _CHUNK = 8  # hexadecimal digits of a sketch that two copies may share whole
 _CACHE_KIB = 16_000
 
 
-def judge(clips: Sequence[Spoken], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
+def find_clip_problems(clips: Sequence[Spoken], limits: ClipLimits = LIMITS) -> list[tuple[ClipFinding, ...]]:
     """The findings of each clip, in the order of `clips`."""
     with Survey(limits) as survey:
         for clip in clips:
             survey.add(clip)
-        return [survey.judge(clip) for clip in clips]
+        return [survey.find_problems(clip) for clip in clips]
 
 
 class Survey:
-    """What must be known of all clips before one of them can be judged: `add` each, in order, then `judge` each."""
+    """What must be known of all clips before one of them can be judged: `add` all, in order, then `find_problems`."""
 
     def __init__(self, limits: ClipLimits = LIMITS) -> None:
         self.spread = Spread()
@@ -77,7 +77,7 @@ class Survey:
             if first[1] != clip.text:
                 self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
 
-    def judge(self, clip: Spoken) -> tuple[ClipFinding, ...]:
+    def find_problems(self, clip: Spoken) -> tuple[ClipFinding, ...]:
         """The findings of a clip that was added, the gravest first."""
         found = of_text(clip, self._limits)
         found += of_sound(clip.measures, self._limits) if clip.measures else [

@@ -26,17 +26,17 @@ from models.values import (
     Predictions,
     PreparedVoice,
     Probe,
+    RecognitionScore,
     Rendering,
     Sample,
     Sampling,
-    Verdict,
     Voice,
 )
 
 __all__ = [  # the values of `models.values` too: whoever knows a family names both by this module
-    "Anatomy", "Ending", "ExportFile", "Extractor", "Family", "Features", "Generated", "Judge", "LossOptions",
+    "Anatomy", "Ending", "ExportFile", "Extractor", "Family", "Features", "Generated", "CTCRecogniser", "LossOptions",
     "Losses", "Predictions", "PreparedVoice", "Probe", "Rendering", "Sample", "Sampling", "SoundStream",
-    "SpeechModel", "Verdict", "Vocoder", "Voice", "WeightsFile",
+    "SpeechModel", "RecognitionScore", "Vocoder", "Voice", "WeightsFile",
 ]
 
 
@@ -178,7 +178,7 @@ class Vocoder(Protocol):
         ...
 
 
-class Judge(Protocol):
+class CTCRecogniser(Protocol):
     """Recogniser that measures intelligibility; `languages` it can judge. It writes letters, by CTC; 0 is blank."""
 
     languages: tuple[str, ...]
@@ -186,15 +186,15 @@ class Judge(Protocol):
     sample_rate: int  # Hz that `heard` takes
     frame_s: float  # from one of its answers to the next
 
-    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+    def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """Log-probabilities (F, letters + 1) of waveform (S,)."""
         ...
 
-    def spelled(self, text: str, language: str) -> str:
+    def normalise(self, text: str, language: str) -> str:
         """`text` in the judge's letters."""
         ...
 
-    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         """Compare what is heard in waveform (S,) with `text`."""
         ...
 
@@ -243,7 +243,7 @@ class Family(Protocol):
 
     def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
 
-    def judge(self, folder: Path) -> Judge | None:
+    def recogniser(self, folder: Path) -> CTCRecogniser | None:
         """The family's judge, or None when it has none."""
         ...
 

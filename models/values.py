@@ -135,17 +135,17 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the judge heard of one clip; error = edits / len(reference), may exceed 1."""
+class RecognitionScore:
+    """One clip's transcript against its reference; error = edits / len(reference), may exceed 1."""
 
     reference: str
-    heard: str
+    transcript: str
     edits: int
 
     @classmethod
-    def of(cls, reference: str, heard: str) -> Verdict:
-        """Counted in insertions, deletions and substitutions of signs."""
-        return cls(reference, heard, Levenshtein.distance(reference, heard))
+    def of(cls, reference: str, transcript: str) -> RecognitionScore:
+        """Counts insertions, deletions and substitutions of characters."""
+        return cls(reference, transcript, Levenshtein.distance(reference, transcript))
 
     @property
     def error(self) -> float:

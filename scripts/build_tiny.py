@@ -51,8 +51,8 @@ def build_judge(folder: Path) -> None:
     from scripts.tiny.corpus import Corpus
 
     corpora = {name: Corpus(folder / "corpus" / name) for name in CLIPS}
-    judge = train_judge.train(corpora, JUDGE_STEPS, SEED)
-    save_module(folder / "judge.safetensors", judge, judge.config)
+    recogniser = train_judge.train(corpora, JUDGE_STEPS, SEED)
+    save_module(folder / "judge.safetensors", recogniser, recogniser.config)
 
 
 def build_model(folder: Path) -> None:
@@ -72,7 +72,7 @@ def build_pack(folder: Path) -> None:
 STAGES = {
     "corpus": (build_corpus, "corpus/others/clips.jsonl"),
     "codec": (build_codec, "codec.safetensors"),
-    "judge": (build_judge, "judge.safetensors"),
+    "recogniser": (build_judge, "judge.safetensors"),
     "model": (build_model, "t3.safetensors"),
     "pack": (build_pack, ""),
 }

@@ -148,7 +148,7 @@ def _judge_into(database: sqlite3.Connection, dataset: Dataset, rows: Iterable[S
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
     for clip, one in zip(dataset.clips, rows, strict=True):
-        found = survey.judge(one)
+        found = survey.find_problems(one)
         _count(counts, found)
         database.execute("INSERT INTO judged VALUES (?, ?, ?, ?, ?, ?)",
                          (clip.id, *_columns(clip, one, found), badness(found)))

@@ -53,7 +53,7 @@ class Asked:
         return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
 
 
-AS_RECOGNISER, AS_JUDGE = Asked("--recogniser", "Recogniser"), Asked("--judge", "Judge")
+AS_RECOGNISER = Asked("--recogniser", "Recogniser")
 
 
 def bring(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,

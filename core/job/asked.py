@@ -217,7 +217,7 @@ def _to_make_models(workspace: Workspace, options: Options) -> Iterator[_Need]:
                 yield _Need("prepare", name, workspace.dataset)
             if options.init_from:
                 yield _voice_model(workspace, options.init_from)
-            if options.judge == BUILT_IN:
+            if options.recogniser == BUILT_IN:
                 yield _Need("download", "tiny", workspace.model)
 
 
@@ -247,7 +247,7 @@ def _recognisers(options: Options) -> Iterator[str]:
     if isinstance(options, TranscribeOptions | AlignOptions):
         yield options.recogniser
     if isinstance(options, TrainOptions):
-        yield options.judge
+        yield options.recogniser
 
 
 def _check_source(source: str) -> None:

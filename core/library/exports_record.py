@@ -30,9 +30,9 @@ class ExportRecord:
     languages: tuple[str, ...]  # that the base model does not have
     origin: Origin
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
-    judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
+    recogniser_errors: dict[str, float]  # the recogniser's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
-    judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
+    recogniser: str = ""  # name of the chosen recogniser that scored the run, or of its folder; no copy
     recogniser_language: str = ""  # what it calls the language, where that was said
 
 
@@ -62,20 +62,9 @@ def read_record(folder: Path) -> ExportRecord:
         values = json.loads(path.read_text(encoding="utf-8"))
         values["origin"] = Origin(**values["origin"])
         values["languages"] = tuple(values["languages"])
-        if "judge" not in values:
-            values["judge"] = _judge_of_training(folder)
         return ExportRecord(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} could not be read: {error}.", AGAIN) from error
-
-
-def _judge_of_training(folder: Path) -> str:
-    """The judge of an export of before its record named it; empty for one that was not trained here."""
-    try:
-        options = yaml.safe_load((folder / TRAINING).read_text(encoding="utf-8"))["options"]
-        return str(options.get("judge", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
-        return ""
 
 
 def read_sums(folder: Path) -> dict[str, str]:

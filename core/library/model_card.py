@@ -77,11 +77,12 @@ def _errors(certificate: Certificate) -> str:
     errors = certificate.errors
     if not errors:
         return "Not measured: there were no held-out sentences in a language that the judge knows" + "".join(
-            f" ({check.seen})" for check in certificate.checks if check.name == "judged_errors" and check.seen) + "."
+            f" ({check.seen})"
+            for check in certificate.checks if check.name == "character_error_rates" and check.seen) + "."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
             f"{_percent(item.after)} | {_percent(item.original)} |" for item in errors]
     return ("Character error on held-out sentences, by the judge that comes with the model or, for a new language, by "
-            "the recogniser that `training.yaml` names as `judge`. Its own error on original "
+            "the recogniser that `training.yaml` names as `recogniser`. Its own error on original "
             "recordings is the last column: no synthesized speech can be expected below it.\n\n"
             "| language | sentences | before | after | judge on originals |\n|---|---|---|---|---|\n" + "\n".join(rows)
             + _chose([item.language for item in errors if item.chose]))
@@ -130,16 +131,16 @@ from pathlib import Path
 import torch
 
 from config.schema import SamplingOptions
-from core.library import exports
-from core.speech.speak import Speaker, joined
+from core.model.loading import export_record, load_export
+from core.speech.synthesis import Synthesizer, join_segments
 from data import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
 
-model = exports.load(folder, torch.device("cpu"))
-speaker = Speaker(model, longest=exports.record_of(model).longest_texts)
-segments = list(speaker.say(text, language, SamplingOptions()))
-audio.save("speech.wav", joined(segments), speaker.sample_rate)
-print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / speaker.sample_rate:.2f}} s")
+model = load_export(folder, torch.device("cpu"))
+synthesizer = Synthesizer(model, longest=export_record(model).longest_texts)
+segments = list(synthesizer.synthesize(text, language, SamplingOptions()))
+audio.save("speech.wav", join_segments(segments), synthesizer.sample_rate)
+print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / synthesizer.sample_rate:.2f}} s")
 '''

@@ -23,7 +23,7 @@ class Origin:
 
     family: str
     model: str  # name in the workspace's `models`
-    base_hash: str  # of every tensor of the base language model, see `core.voice_model.prefix.hash_tensors`
+    base_hash: str  # of every tensor of the base language model, see `core.model.prefix.hash_tensors`
     prefix_size: int  # text rows of the base
     size: int  # text rows with the new ones
     fingerprint: str  # of the extended front-end
@@ -59,9 +59,9 @@ class CheckpointRecord:
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
-    judge: str = ""  # recogniser of one's choice that judged the new language
+    recogniser: str = ""  # recogniser of one's choice that judged the new language
     recogniser_language: str = ""  # what it calls the language, where that was said
-    judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
+    scored: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 
@@ -80,8 +80,8 @@ def read(path: Path, kind: type[Record]) -> Record:
         values["origin"] = Origin(**values["origin"])
         if "languages" in values:
             values["languages"] = tuple(values["languages"])
-        if "judged" in values:
-            values["judged"] = tuple(values["judged"])
+        if "scored" in values:
+            values["scored"] = tuple(values["scored"])
         return kind(**values)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -22,15 +22,15 @@ from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
+from core.model.loading import VoiceModel, load_base, load_checkpoint, load_extension
+from core.model.prefix import base_tensors, hash_tensors
 from core.proof import rests_on
 from core.proof.certificate import Certificate, Check, LanguageError, Result
-from core.speech import evaluate
-from core.speech.evaluate import HeldOutSentence, Studio
-from core.speech.judges import judge_of, unmeasured
+from core.speech import evaluation
+from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
+from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
 from core.training import replay
 from core.training.replay import ProbeSample
-from core.voice_model.loading import VoiceModel, load_base, load_checkpoint, load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
 from data import manifest
 from data.manifest import HELD_OUT
@@ -56,7 +56,7 @@ class Work:
     finetuned: VoiceModel
     record: CheckpointRecord
     probes: list[ProbeSample]
-    studio: Studio
+    evaluator: SpeechEvaluator
     material: Material
     missing: Mapping[str, list[str]]  # languages that cannot be judged, by reason
     content: str = ""
@@ -77,9 +77,9 @@ class Work:
     def make(self, tell: Tell = to_nobody) -> Certificate:
         """The certificate; `tell` hears one count over every sentence and probe, and may end it."""
         count = OneCount(tell, self.size, COUNTED)
-        errors, judged = _errors(self, count)
+        errors, scored = _errors(self, count)
         checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
-                  judged)
+                  scored)
         record, base = self.record, self.base
         return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope,
                            record.origin.model, record.extension, base.base_hash,
@@ -98,7 +98,8 @@ def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences:
     base = load_base(workspace, record.origin.model, device)
     content = content or rests_on.content(workspace, folder, device.type, sentences)
     work = _work(workspace, base, finetuned, record, sentences, warn)
-    whole = not any(unmeasured(work.studio.judge, language) for language in finetuned.front_end.languages)
+    whole = not any(unmeasured_reason(work.evaluator.recogniser,
+                                      language) for language in finetuned.front_end.languages)
     return replace(work, content=content if whole else "")
 
 
@@ -116,21 +117,21 @@ def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel,
 
 def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
           warn: Callable[[str], None]) -> Work:
-    studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
-    clips = replay.load(base, studio.voices).probing
-    work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
+    evaluator = SpeechEvaluator.of(base, load_recogniser_or_warn(workspace, finetuned, warn, record), remember=True)
+    clips = replay.load(base, evaluator.voices).probing
+    work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), evaluator, {}, {})
     material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
         try:
             before, found = _material(workspace, work, language)
-            if not studio.judges(language):
-                reason = unmeasured(studio.judge, language)
+            if not evaluator.can_score(language):
+                reason = unmeasured_reason(evaluator.recogniser, language)
                 raise UserError(f"not measured, because {reason}" if reason else "no judge knows it")
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
             continue
-        material[language] = before, evaluate.chosen(found, sentences)
+        material[language] = before, evaluation.spread_evenly(found, sentences)
     return replace(work, material=material, missing=missing)
 
 
@@ -214,7 +215,7 @@ def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:
 def _tokens(case: Work) -> Check:
     """Base sentences have the ids they had."""
     texts = [(language, sentence.text) for language in case.base.front_end.base_languages
-             for sentence in evaluate.held_out(case.base, language)]
+             for sentence in evaluation.held_out(case.base, language)]
     texts += [(item.language, item.text) for item in case.probes]
     first, second = case.base.front_end, case.finetuned.front_end
     same = sum(np.array_equal(first.encode(text, language), second.encode(text, language)) for language, text in texts)
@@ -236,7 +237,7 @@ def _errors(case: Work, count: OneCount) -> tuple[list[LanguageError], Check]:
     shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
                          for item in found if item.after is not None),
                        *(f"{', '.join(codes)}: {reason}" for reason, codes in case.missing.items())])
-    check = Check("judged_errors", "measured" if found else "skipped", "", shown,
+    check = Check("character_error_rates", "measured" if found else "skipped", "", shown,
                   "The judge's error on held-out sentences spoken by the finetuned model.")
     return found, check
 
@@ -258,7 +259,7 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
     Sentences that chose the checkpoint are left out, unless no other is held out; `LanguageError.chose` then tells.
     """
     if not case.finetuned.front_end.is_new(language):
-        return case.base, _some(evaluate.held_out(case.base, language))
+        return case.base, _some(evaluation.held_out(case.base, language))
     dataset = manifest.load(workspace.dataset(case.record.dataset))
     extension = records.read(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
     if extension.rows_hash != case.record.rows_hash:
@@ -267,7 +268,7 @@ def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceMod
     untrained = load_extension(workspace, case.record.extension, case.base.device)
     said = untrained.front_end.written_out
     sentences = [HeldOutSentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
-    return untrained, _some([one for one in sentences if one.text not in case.record.judged] or sentences)
+    return untrained, _some([one for one in sentences if one.text not in case.record.scored] or sentences)
 
 
 def _some(sentences: list[HeldOutSentence]) -> list[HeldOutSentence]:
@@ -280,15 +281,15 @@ def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[H
               count: OneCount) -> list[LanguageError]:
     """The errors of some languages, spoken together: before, after, and on the original recordings."""
     after, size = case.finetuned, sum(map(len, sentences.values()))
-    spoken = [evaluate.judged_each(case.studio, model, sentences, after.family.sampling, count.part(size))
+    spoken = [evaluation.evaluate_languages(case.evaluator, model, sentences, after.family.sampling, count.part(size))
               for model in (before, after)]
     found = []
     for language, some in sentences.items():
         recorded = count.part(sum(one.original is not None for one in some))
         scores = [*(each[language][0] for each in spoken),
-                  evaluate.judged_originals(case.studio, language, some, recorded)]
+                  evaluation.evaluate_recordings(case.evaluator, language, some, recorded)]
         was, now, original = (score.error if score.sentences else None for score in scores)
         new = after.front_end.is_new(language)
-        chose = new and any(one.text in case.record.judged for one in some)
+        chose = new and any(one.text in case.record.scored for one in some)
         found.append(LanguageError(language, new, scores[1].sentences, was, now, original, chose))
     return found

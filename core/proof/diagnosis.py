@@ -82,7 +82,7 @@ class TokenizerFit:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ProbeDrift:
     """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
 
     samples: int
@@ -93,7 +93,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Assessment:
     """The judgement in words."""
 
     level: Level
@@ -115,8 +115,8 @@ class Diagnosis:
     dtypes: tuple[str, ...]
     findings: tuple[Finding, ...]  # the worst first
     tokenizer: TokenizerFit | None
-    heard: Heard | None
-    verdict: Verdict
+    heard: ProbeDrift | None
+    verdict: Assessment
 
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
@@ -131,7 +131,7 @@ def read(folder: Path) -> Diagnosis:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("heard", Heard), ("verdict", Verdict)):
+        for name, kind in (("tokenizer", TokenizerFit), ("heard", ProbeDrift), ("verdict", Assessment)):
             values[name] = kind(**_tuples(values[name])) if values[name] else None
         return Diagnosis(**_tuples(values))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -13,16 +13,16 @@ import torch.nn.functional as F
 
 from core.job.journal import Progress
 from core.job.reporter import Reporter, check_stop
-from core.proof.diagnosis import Heard
+from core.model.loading import VoiceModel, load_base
+from core.proof.diagnosis import ProbeDrift
 from core.proof.tensor_names import Matching
 from core.training import replay
-from core.voice_model.loading import VoiceModel, load_base
 from core.workspace import Workspace
 from models.base import Probe, WeightsFile
 
 
 def measure(workspace: Workspace, name: str, other: WeightsFile, matching: Matching, ids: Mapping[int, int],
-            reporter: Reporter) -> Heard | None:
+            reporter: Reporter) -> ProbeDrift | None:
     """Run the samples of the base `name` through it, then with the values of `other`; None when it has no samples.
 
     `ids` gives the checkpoint's id of each base id that its tokenizer moved.
@@ -44,7 +44,7 @@ def measure(workspace: Workspace, name: str, other: WeightsFile, matching: Match
         divergence += F.kl_div(second.speech_logits.float().log_softmax(-1),
                                first.speech_logits.float().log_softmax(-1), log_target=True, reduction="sum").item()
     languages = tuple(sorted({item.language for item in samples}))
-    return Heard(len(samples), equal, same / codes, divergence / codes, languages)
+    return ProbeDrift(len(samples), equal, same / codes, divergence / codes, languages)
 
 
 @torch.no_grad()

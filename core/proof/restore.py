@@ -18,18 +18,19 @@ import torch
 
 from config.errors import UserError
 from core.job.journal import Result
-from core.library import exports, records
+from core.library import records
 from core.library.aside import written_aside
 from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
 from core.library.records import Origin
+from core.model import loading
+from core.model.loading import VoiceModel
+from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certificate
 from core.proof.certificate import Certificate, Check
 from core.proof.tensor_names import Matching
 from core.proof.tokenizer_fit import read as read_pieces
-from core.speech import originals
+from core.speech import evaluation
 from core.training import replay
-from core.voice_model.loading import VoiceModel
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data import normalise
 from data.bpe import vocabulary
@@ -61,16 +62,17 @@ def restore(workspace: Workspace, base: VoiceModel, other: WeightsFile, matching
     origin = Origin(base.family.name, base.name, base.base_hash, front_end.prefix_size, front_end.size,
                     front_end.fingerprint)
     record = ExportRecord(asked.name, asked.job, 0, "rows", "", (asked.language,), origin,
-                          originals.longest_texts(workspace, base), {})
+                          evaluation.longest_texts(workspace, base), {})
     with written_aside(target) as aside:
         files = base.family.export(base.base_folder, aside, tensors, None)
         front_end.save(aside / records.FRONT_END)
         shutil.copy2(asked.tokenizer, aside / _TOKENIZER)
         write_record(aside, record)
-        certificate.write(aside / CERTIFICATE, prove(base, exports.assemble(aside, torch.device("cpu")), rows, record))
+        certificate.write(aside / CERTIFICATE,
+                          prove(base, loading.assemble_export(aside, torch.device("cpu")), rows, record))
         (aside / "README.md").write_text(_card(record, [(file.path, file.purpose) for file in files]), "utf-8")
-        exports.write_sums(aside)
-        exports.check(aside)
+        loading.write_sums(aside)
+        loading.check(aside)
     return {"export": asked.name, "path": f"exports/{asked.name}", "ref": f"export:{asked.name}",
             "new_rows": front_end.size - front_end.prefix_size, "old_rows": front_end.prefix_size,
             "old_rows_equal": True}

@@ -36,8 +36,8 @@ def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> 
     with suppress(UserError):
         rows = records.read(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
     base = records.hash_files(workspace.model(record.origin.model))
-    judge = _recogniser(workspace, record.judge)
-    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, judge]
+    recogniser = _recogniser(workspace, record.recogniser)
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser]
     return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

@@ -13,12 +13,12 @@ from core.proof.diagnosis import (
     NEW_ROWS,
     OLD_ROWS,
     UNUSED,
+    Assessment,
     Finding,
-    Heard,
     Languages,
     Level,
+    ProbeDrift,
     TokenizerFit,
-    Verdict,
 )
 from core.proof.new_language import advice_on_new_rows, alike, counts_of_new, listed, new_rows_fault, unlearned
 
@@ -34,8 +34,8 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: (_SEVERITY[one.state], -one.change, one.name, one.part)))
 
 
-def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: Heard | None,
-          notes: Sequence[str] = (), embedding: str = "") -> Verdict:
+def assess(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: ProbeDrift | None,
+          notes: Sequence[str] = (), embedding: str = "") -> Assessment:
     """What the findings come to; `notes` are said beside them. `embedding` names the table that speech reads."""
     languages = base_languages(findings, tokenizer)
     restorable, why_not = can_restore(findings, tokenizer, embedding)
@@ -51,7 +51,7 @@ def judge(findings: Sequence[Finding], tokenizer: TokenizerFit | None, heard: He
         *([tokenizer_words(tokenizer)] if tokenizer else []), *([heard_words(heard)] if heard else []), *notes,
     )
     headline = f"{_headline(languages, findings, tokenizer)} {fault}".strip()
-    return Verdict(level, headline, languages, sentences,
+    return Assessment(level, headline, languages, sentences,
                    _advice(languages, findings, restorable, why_not, embedding), restorable)
 
 
@@ -216,7 +216,7 @@ def tokenizer_words(fit: TokenizerFit) -> str:
     return "; ".join(said) + "."
 
 
-def heard_words(heard: Heard) -> str:
+def heard_words(heard: ProbeDrift) -> str:
     """What both models said of base-language samples."""
     languages = ", ".join(heard.languages)
     if heard.equal == heard.samples:

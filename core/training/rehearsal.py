@@ -25,12 +25,12 @@ from core.dataset import languages
 from core.job import kept
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
-from core.library import tensor_files
+from core.model import tensor_files
+from core.model.loading import VoiceModel
 from core.training import replay
 from core.training.replay import Replay
 from core.training.training_data import Utterance, utterance
 from core.vocabulary import probe_sentences
-from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache, Pack

@@ -14,7 +14,7 @@ import torch
 
 from data.front_end import FrontEnd
 from models import weights
-from models.base import ExportFile, Features, Judge, Sampling, Voice
+from models.base import CTCRecogniser, ExportFile, Features, Sampling, Voice
 from models.chatterbox import export, files, s3gen, s3gen_sizes, sound, t3
 from models.chatterbox.s3gen import S3Gen
 from models.chatterbox.text import base_front_end
@@ -90,7 +90,7 @@ class Chatterbox:
         """Flow and HiFT."""
         return sound.ChatterboxVocoder(s3gen.load(files.find(folder).s3gen, device))
 
-    def judge(self, folder: Path) -> Judge | None:
+    def recogniser(self, folder: Path) -> CTCRecogniser | None:
         """There is none for so many languages."""
         return None
 

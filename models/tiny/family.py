@@ -17,7 +17,7 @@ import torch
 from config.errors import UserError
 from data import audio
 from data.front_end import FrontEnd
-from models.base import ExportFile, Features, Rendering, Sampling, Verdict, Voice
+from models.base import ExportFile, Features, RecognitionScore, Rendering, Sampling, Voice
 from models.decoder import DecoderConfig
 from models.language_model import ANATOMY, LanguageModel
 from models.lazy_weights import LazyWeights
@@ -25,14 +25,14 @@ from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny import export
 from models.tiny.codec import Codec, CodecConfig
 from models.tiny.files import load_config, load_module
-from models.tiny.judge import Judge, JudgeConfig, letters_of
+from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
 
 SETTINGS = audio.MelSettings()
 CODES_AT_LEAST, CODES_A_TOKEN = 12, 6  # a text may take half a second, and a quarter for each token
 PROMPT = 50  # codes of a reference clip that are kept: two seconds
 FEATURES_VERSION = 2  # raised when an extractor would give other arrays for the same clip and codec
 FIRST_VOICE = "low"
-LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
+LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "judge.safetensors"
 
 
 class TinyExtractor:
@@ -76,33 +76,33 @@ class TinyVocoder:
         """See `models.base.Vocoder`; this one is small enough as it is."""
 
 
-class TinyJudge:
+class TinyRecogniser:
     """Compares what the recogniser hears with the text."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.languages, self.letters = judge.config.languages, judge.config.letters
+    def __init__(self, recogniser: RecogniserNetwork) -> None:
+        self.recogniser = recogniser
+        self.languages, self.letters = recogniser.config.languages, recogniser.config.letters
         self.sample_rate = SETTINGS.sample_rate
         self.frame_s = 2 * SETTINGS.hop_length / SETTINGS.sample_rate
 
-    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
-        """See `models.base.Judge`."""
+    def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+        """See `models.base.CTCRecogniser`."""
         self._require(language)
-        return self.judge.log_probabilities(audio.log_mel(waveform[None], SETTINGS), language)[0]
+        return self.recogniser.log_probabilities(audio.log_mel(waveform[None], SETTINGS), language)[0]
 
-    def spelled(self, text: str, language: str) -> str:
-        """See `models.base.Judge`."""
+    def normalise(self, text: str, language: str) -> str:
+        """See `models.base.CTCRecogniser`."""
         return letters_of(text, language)
 
     def _require(self, language: str) -> None:
         if language not in self.languages:
             raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
 
-    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
-        """See `models.base.Judge`."""
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        """See `models.base.CTCRecogniser`."""
         self._require(language)
         mel = audio.log_mel(audio.resample(waveform, sample_rate, SETTINGS.sample_rate)[None], SETTINGS)[0]
-        return Verdict.of(letters_of(text, language), self.judge.letters(mel, language))
+        return RecognitionScore.of(letters_of(text, language), self.recogniser.letters(mel, language))
 
 
 class Tiny:
@@ -177,8 +177,9 @@ class Tiny:
     def vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
         return TinyVocoder(_codec(folder, device), device)
 
-    def judge(self, folder: Path) -> TinyJudge:
-        return TinyJudge(load_module(folder / JUDGE, Judge(load_config(folder / JUDGE, JudgeConfig))))
+    def recogniser(self, folder: Path) -> TinyRecogniser:
+        return TinyRecogniser(load_module(folder / RECOGNISER,
+                                          RecogniserNetwork(load_config(folder / RECOGNISER, RecogniserConfig))))
 
     def voices(self, folder: Path) -> dict[str, Voice]:
         """One voice a recording in `voices/`."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from core.model import precision
 from core.training import memory
-from core.voice_model import precision
 from scripts.benchmark.extent import Extent
 from scripts.benchmark.reference import Reference
 

@@ -114,14 +114,14 @@ def _write_jsonl(path: Path, rows: list[dict[str, str]]) -> None:
 def measure(corpora: dict[str, Corpus]) -> list[Score]:
     """Originals, codec round trip with the vocoder, and the language model, each as a person hears it."""
     family, cpu = Tiny(), torch.device("cpu")
-    judge, extractor = family.judge(PACK).judge, family.extractor(PACK, cpu)
+    recogniser, extractor = family.recogniser(PACK).recogniser, family.extractor(PACK, cpu)
     vocoder, model = family.vocoder(PACK, cpu), family.speech_model(PACK, cpu)
     front_end, voices = family.front_end(PACK), family.voices(PACK)
     scores = []
 
     def score(language: str, split: str, what: str, clips: list[Clip], waveforms: list[torch.Tensor]) -> None:
         heard = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
-        scores.append(Score(language, split, what, *error(judge, heard)))
+        scores.append(Score(language, split, what, *error(recogniser, heard)))
         print(scores[-1], flush=True)
 
     for language, corpus in corpora.items():

@@ -29,7 +29,7 @@ from core.job.journal import (
 )
 from core.proof import certificate, diagnosis, verdict
 from core.proof.certificate import Certificate, Check, LanguageError
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
+from core.proof.diagnosis import Diagnosis, Finding, ProbeDrift, TokenizerFit
 from core.workspace import Workspace
 
 SENTENCE = "ሰላም ለሁሉም"
@@ -179,9 +179,9 @@ def examine(workspace: Workspace) -> Job:
     layers = [Finding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
-    heard = Heard(16, 0, 0.83, 0.214, ("en", "fr"))
+    heard = ProbeDrift(16, 0, 0.83, 0.214, ("en", "fr"))
     found = verdict.worst_first([*rows, *layers])
     diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
-                                             fit, heard, verdict.judge(found, fit, heard)))
+                                             fit, heard, verdict.assess(found, fit, heard)))
     append(job, Queued(), Started(1, 1), Finished({"verdict": "changed", "restorable": True}))
     return job

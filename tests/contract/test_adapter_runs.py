@@ -15,9 +15,9 @@ from core.export import same_logits
 from core.job import directory
 from core.job.journal import Event, Journal
 from core.job.reporter import StopRequested
+from core.model.loading import VoiceModel, load, load_checkpoint
 from core.proof import certificate
 from core.training import checkpoint
-from core.voice_model.loading import VoiceModel, load, load_checkpoint
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config

@@ -22,12 +22,12 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
-from core.library import exports
+from core.model import loading
+from core.model.loading import VoiceModel, load
+from core.model.prefix import new_rows
 from core.proof import certificate, certify, rests_on
-from core.speech.speak import Speaker, joined
+from core.speech.synthesis import Synthesizer, join_segments
 from core.training import replay
-from core.voice_model.loading import VoiceModel, load
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
@@ -118,9 +118,9 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "speech.wav").stat().st_size > 44
-    model = exports.load(folder, CPU)
-    speaker = Speaker(model, "low", exports.record_of(model).longest_texts)
-    assert len(joined(list(speaker.say(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
+    model = loading.load_export(folder, CPU)
+    speaker = Synthesizer(model, "low", loading.export_record(model).longest_texts)
+    assert len(join_segments(list(speaker.synthesize(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
 
 
 def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
@@ -149,10 +149,10 @@ def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
     with open(folder / "t3.safetensors", "r+b") as file:
         file.truncate(1000)
     with pytest.raises(UserError, match=r"t3\.safetensors is damaged: its 1000 bytes are not those that were exported"):
-        exports.load(folder, CPU)
+        loading.load_export(folder, CPU)
     (folder / "t3.safetensors").unlink()
     with pytest.raises(UserError, match=r"t3\.safetensors is missing"):
-        exports.load(folder, CPU)
+        loading.load_export(folder, CPU)
 
 
 def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, exported: Path, monkeypatch) -> None:
@@ -178,7 +178,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
     with pytest.raises(UserError, match="There is already an export named 'first'"):
         export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
-    exports.check(exported)
+    loading.check(exported)
 
 
 def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, monkeypatch) -> None:
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
 
     proof = certificate.read(exported / "certificate.json")
     monkeypatch.setattr(rests_on, "find", lambda *_arguments: proof)
-    monkeypatch.setattr(exports, "write_sums", full)
+    monkeypatch.setattr(loading, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert "then continue" in caught.value.hint

@@ -15,14 +15,14 @@ from core import export, train
 from core.job import directory as job
 from core.job.journal import Evaluated, Journal
 from core.job.reporter import StopRequested
+from core.model.loading import load, load_checkpoint
+from core.model.precision import Precision
+from core.model.prefix import base_tensors
 from core.proof import certify
 from core.training import checkpoint, drift, opening, scopes, training_data
 from core.training.anchors import Anchors
 from core.training.trainer import Trainer
 from core.training.training_data import Utterance
-from core.voice_model.loading import load, load_checkpoint
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import base_tensors
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, extended_world, train_options

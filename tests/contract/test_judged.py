@@ -45,14 +45,15 @@ def test_it_judges_for_a_family_without_a_judge(world: World, recogniser: Path) 
 
 def _judged_throughout(world: World, recogniser: Path) -> None:
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, select_best_by="cer",
-                            judge=str(recogniser))
-    made = job.create(world.workspace, "train", options, name="judged")
+                            recogniser=str(recogniser))
+    made = job.create(world.workspace, "train", options, name="scored")
     run = made.directory
     listener = Listener(run)
     train.run(options, world.workspace, listener)
     evaluated = listener.of("evaluated")[-1]
     assert evaluated.errors["am"] > 0.0  # its weights are random
-    assert records.read(checkpoint.folder_of(run, 2) / records.CHECKPOINT, CheckpointRecord).judge == str(recogniser)
+    assert records.read(checkpoint.folder_of(run, 2) / records.CHECKPOINT,
+                        CheckpointRecord).recogniser == str(recogniser)
     assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
     with closing(Journal(made.journal)) as journal:
         for event in listener.events:
@@ -66,5 +67,5 @@ def _judged_throughout(world: World, recogniser: Path) -> None:
 def test_a_recogniser_that_is_none_ends_the_run_before_it_begins(small_world: World, tmp_path: Path) -> None:
     run = small_world.workspace.runs / "judged-by-nothing"
     with pytest.raises(UserError, match="holds no recogniser"):
-        train.run(train_options(steps=2, judge=str(tmp_path)), small_world.workspace, Listener(run))
+        train.run(train_options(steps=2, recogniser=str(tmp_path)), small_world.workspace, Listener(run))
     assert checkpoint.last_whole(run, lambda message: None) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,10 +17,10 @@ from core import compare, export, synthesize, train
 from core.job.journal import Result
 from core.library import exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
+from core.model.loading import load
 from core.proof import certificate
-from core.speech import judges
+from core.speech import scoring
 from core.training import checkpoint, opening
-from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests.trained import RUN, trained_world, write_checkpoint
 from tests.unit import tiny_recognisers
@@ -60,9 +59,9 @@ FAULTS = {"gone": shutil.rmtree, "cut off": cut_off, "other bytes": same_size, "
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A trained run, an export of it, and the recogniser that judged both."""
-    world = trained_world(tmp_path_factory.mktemp("kept") / "workspace", judge=HUB)
+    world = trained_world(tmp_path_factory.mktemp("kept") / "workspace", recogniser=HUB)
     fetched(world)
-    export.run(ExportOptions(run=f"run:{RUN}", export="judged"), world, Listener(world.runs / "export-judged"))
+    export.run(ExportOptions(run=f"run:{RUN}", export="scored"), world, Listener(world.runs / "export-judged"))
     return world
 
 
@@ -85,52 +84,41 @@ def warnings(listener: Listener) -> list[str]:
 def assert_told(messages: list[str], of_export: bool = False) -> None:
     """One warning that names the recogniser and the way out, which for an export needs no dataset."""
     (told,) = [message for message in messages if "not measured" in message]
-    assert told.startswith(f"Amharic is not measured: the recogniser {HUB}, the judge of its training, ")
-    by_check = f"python -m scripts.preflight --dataset demo-am --extension tiny-am --judge {HUB}"
+    assert told.startswith(f"Amharic is not measured: the recogniser {HUB} of its training ")
+    by_check = f"python -m scripts.preflight --dataset demo-am --extension tiny-am --recogniser {HUB}"
     assert (by_check in told, f"hf download {HUB} " in told) == (not of_export, of_export)
 
 
 @pytest.mark.parametrize(("model", "break_it"), [*((f"run:{RUN}", fault) for fault in FAULTS.values()),
-                                                ("export:judged", shutil.rmtree)], ids=[*FAULTS, "gone, an export"])
+                                                ("export:scored", shutil.rmtree)], ids=[*FAULTS, "gone, an export"])
 def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it: Callable[[Path], None]) -> None:
     break_it(world.recognisers / "some--ear")
     listener, result = speak(world, model)
     assert result["error"] is result["error_on_originals"] is None
-    assert_told(warnings(listener), of_export=model == "export:judged")
+    assert_told(warnings(listener), of_export=model == "export:scored")
     (clip,) = listener.of("audio")
     assert (clip.error, clip.heard) == (None, "")
-    assert clip.unmeasured.startswith(f"the recogniser {HUB}, the judge of its training, ")
+    assert clip.unmeasured.startswith(f"the recogniser {HUB} of its training ")
     listener, result = speak(world, model, "en", "the cat sees a dog")
     assert result["error"] is not None
     assert not any("measured" in message for message in warnings(listener))
 
 
 def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
-    of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:judged")[0].of("audio")[0]
+    of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:scored")[0].of("audio")[0]
     assert of_run.heard
     assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
     assert (of_export.error, of_export.heard) == (of_run.error, of_run.heard)
     compared = Listener(world.runs / "compared")
-    compare.run(CompareOptions(base="base:tiny", finetuned="export:judged", texts=(("am", TEXT),), device="cpu"), world,
+    compare.run(CompareOptions(base="base:tiny", finetuned="export:scored", texts=(("am", TEXT),), device="cpu"), world,
                 compared)
     assert [clip.error for clip in compared.of("audio") if clip.side == "finetuned"] == [of_run.error]
-
-
-def test_an_export_of_before_has_its_judge_from_the_options_of_its_run(world: Workspace) -> None:
-    path = world.exports / "judged" / exports_record.RECORD
-    values = json.loads(path.read_text(encoding="utf-8"))
-    assert values.pop("judge") == HUB
-    values.pop("recogniser_language")
-    path.write_text(json.dumps(values), encoding="utf-8")
-    assert exports_record.read_record(path.parent).judge == HUB
-    (path.parent / exports_record.TRAINING).write_text(yaml.safe_dump({"options": {}}), encoding="utf-8")
-    assert exports_record.read_record(path.parent).judge == ""
 
 
 def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path: Path) -> None:
     """It names the folder of its judge, which is found here by the run, and nowhere without it."""
     ear = tiny_recognisers.write_ctc(tmp_path / "own" / "ear", {"amh": tiny_recognisers.ETHIOPIC})
-    write_checkpoint(world, "gated", "other", judge=str(ear))
+    write_checkpoint(world, "gated", "other", recogniser=str(ear))
     shutil.rmtree(world.recognisers / "some--ear")
     export.run(ExportOptions(run="run:other", export="theirs"), world, Listener(world.runs / "export-theirs"))
     folder = world.exports / "theirs"
@@ -138,36 +126,37 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     assert [path.name for path in files if str(tmp_path).encode() in path.read_bytes()] == []
     assert [path.name for path in files if str(ROOT).encode() in path.read_bytes()] == []
     options = yaml.safe_load((folder / exports_record.TRAINING).read_text(encoding="utf-8"))["options"]
-    assert (exports_record.read_record(folder).judge, options["judge"], options["dataset"]) == ("ear", "ear", "demo-am")
+    assert (exports_record.read_record(folder).recogniser, options["recogniser"], options["dataset"]) == ("ear", "ear",
+                                                                                                          "demo-am")
     (clip,) = speak(world, "export:theirs")[0].of("audio")
     assert clip.heard
     shutil.rmtree(world.runs / "other")  # as on another machine
     listener, result = speak(world, "export:theirs")
     assert result["error"] is None
     (told,) = [message for message in warnings(listener) if "not measured" in message]
-    assert told.endswith(f"ear, the judge of its training, is on the machine that it was trained on. Copy it into "
+    assert told.endswith(f"ear of its training is on the machine that it was trained on. Copy it into "
                          f"{world.recognisers / 'ear'}, then do this again.")
     shutil.copytree(ear, world.recognisers / "ear")
     assert speak(world, "export:theirs")[0].of("audio")[0].heard == clip.heard
 
 
-@pytest.mark.parametrize(("judge", "here", "wanted"), [
+@pytest.mark.parametrize(("recogniser", "here", "wanted"), [
     ("", True, ""), ("built-in", True, "built-in"), ("me/ear", True, "me/ear"), ("ear", True, "own/ear"),
-    ("ear", False, "ear"), ("/else/ear", True, "own/ear"), ("/else/ear", False, "ear"), ("other", True, "other"),
+    ("ear", False, "ear"), ("other", True, "other"),
 ])
 def test_the_folder_of_a_judge_is_told_by_the_run(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                  judge: str, here: bool, wanted: str) -> None:
-    record = replace(exports_record.read_record(kept.exports / "judged"), judge=judge)
+                                                  recogniser: str, here: bool, wanted: str) -> None:
+    record = replace(exports_record.read_record(kept.exports / "scored"), recogniser=recogniser)
     run = records.read(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT, records.CheckpointRecord)
-    monkeypatch.setattr(judges.records, "read", lambda *_: replace(run, judge=str(tmp_path / "own/ear")))
-    found = judges._where_it_was_trained(kept, record if here else replace(record, run="none")).judge
+    monkeypatch.setattr(scoring.records, "read", lambda *_: replace(run, recogniser=str(tmp_path / "own/ear")))
+    found = scoring._locate_recogniser(kept, record if here else replace(record, run="none")).recogniser
     assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)
 
 
 def test_a_comparison_goes_on_without_a_judge(world: Workspace) -> None:
     cut_off(world.recognisers / "some--ear")
     listener = Listener(world.runs / "compared")
-    options = CompareOptions(base="base:tiny", finetuned="export:judged", device="cpu",
+    options = CompareOptions(base="base:tiny", finetuned="export:scored", device="cpu",
                              texts=(("am", TEXT), ("en", "the cat sees a dog")))
     result = compare.run(options, world, listener)
     assert_told(warnings(listener), of_export=True)
@@ -190,13 +179,13 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
 
     listener, proof, card = exported("without")
     assert_told(warnings(listener))
-    reason = f"not measured, because the recogniser {HUB}, the judge of its training, is not there any more"
+    reason = f"not measured, because the recogniser {HUB} of its training is not there any more"
     assert {one.language for one in proof.errors} == {"en", "fr"}
-    assert f"am: {reason}" in proof.check("judged_errors").seen
+    assert f"am: {reason}" in proof.check("character_error_rates").seen
     assert not proof.failed()
     assert reason[:40] in card
     record = exports_record.read_record(world.exports / "without")
-    assert (record.judge, "am" in record.judge_errors) == (HUB, False)
+    assert (record.recogniser, "am" in record.recogniser_errors) == (HUB, False)
     ear.rename(world.recognisers / "some--ear")
     listener, proof, _ = exported("with")
     assert "am" in {one.language for one in proof.errors}
@@ -206,8 +195,8 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
 def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuses(tmp_path: Path) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
-    options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, judge=str(ear))
-    run = world.runs / "judged"
+    options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, recogniser=str(ear))
+    run = world.runs / "scored"
     train.run(options, world, Listener(run))
     assert "am" in {one.language for one in certificate.read(run / certificate.FILE).errors}
     (run / certificate.FILE).unlink()  # a kill before it was made
@@ -218,12 +207,12 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
     (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
     assert f"Put a whole recogniser into {ear}" in told
     proof = certificate.read(run / certificate.FILE)
-    assert "am: not measured, because the recogniser ear, the judge of its training" in proof.check(
-        "judged_errors").seen
-    assert (proof.content, str(tmp_path) in proof.check("judged_errors").seen) == ("", False)
-    with pytest.raises(UserError, match=r"could not be loaded.*It is to judge what is spoken\.") as refused:
+    assert "am: not measured, because the recogniser ear of its training" in proof.check(
+        "character_error_rates").seen
+    assert (proof.content, str(tmp_path) in proof.check("character_error_rates").seen) == ("", False)
+    with pytest.raises(UserError, match=r"could not be loaded.*It is needed to score the speech\.") as refused:
         train.run(options, world, Listener(world.runs / "another"))
-    assert "(--judge)" in refused.value.hint
+    assert "(--recogniser)" in refused.value.hint
     assert checkpoint.steps(world.runs / "another") == []
 
 
@@ -231,7 +220,7 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
 def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_path: Path, chosen_by: str) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
-    options = train_options(steps=4, checkpoint_every=2, evaluation_sentences=1, judge=str(ear),
+    options = train_options(steps=4, checkpoint_every=2, evaluation_sentences=1, recogniser=str(ear),
                             select_best_by=chosen_by)
     run = world.runs / "stopped"
     with pytest.raises(Exception, match="Stopped after step"):
@@ -239,9 +228,9 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
     shutil.rmtree(ear)
     again = Listener(run)
     if chosen_by == "auto":
-        with pytest.raises(UserError, match="It is to judge what is spoken|holds no recogniser") as caught:
+        with pytest.raises(UserError, match="It is needed to score the speech|holds no recogniser") as caught:
             train.run(options, world, again)
-        assert "--judge" not in caught.value.hint  # a run that continues may have no other
+        assert "--recogniser" not in caught.value.hint  # a run that continues may have no other
         assert caught.value.hint.startswith("Put the recogniser back as it was")
         assert caught.value.hint.endswith("python -m scripts.train --init-from run:stopped@2.")
         assert not again.of("step")
@@ -250,12 +239,12 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
         assert again.of("evaluated")[-1].errors == {}
 
 
-@pytest.mark.parametrize(("judge", "begins"), [
+@pytest.mark.parametrize(("recogniser", "begins"), [
     ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
     ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
 ])
-def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: str, begins: str) -> None:
-    hint = opening._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
+def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, recogniser: str, begins: str) -> None:
+    hint = opening._as_it_began(recogniser, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
     assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 
@@ -263,14 +252,14 @@ def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: s
 def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"ethio": tiny_recognisers.ETHIOPIC})
-    options = train_options(judge=str(ear))
-    with pytest.raises(UserError, match=r"has no language amh or am\. It is to judge") as refused:
+    options = train_options(recogniser=str(ear))
+    with pytest.raises(UserError, match=r"has no language amh or am\. It is needed") as refused:
         train.run(options, world, Listener(world.runs / "refused"))
     assert "(--recogniser-language;" in refused.value.hint
-    write_checkpoint(world, "gated", judge=str(ear), recogniser_language="ethio")
+    write_checkpoint(world, "gated", recogniser=str(ear), recogniser_language="ethio")
     listener, result = speak(world, f"run:{RUN}")
     assert (result["error"] is not None, warnings(listener)) == (True, [])
-    judge = judges.choosing_judge(world, load(world, f"run:{RUN}", torch.device("cpu")),
-                                  train_options(judge=str(ear), recogniser_language="ethio"))
-    assert judge is not None
-    assert judge.languages[0] == "am"
+    loaded = scoring.load_recogniser(world, load(world, f"run:{RUN}", torch.device("cpu")),
+                                  train_options(recogniser=str(ear), recogniser_language="ethio"))
+    assert loaded is not None
+    assert loaded.languages[0] == "am"

@@ -14,8 +14,8 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
 from core.job import asked
+from core.model.loading import VoiceModel
 from core.training import opening, rehearsal
-from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import audio, manifest
 from models.base import Generated

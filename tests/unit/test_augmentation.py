@@ -24,8 +24,8 @@ from config.schema import PrepareOptions
 from core import prepare, train
 from core.job import asked
 from core.job.reporter import StopRequested
+from core.model.loading import VoiceModel, load_extension
 from core.training import feed, training_data
-from core.voice_model.loading import VoiceModel, load_extension
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import Recipe, Variant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.library import exports
 from core.library.exports_record import CERTIFICATE
+from core.model import loading
 from core.proof import certificate
 from core.proof.certificate import Certificate
 from core.workspace import Workspace
@@ -30,7 +30,7 @@ def test_decay_moves_the_rows_whose_gradient_is_zeroed(world: Workspace) -> None
     proof, failed = red(world, 0.01)
     assert failed == {"prefix_rows", "frozen_tensors", "frozen_in_training", "base_logits"}
     assert proof.check("frozen_tensors").seen.startswith("0 equal")
-    assert exports.load(world.exports / "decay-0.01", _CPU).front_end.is_new("am")  # it can be loaded and heard
+    assert loading.load_export(world.exports / "decay-0.01", _CPU).front_end.is_new("am")  # it can be loaded and heard
     assert not list(world.exports.glob(".*"))
 
 

@@ -42,7 +42,7 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 
 def test_gated_passes_every_check(world: Workspace) -> None:
     made = certified(world)
-    assert [check.name for check in made.checks if check.verdict != "passed"] == ["judged_errors"]
+    assert [check.name for check in made.checks if check.verdict != "passed"] == ["character_error_rates"]
     assert made.check("base_logits").seen == "4 of 4 samples (en, fr) equal to the bit"
     assert made.check("prefix_rows").expected == made.check("prefix_rows").seen
 
@@ -62,7 +62,7 @@ def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.voice_model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)
@@ -102,7 +102,7 @@ def test_a_deleted_dataset_is_said_and_not_made_up(world: Workspace) -> None:
     finally:
         (world.datasets / "elsewhere").rename(folder)
     assert {error.language for error in made.errors} == {"en", "fr"}
-    assert "am: There is no dataset named 'demo-am'" in made.check("judged_errors").seen
+    assert "am: There is no dataset named 'demo-am'" in made.check("character_error_rates").seen
 
 
 def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
@@ -196,11 +196,11 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
-    assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
+    assert len(records.read(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
     made = certify.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
     assert (new.sentences, new.chose) == (3, False)
-    assert "chose" not in made.check("judged_errors").seen
+    assert "chose" not in made.check("character_error_rates").seen
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
@@ -209,7 +209,7 @@ def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_chec
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4
     assert {code for code, error in errors.items() if error.chose} == {"am"}
-    seen = made.check("judged_errors").seen
+    seen = made.check("character_error_rates").seen
     assert f"am {errors['am'].after:.1%} on the sentences that chose the checkpoint" in seen
     assert seen.count("chose") == 1
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data.clip_findings import ERROR, LIMITS, WARNING, ClipFinding, Spoken, badness, robust_z
-from data.clip_survey import judge
+from data.clip_survey import find_clip_problems
 from data.measures import Measures, differing_bits
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
@@ -33,7 +33,7 @@ def odd(text: str = TEXT, speaker: str = "ann", **changes: float | str | None) -
 
 
 def test_good_clips_are_not_remarked_upon() -> None:
-    assert judge(clips()) == [()] * 30
+    assert find_clip_problems(clips()) == [()] * 30
 
 
 @pytest.mark.parametrize(("clip", "kind", "level", "number"), [
@@ -52,7 +52,7 @@ def test_good_clips_are_not_remarked_upon() -> None:
     (Spoken("odd", TEXT, "ann", GOOD, over="310 text ids, 256 can be held"), "too long", ERROR, "310 text ids, 256"),
 ])
 def test_each_fault_is_found_with_its_number(clip: Spoken, kind: str, level: str, number: str) -> None:
-    found = judge(clips(clip))
+    found = find_clip_problems(clips(clip))
     assert (kind, level) in kinds(found[-1])
     assert number in next(one.message for one in found[-1] if one.kind == kind)
     assert {one.kind for one in found[-1]} <= {kind, "rare characters"}
@@ -64,13 +64,13 @@ def test_a_text_of_another_recording_stands_out_from_real_spread() -> None:
     spread = [Spoken(str(index), "ab" * 20, "ann", replace(GOOD, duration_s=0.2 + 3 * float(factor)))
               for index, factor in enumerate(np.exp(0.15 * chance.standard_normal(300)))]
     swapped = Spoken("swapped", "ab" * 60, "ann", GOOD)
-    found = judge([*spread, swapped])
+    found = find_clip_problems([*spread, swapped])
     assert ("pace", ERROR) in kinds(found[-1])
     assert sum("pace" in {one.kind for one in each} for each in found[:-1]) <= 3  # 15% of spread: no false alarms
 
 
 def test_few_clips_have_no_usual_pace() -> None:
-    assert judge([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
+    assert find_clip_problems([odd(), replace(odd(text="a" * 90), id="b")])[1] == ()
 
 
 def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> None:
@@ -80,12 +80,13 @@ def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> 
     first, copy = odd(sketch=sketch), replace(odd(sketch=near), id="copy")
     wrong = replace(odd(text=TEXT[::-1], sketch=near), id="wrong")
     other = replace(odd(text=TEXT[1:], sketch=far), id="other")
-    assert [sounds(each) for each in judge([first, copy, other])] == [[], [("same sound", WARNING, "odd")], []]
+    assert [sounds(each) for each in find_clip_problems([first, copy, other])] == [[], [("same sound", WARNING, "odd")],
+                                                                                   []]
     for order in ([first, wrong], [wrong, first]):  # either may be the one whose text is of another recording
-        found = judge(order)
+        found = find_clip_problems(order)
         assert sounds(found[0]) == [("two texts", ERROR, order[1].id)]
         assert sounds(found[1]) == [("two texts", ERROR, order[0].id)]
-    assert [sounds(each) for each in judge([first, copy, wrong, other])] == [
+    assert [sounds(each) for each in find_clip_problems([first, copy, wrong, other])] == [
         [("two texts", ERROR, "wrong")], [("two texts", ERROR, "wrong")], [("two texts", ERROR, "odd")], []]
 
 
@@ -117,14 +118,14 @@ def test_copies_are_found_among_many_as_by_comparing_all() -> None:
             wanted.setdefault(like[0].id, one.id)
         else:
             originals.append(one)
-    found = {one.id: other for one, all_found in zip(made, judge(made), strict=True)
+    found = {one.id: other for one, all_found in zip(made, find_clip_problems(made), strict=True)
              for _, _, other in sounds(all_found)}
     assert len(wanted) > 5
     assert found == wanted
 
 
 def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
-    found = judge([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
+    found = find_clip_problems([odd(), replace(odd(), id="again"), replace(odd(speaker="bob"), id="bob1"),
                    replace(odd(text=TEXT[::-1], speaker="bob"), id="bob2")])
     assert [[one.message for one in each] for each in found] == [
         [], ["the text of odd, by the same speaker"], [], []]
@@ -132,18 +133,19 @@ def test_the_same_sentence_by_another_speaker_is_no_double() -> None:
 
 def test_rare_characters_are_a_clips_fault_only_where_few_clips_have_them() -> None:
     usual = clips(count=30)
-    found = judge([*usual[:29], odd(text=TEXT[:-1] + "ö")])
+    found = find_clip_problems([*usual[:29], odd(text=TEXT[:-1] + "ö")])
     assert found[:-1] == [()] * 29
     assert kinds(found[-1]) == [("rare characters", WARNING)]
     few = [replace(odd(text=TEXT[:10] + 8 * chr(0x1200 + number) + chr(0x1300 + number)), id=f"c{number}")
            for number in range(10)]
-    assert judge(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
+    assert find_clip_problems(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
     clipped = replace(few[3], measures=replace(GOOD, clipped_share=0.02))
-    assert [bool(each) for each in judge([*few[:3], clipped, *few[4:]])] == [number == 3 for number in range(10)]
+    assert [bool(each) for each in find_clip_problems([*few[:3], clipped,
+                                                       *few[4:]])] == [number == 3 for number in range(10)]
 
 
 def test_the_worst_come_first() -> None:
-    found = judge(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
+    found = find_clip_problems(clips(odd(clipped_share=0.02, snr_db=4.0), odd(clipped_share=0.02), odd(text="ab cd")))
     worst = sorted(range(33), key=lambda at: -badness(found[at]))
     assert worst[:3] == [32, 30, 31]
     assert badness(found[0]) == 0

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from core.voice_model.adapters import AdapterPlan, Adapters
+from core.model.adapters import AdapterPlan, Adapters
 from models.compact import Bfloat16Linear, Int8Linear, Joined, Part, compact, digits
 from models.decoder import Decoder, DecoderConfig
 

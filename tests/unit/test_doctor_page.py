@@ -11,8 +11,8 @@ from config.errors import UserError
 from core.job.directory import NO_DEVICE, Job
 from core.job.state import JobState
 from core.proof import diagnosis
-from core.proof.diagnosis import Diagnosis, Finding, Heard, TokenizerFit
-from core.proof.verdict import base_languages, can_restore, judge, worst_first
+from core.proof.diagnosis import Diagnosis, Finding, ProbeDrift, TokenizerFit
+from core.proof.verdict import assess, base_languages, can_restore, worst_first
 from ui import doctor
 
 DAMAGED = (
@@ -24,13 +24,13 @@ DAMAGED = (
 FIT = TokenizerFit("/x/tokenizer.json", 57, 57, 46, 0, (), 0, (), 0, 0, (), 0, 11, 0)
 
 
-def made(findings: tuple[Finding, ...], fit: TokenizerFit | None = None, heard: Heard | None = None) -> Diagnosis:
+def made(findings: tuple[Finding, ...], fit: TokenizerFit | None = None, heard: ProbeDrift | None = None) -> Diagnosis:
     return Diagnosis("tiny", "/there/<it>.safetensors", "tiny", "", ("float32",), worst_first(findings), fit, heard,
-                     judge(findings, fit, heard))
+                     assess(findings, fit, heard))
 
 
-@pytest.mark.parametrize("heard", [None, Heard(4, 0, 0.25, 1.5, ("en", "fr"))])
-def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: Heard | None) -> None:
+@pytest.mark.parametrize("heard", [None, ProbeDrift(4, 0, 0.25, 1.5, ("en", "fr"))])
+def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: ProbeDrift | None) -> None:
     found = made(DAMAGED, replace(FIT, moved=(("a", 3, 5),), moved_count=1), heard)
     diagnosis.write(tmp_path, found)
     assert diagnosis.read(tmp_path) == found
@@ -98,5 +98,5 @@ def test_a_tensor_that_nobody_reads_decides_nothing() -> None:
 
 
 def test_few_codes_that_stayed_are_called_few() -> None:
-    said = made(DAMAGED, None, Heard(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
+    said = made(DAMAGED, None, ProbeDrift(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
     assert any("25% of codes (few)" in one for one in said)

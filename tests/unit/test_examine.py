@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from config.errors import UserError
 from config.schema import DoctorOptions
 from core import examine
+from core.model.loading import load, load_base
+from core.model.prefix import new_rows
 from core.proof import certificate, diagnosis
 from core.proof.diagnosis import Diagnosis, Finding
-from core.voice_model.loading import load, load_base
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from scripts import doctor as scripts_doctor
 from tests import damaged

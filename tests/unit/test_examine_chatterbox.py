@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from config.schema import DoctorOptions
 from core import examine
+from core.model.loading import load
 from core.proof import certificate, diagnosis
-from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests import damaged
 from tests.chatterbox_world import TOKENIZER, write_model

@@ -12,10 +12,11 @@ import torch
 from config.errors import UserError
 from config.schema import ExtendOptions
 from core import extend
-from core.library import records, tensor_files
+from core.library import records
 from core.library.records import ExtensionRecord
-from core.voice_model.loading import load_base, load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors
+from core.model import tensor_files
+from core.model.loading import load_base, load_extension
+from core.model.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 from tests.worlds import LETTERS, SYLLABLES, Listener, write_model, write_tokenizer

@@ -6,8 +6,8 @@ from small_data import AMHARIC, base
 
 from config.errors import UserError
 from config.schema import Initialisation
+from core.model.row_initialisation import initial_rows
 from core.text import row_starts
-from core.voice_model.initialise import initial_rows
 from data.front_end import FrontEnd
 
 STRATEGIES = ("random", "mean", "neighbours", "romanised", "factored")

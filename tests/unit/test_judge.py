@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.tiny.judge import letters_of
+from models.tiny.recogniser import letters_of
 
 
 def test_base_languages_are_spelled_without_spaces_and_marks_of_elision():

@@ -21,12 +21,11 @@ from core.incoming import recognisers
 from core.library.exports_record import ExportRecord
 from core.library.model_record import ModelRecord, write_record
 from core.library.records import Origin
-from core.segments.language_codes import names_of
-from core.segments.recogniser import Heard
-from core.speech import judges
-from core.speech.judges import RecogniserJudge
+from core.speech import scoring
+from core.speech.scoring import TranscribingRecogniser
+from core.speech.transcription import Transcript, recogniser_language_names
 from core.workspace import Workspace
-from models.base import Verdict
+from models.base import RecognitionScore
 
 
 class Parrot:
@@ -37,16 +36,16 @@ class Parrot:
     def __init__(self, text: str) -> None:
         self.text, self.given = text, list[np.ndarray]()
 
-    def transcribe(self, waveforms: list[np.ndarray]) -> list[Heard]:
+    def transcribe(self, waveforms: list[np.ndarray]) -> list[Transcript]:
         self.given += waveforms
-        return [Heard(self.text, 1.0) for _ in waveforms]
+        return [Transcript(self.text, 1.0) for _ in waveforms]
 
 
 @pytest.mark.parametrize(("wanted", "heard", "edits"), [
     ("abc", "abc", 0), ("abc", "", 3), ("", "ab", 2), ("kitten", "sitting", 3), ("abc", "axbxc", 2),
 ])
 def test_edits_are_counted(wanted: str, heard: str, edits: int) -> None:
-    assert Verdict.of(wanted, heard).edits == edits
+    assert RecognitionScore.of(wanted, heard).edits == edits
 
 
 @pytest.mark.parametrize(("text", "heard", "error"), [
@@ -54,13 +53,13 @@ def test_edits_are_counted(wanted: str, heard: str, edits: int) -> None:
     ("नमस्ते", "नमसते", 1 / 6),
 ])
 def test_only_letters_are_compared(text: str, heard: str, error: float) -> None:
-    found = RecogniserJudge(Parrot(heard), "am").verdict(torch.zeros(1600), 16_000, text, "am")
+    found = TranscribingRecogniser(Parrot(heard), "am").score(torch.zeros(1600), 16_000, text, "am")
     assert found.error == pytest.approx(error)
 
 
 def test_sound_comes_at_the_recognisers_rate() -> None:
     parrot = Parrot("x")
-    RecogniserJudge(parrot, "am").verdict(torch.randn(24_000), 24_000, "x", "am")
+    TranscribingRecogniser(parrot, "am").score(torch.randn(24_000), 24_000, "x", "am")
     assert [len(one) for one in parrot.given] == [16_000]
 
 
@@ -68,60 +67,60 @@ def test_the_models_own_judge_keeps_its_languages(tmp_path: Path) -> None:
     class Own:
         languages = ("en", "am")
 
-        def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
-            return Verdict.of("own", language)
+        def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+            return RecognitionScore.of("own", language)
 
-    both = judges._Both(RecogniserJudge(Parrot("ሰላም"), "am"), Own())
+    both = scoring.CompositeRecogniser(TranscribingRecogniser(Parrot("ሰላም"), "am"), Own())
     assert both.languages == ("am", "en")
-    assert both.verdict(torch.zeros(9), 16_000, "ሰላም", "am").error == 0.0
-    assert both.verdict(torch.zeros(9), 16_000, "hello", "en").heard == "en"
+    assert both.score(torch.zeros(9), 16_000, "ሰላም", "am").error == 0.0
+    assert both.score(torch.zeros(9), 16_000, "hello", "en").transcript == "en"
 
 
 def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
     class Own:
         languages = ("en", "am")
 
-        def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
-            return Verdict.of("own", language)
+        def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+            return RecognitionScore.of("own", language)
 
-    left = judges.Without(Own(), "am", "it is gone")
+    left = scoring.UnavailableRecogniser(Own(), "am", "it is gone")
     assert left.languages == ("en",)
-    assert left.verdict(torch.zeros(9), 16_000, "hello", "en").heard == "en"
-    assert judges.Without(None, "am", "it is gone").languages == ()
-    assert [judges.unmeasured(left, code) for code in ("am", "en")] == ["it is gone", ""]
-    assert judges.unmeasured(Own(), "am") == ""
+    assert left.score(torch.zeros(9), 16_000, "hello", "en").transcript == "en"
+    assert scoring.UnavailableRecogniser(None, "am", "it is gone").languages == ()
+    assert [scoring.unmeasured_reason(left, code) for code in ("am", "en")] == ["it is gone", ""]
+    assert scoring.unmeasured_reason(Own(), "am") == ""
 
 
 def taught(ref: str = "run:one") -> Any:
     """A model that was taught Amharic, and whose family has no judge."""
     front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
-    family = SimpleNamespace(judge=lambda folder: None)
+    family = SimpleNamespace(recogniser=lambda folder: None)
     return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end)
 
 
-def of_export(judge: str, language: str = "") -> ExportRecord:
+def of_export(recogniser: str, language: str = "") -> ExportRecord:
     origin = Origin("tiny", "tiny", "b", 5, 6, "f")
-    return ExportRecord("given", "one", 8, "gated", "demo", ("am",), origin, {}, {}, judge=judge,
+    return ExportRecord("given", "one", 8, "gated", "demo", ("am",), origin, {}, {}, recogniser=recogniser,
                         recogniser_language=language)
 
 
 @pytest.mark.parametrize(("choice", "said"), [
-    (TrainOptions(judge="built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),
-    (TrainOptions(dataset="d", extension="e", judge="me/ear", recogniser_language="amh"),
-     r"the judge of its training, is not there any more \(.*me--ear\)\. Fetch it anew .* "
-     "--dataset d --extension e --judge me/ear --recogniser-language amh;"),
-    (TrainOptions(judge="/no/such/ear"),
-     r"ear, .* is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
-    (of_export("built-in"), "the judge of its training, cannot be loaded: gone. Get the built-in model"),
-    (of_export("me/ear"), r"me/ear, the judge of its training, is not here \(.*me--ear\)\. Fetch it \(hf download "
+    (TrainOptions(recogniser="built-in"), "of its training cannot be loaded: gone. Get the built-in model"),
+    (TrainOptions(dataset="d", extension="e", recogniser="me/ear", recogniser_language="amh"),
+     r"of its training is not there any more \(.*me--ear\)\. Fetch it again .* "
+     "--dataset d --extension e --recogniser me/ear --recogniser-language amh;"),
+    (TrainOptions(recogniser="/no/such/ear"),
+     r"ear of its training is not there any more \(/no/such/ear\)\. Put a whole recogniser into /no"),
+    (of_export("built-in"), "of its training cannot be loaded: gone. Get the built-in model"),
+    (of_export("me/ear"), r"me/ear of its training is not here \(.*me--ear\)\. Fetch it \(hf download "
                           r"me/ear .*'adapter\.amh\*\.safetensors' .* --local-dir /.*/recognisers/me--ear\), then"),
     (of_export("me/ear", "own"), r".*'adapter\.own\*\.safetensors' "),
-    (of_export("ear"), r"ear, the judge of its training, is on the machine that it was trained on\. "
+    (of_export("ear"), r"ear of its training is on the machine that it was trained on\. "
                        r"Copy it into /.*/recognisers/ear, then do this again\.$"),
 ])
-def test_a_warning_names_the_way_out(workspace: Workspace, choice: judges.Choice, said: str) -> None:
+def test_a_warning_names_the_way_out(workspace: Workspace, choice: scoring.RecogniserChoice, said: str) -> None:
     told: list[str] = []
-    left = judges.without(workspace, taught(), told.append, choice, UserError("gone.", ""))
+    left = scoring.replace_unavailable(workspace, taught(), told.append, choice, UserError("gone.", ""))
     assert re.match(f"Amharic is not measured: the recogniser .*{said}", told[0])
     assert isinstance(choice, TrainOptions) or "preflight" not in told[0]
     assert "/no" not in left.reason
@@ -135,13 +134,13 @@ def test_what_was_fetched_by_hand_is_the_recogniser(workspace: Workspace, other_
         first = tiny_recognisers.write_ctc(workspace.recognisers / "me--ear")
         write_record(first, ModelRecord("recogniser", "me/ear", "me/ear", "1" * 40, "v1", {}))
     told: list[str] = []
-    judges.without(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
+    scoring.replace_unavailable(workspace, taught(), told.append, of_export("me/ear"), UserError("gone.", ""))
     command = shlex.split(told[0][told[0].index("hf download"):told[0].rindex("), then")])
     folder = Path(command[command.index("--local-dir") + 1])
     tiny_recognisers.write_ctc(folder, {"amh": tiny_recognisers.ETHIOPIC})
     assert recognisers.folder_of(workspace, "me/ear", "main") == folder
     recognisers.check(folder)
-    assert recognisers.bring("me/ear", "main", names_of("am"), workspace, Recorder()) == folder
+    assert recognisers.bring("me/ear", "main", recogniser_language_names("am"), workspace, Recorder()) == folder
     wanted = {path.name for path in folder.iterdir()} | {"pytorch_model-00001-of-00002.bin", "spiece.model"}
     others = {"adapter.eng.safetensors", "adapter.amh.bin", "onnx/model.onnx", "flax_model.msgpack", "README.md"}
     patterns = {option: [command[at + 1] for at, word in enumerate(command) if word == option]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from core.dataset.lengths import tell_of_long, too_long
-from core.voice_model.loading import load_base
+from core.model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
 from data.features import FeatureCache

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.voice_model.adapters import AdapterPlan, Adapters
+from core.model.adapters import AdapterPlan, Adapters
 from models import linear
 from models.linear import Linear
 

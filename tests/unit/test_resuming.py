@@ -20,10 +20,10 @@ from core import compute, extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
 from core.library import records
+from core.model.loading import VoiceModel, load_base, load_checkpoint
+from core.model.precision import Precision
+from core.model.prefix import new_rows
 from core.training import adopt, checkpoint, opening, ranking, resuming, validation
-from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalise
 from models.registry import family

@@ -12,10 +12,10 @@ from config.errors import UserError
 from core import train
 from core.job import kept
 from core.job.reporter import describe, size_text
+from core.model.loading import load, load_checkpoint, load_extension
 from core.proof import certificate
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
-from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
 from tests.worlds import Listener, train_options
@@ -194,7 +194,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     listener = started(world)
     assert "No judge knows 'am'" in listener.of("warned")[0].message
     assert ranking.read(listener.directory).measure == "held-out speech loss"
-    assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
+    assert certificate.read(listener.directory / certificate.FILE).check("character_error_rates").verdict == "skipped"
 
 
 def test_adapters_load_with_peft_itself(world: Workspace) -> None:

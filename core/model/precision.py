@@ -1,8 +1,8 @@
-"""What a run computes in: half precision where the hardware has it, and what is frozen kept in it too.
+"""Precision of training and of synthesis: half precision where the hardware has it, for frozen weights too.
 
-`torch.cuda.is_bf16_supported()` is not asked: it is true by emulation on cards that take
-twice as long with it (a T4). Those compute in float16, which is as fast there; its small
-numbers vanish, so the loss is scaled up. What is trained and its optimizer stay in float32.
+`torch.cuda.is_bf16_supported()` is not used: it is true by emulation on cards that take twice as long with it (a T4).
+Those compute in float16, which is as fast there; its small numbers vanish, so the loss is scaled up. Trained parameters
+and their optimizer stay in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
-from core.voice_model.prefix import is_count
+from core.model.loading import VoiceModel
+from core.model.prefix import is_count
+from models.base import Vocoder
 
+_LARGE = 50_000_000  # parameters
 _CPU_FEATURES = ("avx512_bf16", "amx_bf16")
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -75,3 +78,28 @@ def _hardware(device: torch.device) -> tuple[tuple[torch.dtype, ...], str]:
     found = [name for name in _CPU_FEATURES if torch.cpu.get_capabilities().get(name)]
     best = (torch.bfloat16, torch.float32) if found else (torch.float32,)
     return best, f"the processor has {found[0] if found else 'neither ' + ' nor '.join(_CPU_FEATURES)}"
+
+
+def apply_synthesis_precision(asked: str, model: VoiceModel, vocoder: Vocoder) -> str:
+    """Cast or quantize both for synthesis to the precision `asked` for, or the best for `auto`; returns a description.
+
+    This cannot be undone: load the model again to prove anything. A CPU reads all weights for each code, so fewer bytes
+    are less time; a small model gains nothing.
+    """
+    module, device = model.model.module, model.device
+    if asked == "auto" and sum(value.numel() for value in module.parameters()) < _LARGE:
+        return "float32 (the model is small)"
+    if asked == "int8":
+        if device.type != "cpu":
+            raise UserError("8-bit weights are for the CPU; the device is CUDA.", "Choose the precision `auto`.")
+        size = model.model.shrink("int8")
+        return f"int8 weights, {size / 1e9:.2f} GB a step; the vocoder in float32"
+    chosen = decide(asked, device)
+    if chosen.dtype is torch.float32:
+        return str(chosen)
+    if device.type == "cpu":
+        model.model.shrink("bfloat16")
+    else:
+        chosen.cast(module, ())
+    vocoder.to_half(chosen.dtype)
+    return str(chosen)

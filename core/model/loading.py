@@ -1,11 +1,12 @@
-"""Voice models from references: one place that puts base, new rows, adapters and front-end together.
+"""Load a model from its reference: base, new rows, adapters and front-end.
 
-Whatever is loaded is checked: the base must be the one that the rows were made for, tensor
-by tensor, and a checkpoint's files must be those that were saved.
+Everything that is loaded is checked: the base must be the one that the rows were made for, tensor by tensor, and the
+files of a checkpoint or an export must be those that were saved. An export needs neither its base nor its run.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from torch import nn
 
 from config.errors import UserError
 from config.schema import Scope
-from core.library import records, tensor_files
+from core.library import records
 from core.library.catalog import family_of, resolve
+from core.library.exports_record import AGAIN, RECORD, SUMS, ExportRecord, check, read_record
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
-from core.voice_model.adapters import Adapters
-from core.voice_model.prefix import extend_tables, hash_tensors
+from core.model import tensor_files
+from core.model.adapters import Adapters
+from core.model.prefix import extend_tables, hash_tensors
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 from models.base import Family, SpeechModel
@@ -29,7 +33,7 @@ from models.registry import family as family_named
 
 @dataclass(frozen=True)
 class VoiceModel:
-    """A model that can speak, whole. `scope` is None when nothing of it was trained."""
+    """A complete model. `scope` is None when nothing of it was trained."""
 
     ref: str
     family: Family
@@ -51,7 +55,7 @@ class VoiceModel:
         return self.adapters.switched(self.adapts(language))
 
     def speaking_each(self, languages: Sequence[str]) -> AbstractContextManager[None]:
-        """Context in which each row of a batch is spoken as its language needs it; one copy of them, or several."""
+        """Context in which the adapters act on the rows of a batch as their languages need; see `Adapters.in_rows`."""
         acting = [self.adapts(language) for language in languages]
         if self.adapters is None or len(set(acting)) < 2:
             return self.speaking(languages[0])
@@ -77,9 +81,7 @@ def load(workspace: Workspace, ref: str, device: torch.device) -> VoiceModel:
     if found.kind == "base":
         return load_base(workspace, found.name, device)
     if found.kind == "export":
-        from core.library import exports  # it builds on this module
-
-        return exports.load(found.folder, device)
+        return load_export(found.folder, device)
     return replace(load_checkpoint(workspace, found.folder, device), ref=ref)
 
 
@@ -108,23 +110,63 @@ def load_extension(workspace: Workspace, name: str, device: torch.device) -> Voi
 
 
 def load_checkpoint(workspace: Workspace, folder: Path, device: torch.device, *, keep_base: bool = False) -> VoiceModel:
-    """The model saved in a checkpoint's folder; on request with the base's values of what was trained of it."""
+    """The model saved in a checkpoint's folder; `keep_base` keeps the base's values of its trained tensors."""
     if (fault := records.damage(folder)) is not None:
         raise UserError(fault, _other_checkpoint(folder))
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
-    if record.scope not in get_args(Scope):
-        raise UserError(f"{folder / records.CHECKPOINT} has the unknown scope {record.scope!r}.", "Update Lisan.")
     voice = _with_rows(_base_of(workspace, record.origin, folder, device), record.origin, folder)
-    adapters = None
-    if (folder / records.ADAPTER).is_dir():
-        adapters = Adapters.load(voice.model.module, folder / records.ADAPTER)
-        voice.model.module.to(device).eval()
-    scope: Scope = record.scope  # type: ignore[assignment]
-    voice = replace(voice, ref=f"run:{record.run}@{record.step}", adapters=adapters, scope=scope)
-    return with_changes(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
+    voice = _with_adapters(voice, folder, record.scope, folder / records.CHECKPOINT)
+    voice = replace(voice, ref=f"run:{record.run}@{record.step}")
+    return load_changed_tensors(voice, folder, keep_base=keep_base) if (folder / records.CHANGED).is_file() else voice
 
 
-def extended(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
+def export_record(model: VoiceModel) -> ExportRecord:
+    """The record of the export that `model` was loaded from."""
+    return read_record(model.base_folder)
+
+
+def write_sums(folder: Path) -> None:
+    """Write `SHA256SUMS.json` over every other file of an export."""
+    sums = records.hash_files(folder, leave_out=(SUMS,))
+    (folder / SUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+
+
+def load_export(folder: Path, device: torch.device) -> VoiceModel:
+    """The model of an export, from the export's own files alone."""
+    check(folder)
+    return assemble_export(folder, device)
+
+
+def assemble_export(folder: Path, device: torch.device) -> VoiceModel:
+    """`load_export` without the check of every file, for an export that is just being written."""
+    record = read_record(folder)
+    family = family_named(record.origin.family)
+    front_end = FrontEnd.load(folder / records.FRONT_END)
+    model = family.speech_model(folder, device)
+    if model.prefix_size != front_end.size:
+        raise UserError(f"{folder} has {front_end.size} ids in its front-end and {model.prefix_size} text rows.", AGAIN)
+    rows = {}
+    for name in model.text_tables:  # old and new rows apart, as in training
+        table = model.module.get_submodule(name)
+        weight = table.weight
+        assert isinstance(weight, torch.Tensor)
+        rows[name] = weight.detach()[front_end.prefix_size:].clone()
+        table.weight = nn.Parameter(weight.detach()[:front_end.prefix_size].clone(), requires_grad=False)
+    model.prefix_size = front_end.prefix_size
+    base_hash = hash_tensors(model.module.state_dict())
+    wanted = record.weights_hash or record.origin.base_hash
+    if base_hash != wanted or front_end.fingerprint != record.origin.fingerprint:
+        raise UserError(
+            f"{folder} does not hold the model that {RECORD} names: base {base_hash[:12]} there, "
+            f"{wanted[:12]} wanted; front-end {front_end.fingerprint[:12]} there, "
+            f"{record.origin.fingerprint[:12]} wanted.", AGAIN,
+        )
+    base = VoiceModel(f"export:{record.name}", family, record.origin.model, folder, record.origin.base_hash, model,
+                      front_end, device)
+    return _with_adapters(extend_model(base, front_end, rows), folder, record.scope, folder / RECORD)
+
+
+def extend_model(base: VoiceModel, front_end: FrontEnd, rows: Mapping[str, torch.Tensor]) -> VoiceModel:
     """`base` with `rows[table]` (M, width) appended to its text tables; changes `base.model` in place."""
     count = front_end.size - front_end.prefix_size
     tables = base.model.text_tables
@@ -160,16 +202,26 @@ def _with_rows(base: VoiceModel, origin: Origin, folder: Path, rows_hash: str = 
             "Make the extension again, or take another checkpoint.",
         )
     rows = tensor_files.read(folder / records.ROWS, "Make the extension again, or take another checkpoint.")
-    voice = extended(base, front_end, rows)
+    voice = extend_model(base, front_end, rows)
     if rows_hash and (seen := hash_tensors(rows)) != rows_hash:
         raise UserError(f"{folder / records.ROWS} is not what was written: {seen[:12]} there, {rows_hash[:12]} wanted.",
                         "Delete the extension and make it again: Embeddings tab, or python -m scripts.extend.")
     return voice
 
 
+def _with_adapters(voice: VoiceModel, folder: Path, scope: str, record: Path) -> VoiceModel:
+    if scope not in get_args(Scope):
+        raise UserError(f"{record} has the unknown scope {scope!r}.", "Update Lisan.")
+    adapters = None
+    if (folder / records.ADAPTER).is_dir():
+        adapters = Adapters.load(voice.model.module, folder / records.ADAPTER)
+        voice.model.module.to(voice.device).eval()
+    return replace(voice, adapters=adapters, scope=scope)  # type: ignore[arg-type]
+
+
 @torch.no_grad()
-def with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
-    """Put the tensors of the base that a run in `full` trained in the place of the base's."""
+def load_changed_tensors(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceModel:
+    """Replace the base's tensors that a run in the scope `full` trained by their trained values."""
     changed = tensor_files.read(folder / records.CHANGED, "Take another checkpoint.")
     own = dict(voice.model.module.named_parameters())
     if wrong := [name for name, value in changed.items() if name not in own or own[name].shape != value.shape]:
@@ -182,11 +234,11 @@ def with_changes(voice: VoiceModel, folder: Path, *, keep_base: bool) -> VoiceMo
 
 
 def _other_checkpoint(folder: Path) -> str:
-    """The way out of a damaged checkpoint: the latest whole one beside it."""
+    """The hint for a damaged checkpoint: the latest intact one beside it."""
     others = [other for other in sorted(folder.parent.glob("step-*"), reverse=True)
               if other != folder and records.damage(other) is None]
     if not others:
-        return f"There is no other whole checkpoint in {folder.parent}; start the training anew."
+        return f"There is no other intact checkpoint in {folder.parent}; start a new training."
     step = records.read(others[0] / records.CHECKPOINT, CheckpointRecord).step
     run = folder.parent.parent.name
     return (f"The checkpoint of step {step} is intact: use run:{run}@{step}, or delete {folder} and continue the run, "

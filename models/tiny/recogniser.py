@@ -19,7 +19,7 @@ from data.romanise import romanise
 
 
 @dataclass(frozen=True)
-class JudgeConfig:
+class RecogniserConfig:
     """What the judge can write; symbol i + 1 of a head is `letters[i]` or `phonemes[i]`, 0 is blank."""
 
     languages: tuple[str, ...]
@@ -39,10 +39,10 @@ def letters_of(text: str, language: str) -> str:
     return "".join(c for c in text if c.isalpha())
 
 
-class Judge(nn.Module):
+class RecogniserNetwork(nn.Module):
     """Log-mel (B, n_mels, F) to letter and phoneme logits at half the frame rate."""
 
-    def __init__(self, config: JudgeConfig) -> None:
+    def __init__(self, config: RecogniserConfig) -> None:
         super().__init__()
         self.config = config
         width = config.width
