@@ -44,7 +44,7 @@ MODULES: Mapping[str, str] = {
     "download": "core.download", "prepare": "core.prepare", "tokenizer": "core.vocabulary",
     "extend": "core.extend", "train": "core.train", "preflight": "core.preflight", "synthesize": "core.synthesize",
     "compare": "core.compare", "export": "core.export", "push": "core.push",
-    "doctor": "core.examine", "lab": "core.lab", "revise": "core.revise",
+    "doctor": "core.doctor", "lab": "core.lab", "revise": "core.revise",
     "segment": "core.segment", "transcribe": "core.transcribe",
     "align": "core.align",
 }

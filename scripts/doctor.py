@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from core import doctor
+from core import machine_check
 from core.job.state import JobState
 from scripts import command
 from scripts.command import DEFAULT_WORKSPACE
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def grade(state: JobState) -> int:
     """1 for a checkpoint whose verdict is bad, unless it was restored as asked."""
     result = state.result or {}
-    return 1 if result.get("verdict") == "bad" and "ref" not in result else 0
+    return 1 if result.get("assessment") == "bad" and "ref" not in result else 0
 
 
 def machine(arguments: Sequence[str]) -> int:
@@ -45,15 +45,16 @@ def machine(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="end with all rows as one line of JSON")
     given = parser.parse_args(arguments)
     checks = []
-    for check in doctor.examine(Path(given.workspace)):
+    for check in machine_check.examine(Path(given.workspace)):
         checks.append(check)
         print(f"{check.verdict:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:
             print(f"{'':22}-> {check.hint}")
     if given.json:
         rows = [dataclasses.asdict(check) for check in checks]
-        print(json.dumps({"status": "failed" if doctor.failed(checks) else "ok", "checks": rows}, ensure_ascii=False))
-    return 1 if doctor.failed(checks) else 0
+        print(json.dumps({"status": "failed" if machine_check.failed(checks) else "ok", "checks": rows},
+                         ensure_ascii=False))
+    return 1 if machine_check.failed(checks) else 0
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def examined(state: JobState | None, states: Sequence[JobState]) -> JobState | N
 def _can_restore(state: JobState | None, looked: JobState | None) -> bool:
     found = diagnosis_of(looked)
     restored = state is not None and state.result is not None and "ref" in state.result
-    return found is not None and found.verdict.restorable and not restored and state is not None and not state.alive
+    return found is not None and found.assessment.restorable and not restored and state is not None and not state.alive
 
 
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
@@ -179,7 +179,7 @@ def _restored(result: Mapping[str, object] | None) -> Html:
 
 def verdict_view(found: Diagnosis) -> Html:
     """The verdict, and what was compared."""
-    verdict = found.verdict
+    verdict = found.assessment
     banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
     about = present.facts([
         ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
@@ -191,7 +191,7 @@ def verdict_view(found: Diagnosis) -> Html:
 
 def details_view(found: Diagnosis) -> Html:
     """Sentences, how far each layer moved, and the tensors, the worst first."""
-    said = element("ul", *(element("li", sentence) for sentence in found.verdict.sentences), class_="findings")
+    said = element("ul", *(element("li", sentence) for sentence in found.assessment.sentences), class_="findings")
     return join((element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
 
 

@@ -32,14 +32,14 @@ class Check:
 
 @dataclass(frozen=True)
 class LanguageError:
-    """The judge's error of one language, 0 to about 1; `before` is of the base, or of a new language's first rows."""
+    """Character error rate of one language; `before` is of the base, or of the initial rows of a new language."""
 
     language: str
     new: bool
     sentences: int
     before: float | None
     after: float | None
-    original: float | None  # the judge's own error on original recordings
+    original: float | None  # the recogniser's own error on original recordings
     chose: bool = False  # whether the checkpoint was chosen by these very sentences, as no others are held out
 
 
@@ -58,7 +58,7 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[Check, ...]
     errors: tuple[LanguageError, ...]
-    content: str = ""  # a hash of all it rests on, see `core.proof.rests_on`
+    input_hash: str = ""  # of all it was computed from, see `core.proof.certificate_inputs`
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""

@@ -83,7 +83,7 @@ class TokenizerFit:
 
 @dataclass(frozen=True)
 class ProbeDrift:
-    """Base-language samples through both models, teacher-forced: what they say, not how it sounds."""
+    """Teacher-forced base-language samples through both models."""
 
     samples: int
     equal: int  # whose logits are equal to the bit
@@ -94,7 +94,7 @@ class ProbeDrift:
 
 @dataclass(frozen=True)
 class Assessment:
-    """The judgement in words."""
+    """What the findings mean, in words."""
 
     level: Level
     headline: str
@@ -115,8 +115,8 @@ class Diagnosis:
     dtypes: tuple[str, ...]
     findings: tuple[Finding, ...]  # the worst first
     tokenizer: TokenizerFit | None
-    heard: ProbeDrift | None
-    verdict: Assessment
+    drift: ProbeDrift | None
+    assessment: Assessment
 
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
@@ -131,7 +131,7 @@ def read(folder: Path) -> Diagnosis:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["findings"] = tuple(Finding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("heard", ProbeDrift), ("verdict", Assessment)):
+        for name, kind in (("tokenizer", TokenizerFit), ("drift", ProbeDrift), ("assessment", Assessment)):
             values[name] = kind(**_tuples(values[name])) if values[name] else None
         return Diagnosis(**_tuples(values))
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -159,7 +159,7 @@ def evaluate_recordings(evaluator: SpeechEvaluator, language: str, sentences: Se
     for text, path in recorded:
         assert evaluator.recogniser is not None
         scores.append(evaluator.recogniser.score(audio.load(path, rate), rate, text, language))
-        tell(Progress(len(scores), len(recorded), f"{language_name(language)} recordings", "evaluated"))
+        tell(Progress(len(scores), len(recorded), f"{language_name(language)} sentences", "recorded"))
     return corpus_score(language, scores)
 
 

@@ -27,7 +27,7 @@ from core.job.journal import (
     Started,
     Step,
 )
-from core.proof import certificate, diagnosis, verdict
+from core.proof import assessment, certificate, diagnosis
 from core.proof.certificate import Certificate, Check, LanguageError
 from core.proof.diagnosis import Diagnosis, Finding, ProbeDrift, TokenizerFit
 from core.workspace import Workspace
@@ -180,8 +180,8 @@ def examine(workspace: Workspace) -> Job:
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
     heard = ProbeDrift(16, 0, 0.83, 0.214, ("en", "fr"))
-    found = verdict.worst_first([*rows, *layers])
+    found = assessment.worst_first([*rows, *layers])
     diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
-                                             fit, heard, verdict.assess(found, fit, heard)))
-    append(job, Queued(), Started(1, 1), Finished({"verdict": "changed", "restorable": True}))
+                                             fit, heard, assessment.assess(found, fit, heard)))
+    append(job, Queued(), Started(1, 1), Finished({"assessment": "changed", "restorable": True}))
     return job

@@ -25,7 +25,7 @@ from core.job.reporter import StopRequested
 from core.model import loading
 from core.model.loading import VoiceModel, load
 from core.model.prefix import new_rows
-from core.proof import certificate, certify, rests_on
+from core.proof import certificate, certificate_inputs, certify
 from core.speech.synthesis import Synthesizer, join_segments
 from core.training import replay
 from core.workspace import Workspace
@@ -160,7 +160,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     failed = replace(proof, checks=tuple(
         replace(check, verdict="failed", seen="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
-    monkeypatch.setattr(rests_on, "find", lambda *_arguments: failed)
+    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
     with pytest.raises(UserError, match=message) as caught:
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
         raise OSError(28, "No space left on device")
 
     proof = certificate.read(exported / "certificate.json")
-    monkeypatch.setattr(rests_on, "find", lambda *_arguments: proof)
+    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: proof)
     monkeypatch.setattr(loading, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
@@ -209,7 +209,7 @@ class Impatient(Listener):
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "English sentences":
-        monkeypatch.setattr(rests_on, "find", lambda *_arguments: None)
+        monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
         export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
                    Impatient(world.runs / "export-stopped", text))
@@ -218,7 +218,7 @@ def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: st
 
 def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exported: Path, monkeypatch) -> None:
     """What a stopped export had of it is there for its resume, and for another export of the same."""
-    monkeypatch.setattr(certify, "prepare", None)
+    monkeypatch.setattr(certify, "prepare_certificate", None)
     listener = Listener(world.runs / "export-second")
     export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
     assert "rests on the same files" in listener.of("plan")[0].lines[0]
@@ -229,15 +229,15 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
 
 def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: Path) -> None:
     folder = world.runs / RUN / "checkpoints" / "step-000008"
-    wanted = rests_on.content(world, folder, "cpu", certify.SENTENCES)
+    wanted = certificate_inputs.input_hash(world, folder, "cpu", certify.SENTENCES)
     made = certificate.read(exported / "certificate.json")
-    assert made.content == wanted
-    found = rests_on.find(world, world.runs / RUN, wanted)
+    assert made.input_hash == wanted
+    found = certificate_inputs.find_certificate(world, world.runs / RUN, wanted)
     assert found is not None
     assert found.created == made.created
-    assert rests_on.find(world, world.runs / RUN, "0" * 64) is None
-    certificate.write(world.runs / RUN / certificate.FILE, replace(made, content=""))  # as older ones are
-    assert rests_on.find(world, world.runs / RUN, wanted) == found
+    assert certificate_inputs.find_certificate(world, world.runs / RUN, "0" * 64) is None
+    certificate.write(world.runs / RUN / certificate.FILE, replace(made, input_hash=""))  # as older ones are
+    assert certificate_inputs.find_certificate(world, world.runs / RUN, wanted) == found
     (world.runs / RUN / certificate.FILE).unlink()
 
 

@@ -17,7 +17,7 @@ from core.job.reporter import StopRequested
 from core.library import records
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
-from core.proof import certificate, certify, rests_on
+from core.proof import certificate, certificate_inputs, certify
 from core.proof.certificate import Certificate, Check
 from core.training import checkpoint
 from core.workspace import Workspace
@@ -147,29 +147,29 @@ def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
 
 def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
     folder = checkpoint.folder_of(world.runs / "gated", 8)
-    content = rests_on.content(world, folder, "cpu", 2)
-    assert certified(world).content == content
-    assert rests_on.content(world, folder, "cpu", 3) != content
-    assert rests_on.content(world, folder, "cuda", 2) != content
-    assert rests_on.content(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    content = certificate_inputs.input_hash(world, folder, "cpu", 2)
+    assert certified(world).input_hash == content
+    assert certificate_inputs.input_hash(world, folder, "cpu", 3) != content
+    assert certificate_inputs.input_hash(world, folder, "cuda", 2) != content
+    assert certificate_inputs.input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
     for changed in (world.model("tiny") / "judge.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
         changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')
                             + b" ")
-        assert rests_on.content(world, folder, "cpu", 2) != content
+        assert certificate_inputs.input_hash(world, folder, "cpu", 2) != content
         changed.write_bytes(before)
-    assert rests_on.content(world, folder, "cpu", 2) == content
+    assert certificate_inputs.input_hash(world, folder, "cpu", 2) == content
 
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert rests_on._recogniser(world, "") == ""
-    before = rests_on._recogniser(world, str(tmp_path))
-    assert rests_on._recogniser(world, str(tmp_path)) == before
+    assert certificate_inputs._recogniser(world, "") == ""
+    before = certificate_inputs._recogniser(world, str(tmp_path))
+    assert certificate_inputs._recogniser(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert rests_on._recogniser(world, str(tmp_path)) != before
-    assert rests_on._recogniser(world, "some/deleted") == []
+    assert certificate_inputs._recogniser(world, str(tmp_path)) != before
+    assert certificate_inputs._recogniser(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])

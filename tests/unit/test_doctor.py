@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core import doctor
+from core import machine_check
 from scripts import doctor as command
 
 CPU = {"torch": "2.11.0+cpu", "torchaudio": "2.11.0", "cuda": "", "cores": 2, "accelerators": []}
@@ -26,14 +26,14 @@ def model_folder(workspace: Path, content: bytes = b"weights") -> Path:
 
 
 def test_an_old_python_fails_with_the_version_wanted() -> None:
-    check = doctor.check_python((3, 10, 12))
+    check = machine_check.check_python((3, 10, 12))
     assert check.verdict == "fail"
     assert "3.10.12" in check.found
     assert "3.11" in check.hint
 
 
 def test_this_python_is_accepted() -> None:
-    assert doctor.check_python(sys.version_info[:3]).verdict == "ok"
+    assert machine_check.check_python(sys.version_info[:3]).verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -43,78 +43,78 @@ def test_this_python_is_accepted() -> None:
 )
 def test_packages_are_compared_with_their_pins(tmp_path: Path, seen: str | None, verdict: str, found: str) -> None:
     (tmp_path / "requirements.txt").write_text("# a comment\ntorch==2.11.0\n", encoding="utf-8")
-    check = doctor.check_packages(tmp_path / "requirements.txt", lambda _: seen)
+    check = machine_check.check_packages(tmp_path / "requirements.txt", lambda _: seen)
     assert (check.verdict, check.found) == (verdict, found)
 
 
 def test_missing_requirements_are_a_failed_check(tmp_path: Path) -> None:
-    assert doctor.check_packages(tmp_path / "requirements.txt", lambda _: None).verdict == "fail"
+    assert machine_check.check_packages(tmp_path / "requirements.txt", lambda _: None).verdict == "fail"
 
 
 def test_what_is_installed_here_is_what_is_pinned() -> None:
-    check = doctor.check_packages(doctor.ROOT / "requirements.txt", doctor.installed_version)
+    check = machine_check.check_packages(machine_check.ROOT / "requirements.txt", machine_check.installed_version)
     assert check.verdict == "ok", check.found
 
 
 def test_torch_that_does_not_load_fails_with_the_reason() -> None:
-    check = doctor.check_torch((sys.executable, "-c", "raise ImportError('libcudart.so.13 is missing')"))
+    check = machine_check.check_torch((sys.executable, "-c", "raise ImportError('libcudart.so.13 is missing')"))
     assert check.verdict == "fail"
     assert "libcudart.so.13 is missing" in check.found
 
 
 def test_the_printed_hardware_is_read_back() -> None:
-    check = doctor.check_torch((sys.executable, "-c", f"print({json.dumps(json.dumps(CPU))})"))
+    check = machine_check.check_torch((sys.executable, "-c", f"print({json.dumps(json.dumps(CPU))})"))
     assert check.verdict in ("ok", "warn")
     assert "2 CPU cores" in check.found
 
 
 def test_torchaudio_of_another_torch_fails() -> None:
-    check = doctor.judge_hardware({**CPU, "torchaudio": "2.10.0"}, has_device_file=False)
+    check = machine_check.judge_hardware({**CPU, "torchaudio": "2.10.0"}, has_device_file=False)
     assert check.verdict == "fail"
     assert "2.11.0+cpu" in check.found
     assert "2.10.0" in check.found
 
 
 def test_a_gpu_that_torch_does_not_see_is_a_warning() -> None:
-    assert doctor.judge_hardware(CPU, has_device_file=True).verdict == "warn"
+    assert machine_check.judge_hardware(CPU, has_device_file=True).verdict == "warn"
 
 
 def test_a_machine_without_gpu_is_fine() -> None:
-    assert doctor.judge_hardware(CPU, has_device_file=False).verdict == "ok"
+    assert machine_check.judge_hardware(CPU, has_device_file=False).verdict == "ok"
 
 
 def test_bfloat16_by_emulation_is_not_called_hardware() -> None:
-    check = doctor.judge_hardware({**CPU, "accelerators": [GPU]}, has_device_file=True)
+    check = machine_check.judge_hardware({**CPU, "accelerators": [GPU]}, has_device_file=True)
     assert "bfloat16 missing" in check.found
     assert "7.5" in check.found
 
 
 def test_a_workspace_that_cannot_be_written_fails_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    checks = list(doctor.check_workspace(tmp_path / "file" / "workspace"))
+    checks = list(machine_check.check_workspace(tmp_path / "file" / "workspace"))
     assert [check.verdict for check in checks] == ["fail"]
     assert str(tmp_path / "file") in checks[0].found
 
 
 def test_a_good_workspace_passes_every_check(tmp_path: Path) -> None:
-    checks = {check.name: check for check in doctor.check_workspace(tmp_path / "new")}
+    checks = {check.name: check for check in machine_check.check_workspace(tmp_path / "new")}
     assert list(checks) == ["Workspace", "Locks", "Disk"]
     assert checks["Workspace"].verdict == checks["Locks"].verdict == "ok"
 
 
 @pytest.mark.parametrize(("free_gib", "verdict"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
 def test_little_disk_space_is_told(free_gib: float, verdict: str) -> None:
-    assert doctor.judge_disk(free_gib).verdict == verdict
+    assert machine_check.judge_disk(free_gib).verdict == verdict
 
 
 def test_a_whole_model_passes(tmp_path: Path) -> None:
     model_folder(tmp_path)
-    assert [check.verdict for check in doctor.check_models(tmp_path)] == ["ok"]
+    assert [check.verdict for check in machine_check.check_models(tmp_path)] == ["ok"]
 
 
 def test_a_changed_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
     model_folder(tmp_path, b"weighty")
-    [check] = doctor.check_models(tmp_path)
+    [check] = machine_check.check_models(tmp_path)
     assert check.verdict == "fail"
     assert "t3.safetensors" in check.found
     assert "scripts.download" in check.hint
@@ -122,20 +122,20 @@ def test_a_changed_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
 
 def test_a_lost_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
     (model_folder(tmp_path) / "t3.safetensors").unlink()
-    [check] = doctor.check_models(tmp_path)
+    [check] = machine_check.check_models(tmp_path)
     assert check.verdict == "fail"
     assert "t3.safetensors" in check.found
 
 
 def test_audio_is_written_and_read_back() -> None:
-    assert doctor.check_audio().verdict == "ok"
+    assert machine_check.check_audio().verdict == "ok"
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_command_fails_only_when_a_check_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                                                    capsys: pytest.CaptureFixture[str], verdict: str, code: int) -> None:
-    row = doctor.Check("Disk", verdict, "little", "free some")  # type: ignore[arg-type]
-    monkeypatch.setattr(doctor, "examine", lambda workspace: iter([row]))
+    row = machine_check.Check("Disk", verdict, "little", "free some")  # type: ignore[arg-type]
+    monkeypatch.setattr(machine_check, "examine", lambda workspace: iter([row]))
     assert command.main(["--workspace", str(tmp_path), "--json"]) == code
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["checks"] == [{"name": "Disk", "verdict": verdict, "found": "little", "hint": "free some"}]

@@ -11,8 +11,8 @@ from config.errors import UserError
 from core.job.directory import NO_DEVICE, Job
 from core.job.state import JobState
 from core.proof import diagnosis
+from core.proof.assessment import assess, base_languages, can_restore, worst_first
 from core.proof.diagnosis import Diagnosis, Finding, ProbeDrift, TokenizerFit
-from core.proof.verdict import assess, base_languages, can_restore, worst_first
 from ui import doctor
 
 DAMAGED = (
@@ -45,7 +45,7 @@ def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
 def test_the_page_says_the_verdict_and_the_worst_first() -> None:
     found = made(DAMAGED, FIT)
     shown = doctor.verdict_view(found) + doctor.details_view(found)
-    assert found.verdict.headline in shown
+    assert found.assessment.headline in shown
     assert "&lt;it&gt;" in shown
     assert shown.index("shrunk") < shown.index("4 that are equal to the bit")
     assert "How far each layer moved" not in shown
@@ -98,5 +98,5 @@ def test_a_tensor_that_nobody_reads_decides_nothing() -> None:
 
 
 def test_few_codes_that_stayed_are_called_few() -> None:
-    said = made(DAMAGED, None, ProbeDrift(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
+    said = made(DAMAGED, None, ProbeDrift(4, 0, 0.25, 1.5, ("en",))).assessment.sentences
     assert any("25% of codes (few)" in one for one in said)

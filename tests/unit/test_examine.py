@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from config.errors import UserError
 from config.schema import DoctorOptions
-from core import examine
+from core import doctor as examine
 from core.model.loading import load, load_base
 from core.model.prefix import new_rows
 from core.proof import certificate, diagnosis
@@ -68,9 +68,9 @@ def states(found: Diagnosis, part: str) -> set[str]:
 
 def test_a_healthy_finetune_is_whole(doctor: Doctor, healthy: Tensors, pieces: Path) -> None:
     found = doctor(healthy, tokenizer=str(pieces))
-    assert found.verdict.level == "good"
-    assert found.verdict.base_languages == "kept"
-    assert not found.verdict.restorable
+    assert found.assessment.level == "good"
+    assert found.assessment.base_languages == "kept"
+    assert not found.assessment.restorable
     assert {one.state for one in found.findings} == {"equal", "new"}
     assert found.tokenizer is not None
     assert found.tokenizer.fits
@@ -82,15 +82,15 @@ def test_a_saving_in_half_precision_is_rounding_and_no_training(
     doctor: Doctor, healthy: Tensors, kind: torch.dtype,
 ) -> None:
     found = doctor({name: value.to(kind) for name, value in healthy.items()})
-    assert found.verdict.level == "good"
+    assert found.assessment.level == "good"
     assert not any(one.touched for one in found.findings)
     wanted = "kept" if kind == torch.float16 else "rounded"  # the base file is in float16 itself
-    assert found.verdict.base_languages == wanted
+    assert found.assessment.base_languages == wanted
 
 
 def test_rounding_is_seen_where_it_was_widened_again(doctor: Doctor, healthy: Tensors) -> None:
     found = doctor({name: value.bfloat16().float() for name, value in healthy.items()})
-    assert found.verdict.base_languages == "rounded"
+    assert found.assessment.base_languages == "rounded"
     assert "bfloat16" in finding(found, PROJECTION).words
 
 
@@ -100,8 +100,8 @@ def test_weight_decay_behind_a_gradient_hook_is_called_so(doctor: Doctor, health
     assert [one.state for one in old] == ["shrunk", "shrunk"]
     assert all(one.rows_moved == one.rows for one in old)
     assert old[0].median == pytest.approx(0.01, rel=0.05)  # 1000 steps of 1e-3 x 0.01
-    assert found.verdict.base_languages == "changed"
-    assert found.verdict.restorable
+    assert found.assessment.base_languages == "changed"
+    assert found.assessment.restorable
 
 
 def test_an_optimizer_over_everything_is_no_case_for_the_rows_alone(doctor: Doctor, healthy: Tensors) -> None:
@@ -109,9 +109,9 @@ def test_an_optimizer_over_everything_is_no_case_for_the_rows_alone(doctor: Doct
     assert states(found, "layers") == {"trained"}
     assert states(found, "old rows") == {"trained"}
     assert finding(found, PROJECTION).change == pytest.approx(0.05, rel=0.2)
-    assert found.verdict.base_languages == "changed"
-    assert not found.verdict.restorable
-    assert "other tensors changed" in found.verdict.advice
+    assert found.assessment.base_languages == "changed"
+    assert not found.assessment.restorable
+    assert "other tensors changed" in found.assessment.advice
 
 
 def test_an_overwritten_half_of_the_prefix_is_named_by_its_rows(
@@ -123,8 +123,8 @@ def test_an_overwritten_half_of_the_prefix_is_named_by_its_rows(
     assert one.state == "replaced"
     assert f"rows {old // 2}-{old - 1}" in one.words
     assert one.rows_moved == old - old // 2
-    assert found.verdict.base_languages == "lost"
-    assert found.verdict.restorable
+    assert found.assessment.base_languages == "lost"
+    assert found.assessment.restorable
     assert found.findings[0].state == "replaced"  # the worst first
 
 
@@ -138,16 +138,16 @@ def test_a_vocabulary_sorted_anew_is_recognised(
     held = damaged.permuted(healthy, order)
     alone = doctor(held)
     assert finding(alone, TABLES[0], "old rows").state == "permuted"
-    assert alone.verdict.base_languages == "lost"
-    assert not alone.verdict.restorable
+    assert alone.assessment.base_languages == "lost"
+    assert not alone.assessment.restorable
     own = damaged.tokenizer(world, tmp_path / "sorted.json", damaged.resorted)
     together = doctor(held, tokenizer=str(own), measure=True)
     assert together.tokenizer is not None
     assert together.tokenizer.rows_follow
-    assert together.verdict.base_languages == "kept"
-    assert "With its own tokenizer alone" in together.verdict.headline
-    assert together.heard is not None
-    assert together.heard.equal == together.heard.samples  # each piece finds its row, so the logits are the same
+    assert together.assessment.base_languages == "kept"
+    assert "With its own tokenizer alone" in together.assessment.headline
+    assert together.drift is not None
+    assert together.drift.equal == together.drift.samples  # each piece finds its row, so the logits are the same
 
 
 def test_a_sorted_tokenizer_over_rows_in_the_old_order_is_refused(
@@ -156,13 +156,13 @@ def test_a_sorted_tokenizer_over_rows_in_the_old_order_is_refused(
     own = damaged.tokenizer(world, tmp_path / "sorted.json", damaged.resorted)
     found = doctor(healthy, tokenizer=str(own), measure=True)
     assert states(found, "old rows") == {"equal"}
-    assert found.verdict.base_languages == "lost"
-    assert "tokenizer" in found.verdict.headline
+    assert found.assessment.base_languages == "lost"
+    assert "tokenizer" in found.assessment.headline
     assert found.tokenizer is not None
     assert found.tokenizer.moved_count > 10
     assert found.tokenizer.following == 0
-    assert found.heard is not None
-    assert found.heard.equal == 0
+    assert found.drift is not None
+    assert found.drift.equal == 0
 
 
 def test_a_wrong_tokenizer_of_equal_size_is_refused(
@@ -176,10 +176,10 @@ def test_a_wrong_tokenizer_of_equal_size_is_refused(
     assert found.tokenizer.size == found.tokenizer.rows
     assert found.tokenizer.lost == ("a", "b")
     assert found.tokenizer.trespassing_count == 2
-    assert found.verdict.base_languages == "lost"
-    assert "the tokenizer lacks 2 of their pieces" in found.verdict.headline
-    assert "Give the one that it was trained with" in found.verdict.advice
-    assert doctor(healthy, tokenizer=found.tokenizer.path, measure=True).heard is None  # it reads other pieces
+    assert found.assessment.base_languages == "lost"
+    assert "the tokenizer lacks 2 of their pieces" in found.assessment.headline
+    assert "Give the one that it was trained with" in found.assessment.advice
+    assert doctor(healthy, tokenizer=found.tokenizer.path, measure=True).drift is None  # it reads other pieces
 
 
 def test_a_spare_row_is_no_mismatch_and_an_id_without_a_row_is(
@@ -192,13 +192,13 @@ def test_a_spare_row_is_no_mismatch_and_an_id_without_a_row_is(
     assert spare.tokenizer is not None
     assert spare.tokenizer.fits
     assert spare.tokenizer.spare == 1
-    assert spare.verdict.level == "good"
+    assert spare.assessment.level == "good"
     more = damaged.tokenizer(world, tmp_path / "more.json", lambda ids: {**ids, "ж": len(ids)})
     beyond = doctor(healthy, tokenizer=str(more))
     assert beyond.tokenizer is not None
     assert beyond.tokenizer.beyond == 1
-    assert beyond.verdict.level == "bad"
-    assert "have no row" in " ".join(beyond.verdict.sentences)
+    assert beyond.assessment.level == "bad"
+    assert "have no row" in " ".join(beyond.assessment.sentences)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 6])
@@ -207,16 +207,16 @@ def test_a_merged_lora_is_known_by_its_rank(doctor: Doctor, healthy: Tensors, ra
     matrices = [one for one in found.findings if one.part == "layers" and len(one.shape) == 2]
     assert {one.state for one in matrices} == {"low rank"}
     assert {one.rank for one in matrices} == {rank}
-    assert f"rank {rank}" in " ".join(found.verdict.sentences)
-    assert "gated" in found.verdict.advice
+    assert f"rank {rank}" in " ".join(found.assessment.sentences)
+    assert "gated" in found.assessment.advice
 
 
 def test_values_that_are_no_numbers_are_found(doctor: Doctor, healthy: Tensors) -> None:
     found = doctor(damaged.with_nan(healthy), measure=True)
     assert found.findings[0].name == PROJECTION
     assert found.findings[0].state == "broken"
-    assert found.verdict.base_languages == "lost"
-    assert found.heard is None
+    assert found.assessment.base_languages == "lost"
+    assert found.drift is None
 
 
 def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> None:
@@ -232,7 +232,7 @@ def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> No
     assert "beside these: the difference has rank 3, as a merged LoRA leaves it" in finding(merged, PROJECTION).words
     alone = doctor(damaged.with_nan(healthy))
     assert "; all others are equal to the bit" in finding(alone, PROJECTION).words
-    assert "Beside that" not in alone.verdict.headline
+    assert "Beside that" not in alone.assessment.headline
 
 
 def test_a_bad_verdict_is_an_exit_code(world: Workspace, healthy: Tensors, tmp_path: Path) -> None:
@@ -256,15 +256,15 @@ def test_broken_new_rows_are_not_kept(doctor: Doctor, healthy: Tensors) -> None:
     held[TABLES[1]][-1] = torch.inf
     found = doctor(held)
     assert finding(found, TABLES[1], "new rows").state == "broken"
-    assert not found.verdict.restorable
-    assert found.verdict.level == "bad"
+    assert not found.assessment.restorable
+    assert found.assessment.level == "bad"
 
 
 def test_a_head_that_was_not_extended_is_told(doctor: Doctor, healthy: Tensors, world: Workspace) -> None:
     held = {**damaged.decayed(healthy), TABLES[1]: damaged.base_tensors(world)[TABLES[1]]}
     found = doctor(held)
-    assert not found.verdict.restorable
-    assert TABLES[1] in found.verdict.advice
+    assert not found.assessment.restorable
+    assert TABLES[1] in found.assessment.advice
 
 
 @pytest.mark.parametrize("short", TABLES)
@@ -272,10 +272,10 @@ def test_tables_of_different_length_cannot_be_loaded(
     doctor: Doctor, healthy: Tensors, world: Workspace, short: str,
 ) -> None:
     found = doctor({**healthy, short: damaged.base_tensors(world)[short]})
-    assert found.verdict.base_languages == "kept"
-    assert found.verdict.level == "bad"
-    assert f"{short} has 0" in found.verdict.headline
-    assert "Nothing needs to be restored" not in found.verdict.advice
+    assert found.assessment.base_languages == "kept"
+    assert found.assessment.level == "bad"
+    assert f"{short} has 0" in found.assessment.headline
+    assert "Nothing needs to be restored" not in found.assessment.advice
 
 
 def untrained(healthy: Tensors, how: str, tables: tuple[str, ...] = TABLES) -> Tensors:
@@ -297,10 +297,10 @@ def test_new_rows_that_were_never_trained_are_bad(
     held = untrained(healthy, how)
     for options in ({}, {"tokenizer": str(pieces)}):
         found = doctor(held, **options)
-        assert found.verdict.level == "bad"
-        assert found.verdict.base_languages == "kept"
-        assert found.verdict.headline.endswith("Its new rows are all alike: the new language cannot work.")
-        assert "Nothing needs to be restored" not in found.verdict.advice
+        assert found.assessment.level == "bad"
+        assert found.assessment.base_languages == "kept"
+        assert found.assessment.headline.endswith("Its new rows are all alike: the new language cannot work.")
+        assert "Nothing needs to be restored" not in found.assessment.advice
         assert states(found, "new rows") == {"untrained"}
         assert "all of them are alike" in finding(found, TABLES[0], "new rows").words
     words = ["model", "tiny", str(tmp_path / "it.safetensors"), "--workspace", str(world.path), "--no-measure"]
@@ -314,18 +314,18 @@ def test_a_table_whose_new_rows_alone_were_trained_is_not_enough(
     """Speech reads the embedding; the head predicts text in training alone."""
     found = doctor(untrained(healthy, "mean", (table,)))
     assert finding(found, table, "new rows").state == "untrained"
-    assert found.verdict.level == level
-    assert table in found.verdict.headline
-    assert found.verdict.base_languages == "kept"
+    assert found.assessment.level == level
+    assert table in found.assessment.headline
+    assert found.assessment.base_languages == "kept"
 
 
 def test_untrained_rows_behind_damaged_ones_are_nothing_to_keep(
     doctor: Doctor, healthy: Tensors, pieces: Path,
 ) -> None:
     found = doctor(untrained(damaged.decayed(healthy), "mean"), tokenizer=str(pieces))
-    assert found.verdict.level == "bad"
-    assert not found.verdict.restorable
-    assert "all alike" in found.verdict.advice
+    assert found.assessment.level == "bad"
+    assert not found.assessment.restorable
+    assert "all alike" in found.assessment.advice
 
 
 def test_rows_that_only_fill_up_the_table_are_no_new_language(
@@ -336,7 +336,7 @@ def test_rows_that_only_fill_up_the_table_are_no_new_language(
             for name, value in healthy.items()}
     found = doctor(held, tokenizer=str(pieces))
     assert states(found, "new rows") == {"new"}
-    assert found.verdict.level == "good"
+    assert found.assessment.level == "good"
 
 
 def test_a_few_new_rows_that_are_alike_are_told_and_no_verdict(doctor: Doctor, healthy: Tensors) -> None:
@@ -344,20 +344,20 @@ def test_a_few_new_rows_that_are_alike_are_told_and_no_verdict(doctor: Doctor, h
     held[TABLES[0]][-2:] = held[TABLES[0]][-1]
     found = doctor(held)
     assert f"only {len(damaged.NEW) - 1} of them differ" in finding(found, TABLES[0], "new rows").words
-    assert found.verdict.level == "good"
+    assert found.assessment.level == "good"
 
 
 @pytest.mark.parametrize("prefix", ["t3.", "module._orig_mod."])
 def test_names_behind_a_prefix_are_read(doctor: Doctor, healthy: Tensors, prefix: str) -> None:
     found = doctor({prefix + name: value for name, value in healthy.items()})
-    assert found.verdict.base_languages == "kept"
+    assert found.assessment.base_languages == "kept"
     assert found.prefix == prefix.replace("_orig_mod.", "")
 
 
 def test_a_training_s_checkpoint_is_read_where_its_model_lies(doctor: Doctor, healthy: Tensors) -> None:
     held = {"model": [healthy], "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "step": 7}
     found = doctor(held, "checkpoint.pt")  # type: ignore[arg-type]
-    assert found.verdict.base_languages == "kept"
+    assert found.assessment.base_languages == "kept"
     assert found.prefix == "model.0."
     assert [one.name for one in found.findings if one.state == "extra"] == ["optimizer.state.0.exp_avg"]
 
@@ -368,7 +368,7 @@ def test_renamed_tensors_are_known_by_their_values(doctor: Doctor, healthy: Tens
     found = doctor(held)
     assert finding(found, PROJECTION).state == "equal"
     assert other in finding(found, PROJECTION).words
-    assert other in " ".join(found.verdict.sentences)
+    assert other in " ".join(found.assessment.sentences)
 
 
 def test_a_missing_and_an_extra_tensor_are_named(doctor: Doctor, healthy: Tensors) -> None:
@@ -376,23 +376,23 @@ def test_a_missing_and_an_extra_tensor_are_named(doctor: Doctor, healthy: Tensor
     found = doctor({**held, "surplus.weight": torch.zeros(2, 5)})
     assert finding(found, PROJECTION).state == "missing"
     assert finding(found, "surplus.weight").state == "extra"
-    assert found.verdict.base_languages == "lost"
+    assert found.assessment.base_languages == "lost"
 
 
 @pytest.mark.parametrize("name", [PROJECTION, "tfmr.layers.0.mlp.up_proj.weight"])
 def test_a_transposed_matrix_is_called_so(doctor: Doctor, healthy: Tensors, name: str) -> None:
     found = doctor({**healthy, name: healthy[name].T.contiguous()})
     assert finding(found, name).state == "transposed"
-    assert found.verdict.base_languages == "lost"
+    assert found.assessment.base_languages == "lost"
 
 
 def test_another_model_s_rows_are_misshapen(doctor: Doctor, healthy: Tensors) -> None:
     found = doctor({**healthy, TABLES[0]: healthy[TABLES[0]][:7]})
     assert finding(found, TABLES[0]).state == "misshapen"
     assert "(7, 32)" in finding(found, TABLES[0]).words
-    assert "fewer rows than the base" in found.verdict.headline
-    assert "Give the base it was made from" in found.verdict.advice
-    assert not any("vocabulary size of the base" in one for one in found.verdict.sentences)
+    assert "fewer rows than the base" in found.assessment.headline
+    assert "Give the base it was made from" in found.assessment.advice
+    assert not any("vocabulary size of the base" in one for one in found.assessment.sentences)
 
 
 @pytest.mark.parametrize("name", ["it.safetensors", "it.pt"])
@@ -419,13 +419,13 @@ def test_objects_in_a_pickle_are_refused(doctor: Doctor, tmp_path: Path) -> None
 
 def test_a_base_may_be_a_file_or_a_folder(doctor: Doctor, world: Workspace, healthy: Tensors) -> None:
     folder = world.models / "tiny"
-    assert doctor(healthy, base=str(folder)).verdict.base_languages == "kept"
-    assert doctor(healthy, base=str(folder / "t3.safetensors")).verdict.base_languages == "kept"
+    assert doctor(healthy, base=str(folder)).assessment.base_languages == "kept"
+    assert doctor(healthy, base=str(folder / "t3.safetensors")).assessment.base_languages == "kept"
 
 
 def test_what_a_checkpoint_says_is_measured(doctor: Doctor, healthy: Tensors) -> None:
     whole = {name: value.bfloat16().float() for name, value in healthy.items()}
-    near, far = doctor(whole, measure=True).heard, doctor(damaged.half_overwritten(healthy), measure=True).heard
+    near, far = doctor(whole, measure=True).drift, doctor(damaged.half_overwritten(healthy), measure=True).drift
     assert near is not None
     assert far is not None
     assert near.samples == far.samples > 0
@@ -474,12 +474,12 @@ def test_rows_swapped_under_a_tokenizer_that_kept_its_ids_are_put_back(
 ) -> None:
     held = swapped(healthy, 9, 12)
     alone = doctor(held)
-    assert not alone.verdict.restorable
-    assert "give its tokenizer" in alone.verdict.advice
+    assert not alone.assessment.restorable
+    assert "give its tokenizer" in alone.assessment.advice
     found = doctor(held, tokenizer=str(pieces), restore="unswapped", language="am")
     assert finding(found, TABLES[0], "old rows").state == "permuted"
-    assert found.verdict.base_languages == "lost"
-    assert found.verdict.restorable
+    assert found.assessment.base_languages == "lost"
+    assert found.assessment.restorable
     written = load_file(world.exports / "unswapped" / "t3.safetensors")
     for table in TABLES:
         assert torch.equal(written[table].float(), healthy[table])
@@ -491,8 +491,8 @@ def test_an_old_row_behind_the_prefix_is_not_taken_for_a_new_one(
     last = len(healthy[TABLES[0]]) - 1
     found = doctor(swapped(swapped(healthy, 9, 12), 3, last), tokenizer=str(pieces))
     assert finding(found, TABLES[0], "old rows").rows_behind == 1
-    assert not found.verdict.restorable
-    assert "stand among the new ones" in found.verdict.advice
+    assert not found.assessment.restorable
+    assert "stand among the new ones" in found.assessment.advice
 
 
 def same_speech(base: object, restored: object) -> None:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from config.schema import DoctorOptions
-from core import examine
+from core import doctor
 from core.model.loading import load
 from core.proof import certificate, diagnosis
 from core.workspace import Workspace
@@ -33,7 +33,7 @@ def test_rows_shrunk_by_weight_decay_are_found_and_put_back(tmp_path: Path) -> N
     own = damaged.tokenizer(workspace, folder / "tokenizer.json", file=f"chatterbox/{TOKENIZER}")
     options = DoctorOptions(part="model", base="chatterbox", checkpoint=str(folder), measure=False, restore="mended",
                             language="am")
-    examine.run(options, workspace, Listener(tmp_path / "job"))
+    doctor.run(options, workspace, Listener(tmp_path / "job"))
     found = diagnosis.read(tmp_path / "job")
     assert found.family == "chatterbox"
     assert [one.state for one in found.findings if one.part == "old rows"] == ["shrunk", "shrunk"]

@@ -9,7 +9,7 @@ import pytest
 
 from config.errors import UserError
 from config.schema import DownloadOptions
-from core import doctor, download
+from core import download, machine_check
 from core.incoming import from_folder
 from core.library.model_record import read_record
 from core.workspace import Workspace
@@ -171,12 +171,12 @@ def test_a_damaged_model_is_mended_from_the_folder(workspace: Workspace, folder:
 
 def test_the_doctor_checks_a_model_by_its_record(workspace: Workspace, folder: Path):
     get(workspace, folder)
-    [check] = doctor.check_models(workspace.path)
+    [check] = machine_check.check_models(workspace.path)
     assert (check.name, check.verdict) == ("Model chatterbox", "ok")
     (workspace.model("chatterbox") / T3).unlink()
-    [check] = doctor.check_models(workspace.path)
+    [check] = machine_check.check_models(workspace.path)
     assert check.verdict == "fail"
     assert f"{T3} is missing" in check.found
     assert "--model chatterbox --variant multilingual-v3 --save-as chatterbox" in check.hint
     (workspace.model("chatterbox") / "model.json").write_text(json.dumps([]))
-    assert [check.verdict for check in doctor.check_models(workspace.path)] == ["fail"]
+    assert [check.verdict for check in machine_check.check_models(workspace.path)] == ["fail"]

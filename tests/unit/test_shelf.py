@@ -31,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture
-def shelf() -> Iterator[ModelCache]:
+def model_cache() -> Iterator[ModelCache]:
     return ModelCache()
 
 

@@ -1,16 +1,20 @@
-"""What became of one tensor: equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken.
+"""How one tensor differs from the base's: equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken.
 
-Values are compared in float32 after both were read, so that a file saved in another type is
-not taken for a trained one. A difference of low rank is what a merged LoRA leaves (Hu et al.
-2021); a shrinking that is the same everywhere is what decoupled weight decay leaves where no
-gradient came (Loshchilov and Hutter 2019).
+Values are compared in float32 after both were read, so that a file saved in another type is not taken for a trained
+one. A difference of low rank is what a merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled
+weight decay leaves where no gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row,
+or as the mean row and almost nothing (the mean resizing of transformers adds a normal of 1e-9 of the old rows'
+covariance) and were never trained are alike: a model cannot tell the new letters from each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
+
+from core.proof.diagnosis import NEW_ROWS, Finding, State
 
 _ROUNDINGS = (torch.bfloat16, torch.float16)
 _OWN_AT_LEAST = 0.5  # cosine below which a row has nothing to do with the one that was there
@@ -19,13 +23,15 @@ _SHRUNK_BY_REST = 0.1  # share of the difference that a common factor may leave 
 _MOST_RANK = 136  # columns of the sketch; a LoRA of rank 128 and some to see that it ends there
 _WHOLE = 256  # sides up to which all singular values are computed
 _LOW = 0.25  # of the shorter side; a rank above is not called low
+_NEAR = 1e-3  # of the old rows' length: nearer rows are alike. The mean resizing leaves 5e-5
+_CHUNK = 1024  # rows compared with all others at once
 
 
 @dataclass(frozen=True)
-class Change:
+class TensorChange:
     """How one tensor differs. Moves are lengths of differences over lengths of base rows."""
 
-    state: str  # of `core.proof.diagnosis.State`
+    state: State
     words: str
     change: float = 0.0
     rows_moved: int = 0
@@ -35,7 +41,7 @@ class Change:
     rows_behind: int = 0  # base rows that stand behind all of them, where `among` has more
 
 
-def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None = None) -> Change:
+def compare_tensors(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None = None) -> TensorChange:
     """How `after` differs from `before`, of the same shape.
 
     For a table with one row an id, `among` is the whole table of which `after` is the beginning: its rows are
@@ -44,51 +50,54 @@ def compare(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | Non
     kind = after.dtype
     old, new = before.float(), after.float()
     if broken := int((~torch.isfinite(new)).sum()):
-        where = "" if among is None else f" (rows {spans(~torch.isfinite(new).all(1))})"
+        where = "" if among is None else f" (rows {format_spans(~torch.isfinite(new).all(1))})"
         words = f"{broken} of {new.numel()} values are no numbers{where}{_beside(before, after, among)}"
-        return Change("broken", words)
+        return TensorChange("broken", words)
     if torch.equal(old, new):
-        return Change("equal", "equal to the bit" + ("" if before.dtype == kind else f", stored as {named(kind)}"))
+        return TensorChange("equal",
+                            "equal to the bit" + ("" if before.dtype == kind else f", stored as {dtype_name(kind)}"))
     moved, rounded = _moved_rows(before, new)
     if not moved.any():
-        return Change("rounded", f"equal but for rounding to {rounded}", _relative(old, new))
+        return TensorChange("rounded", f"equal but for rounding to {rounded}", _relative(old, new))
     if old.ndim < 2:
         old, new, moved = old.reshape(1, -1), new.reshape(1, -1), moved.any().reshape(1)
     return _moved(old.flatten(1), new.flatten(1), moved, among, kind)
 
 
 def _beside(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None) -> str:
-    """What became of the values that are numbers, in words; the others are taken for those of the base.
+    """The change of the values that are numbers, in words; the others are replaced by those of the base.
 
-    A matrix is told by its whole rows where these changed: a value that was put in would add to a difference's rank.
+    Of a matrix whose whole rows changed these are compared: a replaced value would add to the rank of a difference.
     """
     numbers = torch.isfinite(after)
     filled = torch.where(numbers, after, before.to(after.dtype))
     if not numbers.any() or not torch.isfinite(filled).all():  # those of the base are none either, as it is stored
         return ""
-    rest = compare(before, filled,
+    rest = compare_tensors(before, filled,
                    None if among is None else among.nan_to_num(0.0, 0.0, 0.0))
     whole = numbers.flatten(1).all(1) if after.ndim > 1 else numbers.new_zeros(0)
     if among is None and whole.any():
-        rows = compare(before[whole], after[whole])
+        rows = compare_tensors(before[whole], after[whole])
         rest = rest if rows.state in ("equal", "rounded") else rows
     return f"; all others are {rest.words}" if rest.state in ("equal", "rounded") else f"; beside these: {rest.words}"
 
 
-def named(kind: torch.dtype) -> str:
+def dtype_name(kind: torch.dtype) -> str:
     """Such as `bfloat16`."""
     return str(kind).removeprefix("torch.")
 
 
-def transposed(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether `after` is `before` with rows for columns, as far as its values tell."""
+def is_transposed(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether `after` is `before` with rows for columns; a square matrix that is nearer to itself is not."""
     if before.ndim != 2 or after.shape != before.shape[::-1]:
         return False
-    turned = after.float().T
-    return bool(_cosine(before.float().reshape(1, -1), turned.reshape(1, -1))[0] > _TWIN_AT_LEAST)
+    old, new = before.float(), after.float()
+    if float(_cosine(old.reshape(1, -1), new.T.reshape(1, -1))[0]) <= _TWIN_AT_LEAST:
+        return False
+    return old.shape != new.shape or bool((new - old).norm() > (new.T - old).norm())
 
 
-def spans(rows: torch.Tensor, most: int = 4) -> str:
+def format_spans(rows: torch.Tensor, most: int = 4) -> str:
     """Indices of the rows that are True, such as `12-40, 99`."""
     found: list[list[int]] = []
     for index in rows.nonzero().reshape(-1).tolist():
@@ -100,7 +109,7 @@ def spans(rows: torch.Tensor, most: int = 4) -> str:
     return shown + (" and more" if len(found) > most else "")
 
 
-def places(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+def find_rows(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """(N,) for each row of `before` (N, D) the row of `after` (M, D) that is nearest to it; -1 where none is near."""
     similar = _unit(before.float()) @ _unit(after.float()).T
     best, place = similar.max(1)
@@ -111,32 +120,32 @@ def places(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: torch.Tensor | None,
-           kind: torch.dtype) -> Change:
+           kind: torch.dtype) -> TensorChange:
     """The change of (N, D) rows of which some moved by more than rounding."""
     lengths = old.norm(dim=1)
     moves = (new - old).norm(dim=1) / torch.where(lengths > 0, lengths, lengths.mean().clamp(min=1e-12))
     own = _cosine(old, new)
-    facts = {"change": _relative(old, new), "rows_moved": int(moved.sum()), "largest": float(moves.max()),
-             "median": float(moves[moved].median())}
+    count = int(moved.sum())
+
+    def change(state: State, words: str, rank: int | None = None, rows_behind: int = 0) -> TensorChange:
+        return TensorChange(state, words, _relative(old, new), count, float(moves.max()), float(moves[moved].median()),
+                            rank, rows_behind)
+
     if among is not None and (permuted := _permuted(old, among.float(), moved, own)):
-        words, behind = permuted
-        return Change("permuted", words, rows_behind=behind, **facts)  # type: ignore[arg-type]
+        return change("permuted", permuted[0], rows_behind=permuted[1])
     strangers = moved & (own < _OWN_AT_LEAST)
     if among is not None and strangers.any():
-        words = f"{int(strangers.sum())} of {len(old)} rows hold something else altogether (rows {spans(strangers)})"
-        return Change("replaced", words, **facts)  # type: ignore[arg-type]
+        return change("replaced", f"{int(strangers.sum())} of {len(old)} rows hold something else altogether "
+                                  f"(rows {format_spans(strangers)})")
     if (factor := _factor(old[moved], new[moved], kind)) is not None:
-        which = "" if moved.all() else f"{facts['rows_moved']} of {len(old)} rows "
-        return Change("shrunk", f"{which}shrunk to {factor:.4g} of what it was: weight decay",
-                      **facts)  # type: ignore[arg-type]
+        which = "" if moved.all() else f"{count} of {len(old)} rows "
+        return change("shrunk", f"{which}shrunk to {factor:.4g} of what it was: weight decay")
     if len(old) > 1 and float(_cosine(old.reshape(1, -1), new.reshape(1, -1))[0]) < _OWN_AT_LEAST:
-        return Change("replaced", "it has nothing to do with the base tensor", **facts)  # type: ignore[arg-type]
-    rank = low_rank(new - old, new, kind)
-    if rank is not None:
-        words = f"the difference has rank {rank}, as a merged LoRA leaves it"
-        return Change("low rank", words, rank=rank, **facts)  # type: ignore[arg-type]
-    words = f"trained: moved by {facts['change']:.2%} of its length" if old.any() else "trained: it was zero before"
-    return Change("trained", words, **facts)  # type: ignore[arg-type]
+        return change("replaced", "it has nothing to do with the base tensor")
+    if (rank := low_rank(new - old, new, kind)) is not None:
+        return change("low rank", f"the difference has rank {rank}, as a merged LoRA leaves it", rank=rank)
+    words = f"trained: moved by {_relative(old, new):.2%} of its length" if old.any() else "trained: it was zero before"
+    return change("trained", words)
 
 
 def _moved_rows(before: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, str]:
@@ -146,7 +155,7 @@ def _moved_rows(before: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, 
     for kind in _ROUNDINGS:
         there = _rows_differ(old.to(kind).float(), new)
         if int(there.sum()) < int(fewest.sum()):
-            fewest, name = there, named(kind)
+            fewest, name = there, dtype_name(kind)
     return fewest, name
 
 
@@ -160,7 +169,7 @@ def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: 
 
     None when they are not the most of those that moved.
     """
-    where = places(old, among)
+    where = find_rows(old, among)
     away = moved & (where >= 0) & (where != torch.arange(len(old))) & (own < _TWIN_AT_LEAST)
     count, strange = int(away.sum()), int((moved & (own < _OWN_AT_LEAST)).sum())
     if count < 2 or count * 2 < strange:
@@ -224,3 +233,46 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 
 def _cosine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (_unit(one) * _unit(other)).sum(1)
+
+
+def compare_new_rows(name: str, before: torch.Tensor, after: torch.Tensor,
+                     used: Collection[int] | None = None) -> list[Finding]:
+    """A finding for the rows of `after` (M, D) behind those of `before` (N, D); none where there are no more.
+
+    `used` are the ids that have a piece, where the tokenizer is known: rows without one only fill up the table.
+    """
+    rows, kind = after[len(before):].float(), dtype_name(after.dtype)
+    if not len(rows):
+        return []
+    shape, count = tuple(rows.shape), len(rows)
+    if broken := int((~torch.isfinite(rows)).any(1).sum()):
+        words = f"{broken} of {count} rows hold values that are no numbers"
+        return [Finding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
+    with_piece = sorted(row - len(before) for row in used or () if len(before) <= row < len(after))
+    read = rows[with_piece] if with_piece else rows
+    length = float(before.float().norm(dim=1).median().clamp(min=1e-12))
+    different = count_distinct(read, _NEAR * length)
+    words = f"their length is {float(read.norm(dim=1).median()) / length:.2f} times that of the old rows"
+    if len(read) < count:
+        words += f"; {count - len(read)} have no piece and are not counted"
+    if different == 1 < len(read):
+        words += "; all of them are alike, so that none can be told from another"
+    elif different < len(read):
+        words += f"; only {different} of them differ from each other, and rows that are alike cannot be told apart"
+    if len(read) == 1:  # many files have a spare row: it counts only where it is known to be read
+        untrained = bool(with_piece) and not read.any()
+    else:
+        untrained = different == 1 or different * 2 < len(read)
+    return [Finding(name, NEW_ROWS, "untrained" if untrained else "new", words, shape, kind, rows=count,
+                    distinct=different)]
+
+
+def count_distinct(rows: torch.Tensor, near: float) -> int:
+    """How many of the rows (N, D) lie farther than `near` from each one before them."""
+    centred = (rows - rows.mean(0)).double()
+    count = 0
+    for start in range(0, len(centred), _CHUNK):
+        some = centred[start:start + _CHUNK]
+        alike = torch.cdist(some, centred[:start + len(some)]) <= near
+        count += int((~alike.tril(start - 1).any(1)).sum())
+    return count

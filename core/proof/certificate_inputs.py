@@ -1,8 +1,8 @@
-"""What a certificate rests on, as one hash: where it is the same, the same certificate would be computed again.
+"""The input hash of a certificate: where it is the same, the same certificate would be computed again.
 
-The tensors of base and checkpoint are in it by the hashes that loading them checks. What is
-here alone: every other file of the base's folder, the held-out clips, the first rows of the
-new language, which the errors are compared with, and the recogniser that judges it.
+The tensors of base and checkpoint are in it by the hashes that loading them checks. Only here are every other file of
+the base's folder, the held-out clips, the initial rows of the new language, which the errors are compared with, and the
+recogniser that scores it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from core.proof.certificate import Certificate
 from core.workspace import Workspace
 from data import manifest
 
-_VERSION = 2  # of what `core.proof.certify` computes; another one makes every certificate be made again
+_VERSION = 2  # of what `core.proof.certify` computes; a new one makes all certificates out of date
 _FOLDER = "certificates"  # in the workspace's cache
 
 
-def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
-    """The hash for the checkpoint in `folder`, measured on a kind of `device` by so many sentences a language."""
+def input_hash(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
+    """The hash for the checkpoint in `folder`, computed on a kind of `device` with so many sentences a language."""
     record = records.read(folder / records.CHECKPOINT, CheckpointRecord)
     dataset = rows = ""
     with suppress(UserError):
@@ -42,12 +42,12 @@ def content(workspace: Workspace, folder: Path, device: str, sentences: int) -> 
 
 
 def _recogniser(workspace: Workspace, name: str) -> object:
-    """What the recogniser that judges is: by its record, or by the state of files that a person has put there."""
+    """The identity of a recogniser: its record, or the state of files that the user has put there."""
     if name in ("", recognisers.BUILT_IN):
         return name
     try:
         folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
-    except UserError as error:  # its record is damaged, and nothing is judged by it
+    except UserError as error:  # its record is damaged, and it scores nothing
         return error.message
     if (folder / RECORD).is_file():
         return records.hash_file(folder / RECORD)
@@ -55,21 +55,21 @@ def _recogniser(workspace: Workspace, name: str) -> object:
     return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def find(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
-    """A certificate that rests on just that: the run's own, or one that an export made."""
+def find_certificate(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
+    """A certificate with this input hash: the run's own, or one that an export made."""
     for path in (run / certificate.FILE, _path(workspace, wanted)):
         with suppress(UserError):
             found = certificate.read(path)
-            if found.content == wanted:
+            if found.input_hash == wanted:
                 return found
     return None
 
 
-def keep(workspace: Workspace, made: Certificate) -> None:
-    """For the next export of the same, or this one when it goes on; not where its judge was missing."""
-    if not made.content:
+def store_certificate(workspace: Workspace, made: Certificate) -> None:
+    """Store a certificate for the next export of the same; not where its recogniser was unavailable."""
+    if not made.input_hash:
         return
-    path = _path(workspace, made.content)
+    path = _path(workspace, made.input_hash)
     path.parent.mkdir(parents=True, exist_ok=True)
     certificate.write(path, made)
 
