@@ -54,7 +54,7 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class ComparedText:
-    """One text on both sides; a side that cannot read it is missing. `identical`: equal to the bit."""
+    """One text on both sides; a side that cannot read it is missing. `identical`: bit-identical."""
 
     language: str
     text: str
@@ -136,7 +136,7 @@ def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
                     row.sides[side] = ComparedSide(inputs[index][side], clip, score)
                 same = ""
                 if row.identical is not None and not new[index]:
-                    same = "Both sides are equal to the bit." if row.identical else "The two sides differ."
+                    same = "Both sides are bit-identical." if row.identical else "The two sides differ."
                 longest_s = max(one.clip.duration_s for one in row.sides.values())  # one time scale for both pictures
                 for side, one in row.sides.items():
                     picture = f"{clips.FOLDER}/{index:03d}-{side}.png"

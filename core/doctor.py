@@ -24,8 +24,14 @@ from core.proof import assessment, diagnosis, tokenizer_fit
 from core.proof.certify import base_probes, equal_logits
 from core.proof.diagnosis import Diagnosis, Finding, ProbeDrift, TokenizerFit
 from core.proof.restore import RestoreRequest, restore_base_rows
-from core.proof.tensor_comparison import compare_new_rows, compare_tensors, dtype_name, is_transposed
-from core.proof.tensor_matching import TensorMatching, match_tensors
+from core.proof.tensor_comparison import (
+    TensorMatching,
+    compare_new_rows,
+    compare_tensors,
+    dtype_name,
+    is_transposed,
+    match_tensors,
+)
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data.bpe import vocabulary

@@ -169,11 +169,11 @@ def _reload_check(model: VoiceModel, again: VoiceModel, count: OneCount) -> Chec
     tensors, reread = ({**plain_tensors(one), **(one.adapters.tensors() if one.adapters else {})}
                        for one in (model, again))
     same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
-    seen = f"{same} tensors and {equal} samples equal to the bit"
+    seen = f"{same} tensors and {equal} samples bit-identical"
     if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
         raise UserError(f"The export does not reload as it was: {seen}.",
                         "The disk may be failing; continue to try again.")
-    wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
+    wanted = f"{len(tensors)} tensors and {len(probes)} samples bit-identical"
     return Check("export_reloads", "passed", wanted, seen, "The exported files, loaded again, are the checkpoint.")
 
 

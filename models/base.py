@@ -179,23 +179,23 @@ class Vocoder(Protocol):
 
 
 class CTCRecogniser(Protocol):
-    """Recogniser that measures intelligibility; `languages` it can judge. It writes letters, by CTC; 0 is blank."""
+    """Recogniser that measures intelligibility in its `languages`. It outputs letters, by CTC; 0 is blank."""
 
     languages: tuple[str, ...]
     letters: tuple[str, ...]  # letter i is written as i + 1
-    sample_rate: int  # Hz that `heard` takes
-    frame_s: float  # from one of its answers to the next
+    sample_rate: int  # Hz
+    frame_s: float  # between two frames of its output
 
     def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """Log-probabilities (F, letters + 1) of waveform (S,)."""
         ...
 
     def normalise(self, text: str, language: str) -> str:
-        """`text` in the judge's letters."""
+        """`text` in the recogniser's letters."""
         ...
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
-        """Compare what is heard in waveform (S,) with `text`."""
+        """Compare the transcript of waveform (S,) with `text`."""
         ...
 
 
@@ -244,7 +244,7 @@ class Family(Protocol):
     def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
 
     def recogniser(self, folder: Path) -> CTCRecogniser | None:
-        """The family's judge, or None when it has none."""
+        """The family's recogniser, or None when it has none."""
         ...
 
     def voices(self, folder: Path) -> dict[str, Voice]:

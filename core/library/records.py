@@ -59,9 +59,9 @@ class CheckpointRecord:
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
-    recogniser: str = ""  # recogniser of one's choice that judged the new language
+    recogniser: str = ""  # the chosen recogniser that scored the new language
     recogniser_language: str = ""  # what it calls the language, where that was said
-    scored: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
+    scored: tuple[str, ...] = ()  # texts whose scores selected the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 

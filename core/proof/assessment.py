@@ -238,7 +238,7 @@ def _part_sentences(findings: Sequence[Finding]) -> list[str]:
     equal = [part for part in parts if all(one.state == "equal" for one in rest if one.part == part)]
     sentences = []
     if equal:
-        sentences.append(f"Equal to the bit: {_join(equal)} ({sum(one.part in equal for one in rest)} tensors).")
+        sentences.append(f"Bit-identical: {_join(equal)} ({sum(one.part in equal for one in rest)} tensors).")
     for part in parts:
         own = [one for one in rest if one.part == part and one.state != "extra"]
         if part in equal or not own:
@@ -288,7 +288,7 @@ def drift_sentence(drift: ProbeDrift) -> str:
     """What both models predicted for base-language samples."""
     languages = ", ".join(drift.languages)
     if drift.equal == drift.samples:
-        return f"Measured: the logits of all {drift.samples} base-language samples ({languages}) are equal to the bit."
+        return f"Measured: the logits of all {drift.samples} base-language samples ({languages}) are bit-identical."
     share = "most" if drift.agreement >= _MOSTLY else "few" if drift.agreement < _FEW else "many"
     return (f"Measured on {drift.samples} base-language samples ({languages}): the top-1 prediction is the same for "
             f"{drift.agreement:.0%} of codes ({share}); the predictions are {drift.divergence:.3g} nats a code apart.")

@@ -64,14 +64,14 @@ class CertificateWork:
         return sum(len(sentences) for _, sentences in self.sentences.values())
 
     @property
-    def recorded(self) -> int:
+    def recordings(self) -> int:
         """Recordings to score."""
         return sum(one.original is not None for _, sentences in self.sentences.values() for one in sentences)
 
     @property
     def size(self) -> int:
         """Sentences to speak, twice, recordings to score and probes to compare."""
-        return 2 * self.spoken + self.recorded + len(self.probes)
+        return 2 * self.spoken + self.recordings + len(self.probes)
 
     def make(self, tell: Tell = to_nobody) -> Certificate:
         """The certificate; `tell` gets one count over every sentence and probe."""
@@ -128,7 +128,7 @@ def base_probes(model: VoiceModel) -> list[ProbeSample]:
 
 
 def equal_logits(before: Probe, after: Probe) -> bool:
-    """Whether the logits are equal to the bit, of `after` those of the ids that `before` has."""
+    """Whether the logits are bit-identical; of `after` only the ids that `before` has count."""
     old_text = after.text_logits[:, :before.text_logits.shape[1]]
     return torch.equal(before.text_logits, old_text) and torch.equal(before.speech_logits, after.speech_logits)
 
@@ -216,7 +216,7 @@ def _logits_check(work: CertificateWork, tell: Tell) -> Check:
     """Bit equality of every base-language logit, or the drift."""
     base, finetuned, count = work.base, work.finetuned, len(work.probes)
     if not count:
-        return Check("base_logits", "skipped", "equal to the bit", "the model comes with no samples of its languages",
+        return Check("base_logits", "skipped", "bit-identical", "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
     for done, item in enumerate(work.probes):
@@ -234,13 +234,13 @@ def _logits_check(work: CertificateWork, tell: Tell) -> Check:
                                reduction="batchmean").item()
     tell(Progress(count, count, "probes", "compared"))
     languages = {item.language for item in work.probes}
-    seen = f"{equal} of {count} samples ({', '.join(sorted(languages))}) equal to the bit"
+    seen = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
     if unprobed := set(base.front_end.base_languages) - languages:
         seen += f"; not probed: {', '.join(sorted(unprobed))}"
     if equal < count:
         seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
     result: Result = "measured" if finetuned.scope == "full" else _passed(equal == count)
-    return Check("base_logits", result, "equal to the bit", seen,
+    return Check("base_logits", result, "bit-identical", seen,
                  "Logits of base-language samples before and after, computed one after the other on "
                  f"{compute.conditions(base.device)}.")
 
@@ -261,7 +261,7 @@ def _language_errors(work: CertificateWork, count: OneCount) -> list[LanguageErr
     """The errors of every language: before, after, and on the original recordings.
 
     The base languages share batches, and a new one stands alone, because the base cannot read it. So before and after
-    are computed in batches of the same shape, and what did not change is equal to the bit and scored only once.
+    are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
     """
     after, new_languages = work.finetuned, [code for code in work.sentences if work.finetuned.front_end.is_new(code)]
     base_languages = [code for code in work.sentences if code not in new_languages]

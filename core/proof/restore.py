@@ -27,7 +27,7 @@ from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certificate
 from core.proof.certificate import Certificate, Check
 from core.proof.certify import base_probes, equal_logits
-from core.proof.tensor_matching import TensorMatching
+from core.proof.tensor_comparison import TensorMatching
 from core.proof.tokenizer_fit import read_pieces
 from core.speech import evaluation
 from core.workspace import Workspace

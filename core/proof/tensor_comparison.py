@@ -1,20 +1,26 @@
-"""How one tensor differs from the base's: equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken.
+"""Compare the weights of a checkpoint from elsewhere with the base's: which tensor is which, and how each differs.
 
-Values are compared in float32 after both were read, so that a file saved in another type is not taken for a trained
-one. A difference of low rank is what a merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled
-weight decay leaves where no gradient came (Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row,
-or as the mean row and almost nothing (the mean resizing of transformers adds a normal of 1e-9 of the old rows'
-covariance) and were never trained are alike: a model cannot tell the new letters from each other.
+A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken. Values are compared in float32
+after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank is what a
+merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no gradient came
+(Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
+mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are alike: a
+model cannot tell the new letters from each other.
+
+Tensors are matched by name, else by value. Trainers put prefixes before names (`t3.`, `model.`, `module.`,
+`_orig_mod.`), and adapters put `.base_layer` into them. A tensor that was trained a little still has its direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from core.proof.diagnosis import NEW_ROWS, Finding, State
+from models.base import WeightsFile
 
 _ROUNDINGS = (torch.bfloat16, torch.float16)
 _OWN_AT_LEAST = 0.5  # cosine below which a row has nothing to do with the one that was there
@@ -25,6 +31,9 @@ _WHOLE = 256  # sides up to which all singular values are computed
 _LOW = 0.25  # of the shorter side; a rank above is not called low
 _NEAR = 1e-3  # of the old rows' length: nearer rows are alike. The mean resizing leaves 5e-5
 _CHUNK = 1024  # rows compared with all others at once
+_WITHIN = (("_orig_mod.", ""), (".base_layer.", "."), (".parametrizations.weight.original", ".weight"))
+_SAMPLES = 256  # values of a tensor that are compared
+_ALIKE = 0.9  # cosine of the samples of two tensors that match
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,8 @@ def compare_tensors(before: torch.Tensor, after: torch.Tensor, among: torch.Tens
         words = f"{broken} of {new.numel()} values are no numbers{where}{_beside(before, after, among)}"
         return TensorChange("broken", words)
     if torch.equal(old, new):
-        return TensorChange("equal",
-                            "equal to the bit" + ("" if before.dtype == kind else f", stored as {dtype_name(kind)}"))
+        stored = "" if before.dtype == kind else f", stored as {dtype_name(kind)}"
+        return TensorChange("equal", f"bit-identical{stored}")
     moved, rounded = _moved_rows(before, new)
     if not moved.any():
         return TensorChange("rounded", f"equal but for rounding to {rounded}", _relative(old, new))
@@ -276,3 +285,81 @@ def count_distinct(rows: torch.Tensor, near: float) -> int:
         alike = torch.cdist(some, centred[:start + len(some)]) <= near
         count += int((~alike.tril(start - 1).any(1)).sum())
     return count
+
+
+
+@dataclass(frozen=True)
+class TensorMatching:
+    """`found` gives the checkpoint's name for a base name; the rest has no match."""
+
+    found: Mapping[str, str]
+    prefix: str  # before all of the names
+    renamed: Mapping[str, str]  # matched by their values: base name, and the name there
+    missing: tuple[str, ...]  # of the base
+    extra: tuple[str, ...]  # of the checkpoint
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Extra tensors that are low-rank factors and were not merged."""
+        return tuple(name for name in self.extra if ".lora_" in f".{name}")
+
+
+def match_tensors(base: WeightsFile, other: WeightsFile, tables: Sequence[str]) -> TensorMatching:
+    """Matches of the base's tensors in `other`; `tables` may have more rows there."""
+    clean = {}
+    for name in other.names:
+        plain = name
+        for inside, instead in _WITHIN:
+            plain = plain.replace(inside, instead)
+        clean[plain] = name
+    prefix = _prefix(base.names, tuple(clean))
+    found = {name: clean[prefix + name] for name in base.names if prefix + name in clean}
+    missing = [name for name in base.names if name not in found]
+    extra = sorted(set(other.names) - set(found.values()), key=other.names.index)
+    renamed = _match_values(base, other, missing, extra, tables)
+    return TensorMatching(
+        found | renamed, prefix, renamed, tuple(name for name in missing if name not in renamed),
+        tuple(name for name in extra if name not in renamed.values()),
+    )
+
+
+def _prefix(wanted: Sequence[str], there: Sequence[str]) -> str:
+    """The most frequent prefix before names of the base; the shorter where two are as frequent."""
+    known, counted = set(wanted), Counter[str]()
+    for name in there:
+        parts = name.split(".")
+        starts = [".".join(parts[:cut]) + "." if cut else "" for cut in range(len(parts))]
+        counted.update(start for start in starts if name[len(start):] in known)
+    return min(counted, key=lambda start: (-counted[start], len(start)), default="")
+
+
+def _match_values(base: WeightsFile, other: WeightsFile, missing: Sequence[str], extra: Sequence[str],
+                  tables: Sequence[str]) -> dict[str, str]:
+    """Base tensors without a match by name whose values stand under another name."""
+    samples: dict[tuple[str, int], torch.Tensor] = {}  # of the checkpoint, each read once
+    found: dict[str, str] = {}
+    for name in missing:
+        shape, grows = base.shape(name), name in tables
+        fitting = [one for one in extra if one not in found.values() and _fits(shape, other.shape(one), grows)]
+        if not shape or not fitting:
+            continue
+        own, alike = _sample(base, name, shape[0]), {}
+        for one in fitting:
+            if (one, shape[0]) not in samples:
+                samples[one, shape[0]] = _sample(other, one, shape[0])
+            alike[one] = float(own @ samples[one, shape[0]])
+        best = max(alike, key=lambda one: alike[one])
+        if alike[best] > _ALIKE:
+            found[name] = best
+    return found
+
+
+def _sample(file: WeightsFile, name: str, rows: int) -> torch.Tensor:
+    """Some values of the first `rows` rows, spread evenly, of length one."""
+    flat = file.tensor(name)[:rows].reshape(-1)
+    picked = flat[torch.linspace(0, len(flat) - 1, min(_SAMPLES, len(flat))).long()].double()
+    return picked / picked.norm().clamp(min=1e-30)
+
+
+def _fits(shape: tuple[int, ...], there: tuple[int, ...], grows: bool) -> bool:
+    return shape == there or (grows and shape[1:] == there[1:] and len(there) > 0 and there[0] > shape[0])

@@ -77,7 +77,7 @@ class TinyVocoder:
 
 
 class TinyRecogniser:
-    """Compares what the recogniser hears with the text."""
+    """Compares the transcript of the network with the text."""
 
     def __init__(self, recogniser: RecogniserNetwork) -> None:
         self.recogniser = recogniser
@@ -96,7 +96,7 @@ class TinyRecogniser:
 
     def _require(self, language: str) -> None:
         if language not in self.languages:
-            raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
+            raise UserError(f"The recogniser does not know {language!r}.", f"It knows: {', '.join(self.languages)}.")
 
     def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
         """See `models.base.CTCRecogniser`."""

@@ -1,9 +1,8 @@
-"""The judge: a small recogniser that turns "intelligible" into a number.
+"""The built-in recogniser, which measures intelligibility.
 
-Connectionist temporal classification (Graves et al. 2006) over convolutions and a
-bidirectional GRU, told the language. It writes letters (Amharic in Latin spelling, see
-`data.romanise`) and, for sentences whose phonemes are known, phonemes. Word spaces are
-not judged: nobody pronounces them. It knows only the synthetic world it was trained on.
+Connectionist temporal classification (Graves et al. 2006) over convolutions and a bidirectional GRU, conditioned on the
+language. It outputs letters (Amharic in Latin spelling, see `data.romanise`) and, for sentences whose phonemes are
+known, phonemes. Word spaces are not scored: nobody pronounces them. It knows only the synthetic voices of its training.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from data.romanise import romanise
 
 @dataclass(frozen=True)
 class RecogniserConfig:
-    """What the judge can write; symbol i + 1 of a head is `letters[i]` or `phonemes[i]`, 0 is blank."""
+    """The symbols of the recogniser; symbol i + 1 of a head is `letters[i]` or `phonemes[i]`, 0 is blank."""
 
     languages: tuple[str, ...]
     letters: tuple[str, ...]
@@ -32,7 +31,7 @@ class RecogniserConfig:
 
 
 def letters_of(text: str, language: str) -> str:
-    """The letters of `text` as the judge spells them: no spaces, no case; Amharic romanised."""
+    """The letters of `text` as the recogniser spells them: no spaces, no case; Amharic romanised."""
     text = unicodedata.normalize("NFC", text).lower()
     if language == "am":
         return "".join(c for c in romanise(text) if c.isalpha() or c == "'")
@@ -71,12 +70,12 @@ class RecogniserNetwork(nn.Module):
 
     @torch.inference_mode()
     def letters(self, mel: torch.Tensor, language: str) -> str:
-        """What is heard in one clip's log-mel (n_mels, F), in letters."""
+        """The transcript of one clip's log-mel (n_mels, F) in letters."""
         return "".join(self._read(mel, language, 0, self.config.letters))
 
     @torch.inference_mode()
     def phonemes(self, mel: torch.Tensor, language: str) -> list[str]:
-        """What is heard in one clip's log-mel (n_mels, F), in phonemes."""
+        """The transcript of one clip's log-mel (n_mels, F) in phonemes."""
         return self._read(mel, language, 1, self.config.phonemes)
 
     def _read(self, mel: torch.Tensor, language: str, head: int, symbols: tuple[str, ...]) -> list[str]:

@@ -43,7 +43,7 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 def test_gated_passes_every_check(world: Workspace) -> None:
     made = certified(world)
     assert [check.name for check in made.checks if check.verdict != "passed"] == ["character_error_rates"]
-    assert made.check("base_logits").seen == "4 of 4 samples (en, fr) equal to the bit"
+    assert made.check("base_logits").seen == "4 of 4 samples (en, fr) bit-identical"
     assert made.check("prefix_rows").expected == made.check("prefix_rows").seen
 
 

@@ -34,16 +34,16 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(case, case.extended_world(tmp_path_factory.mktemp("small")))
 
 
-def test_a_chosen_recogniser_judges_what_is_spoken(small_world: World, recogniser: Path) -> None:
-    _judged_throughout(small_world, recogniser)
+def test_a_chosen_recogniser_scores_what_is_spoken(small_world: World, recogniser: Path) -> None:
+    _scored_throughout(small_world, recogniser)
 
 
 @pytest.mark.slow
-def test_it_judges_for_a_family_without_a_judge(world: World, recogniser: Path) -> None:
-    _judged_throughout(world, recogniser)
+def test_it_scores_for_a_family_without_a_recogniser(world: World, recogniser: Path) -> None:
+    _scored_throughout(world, recogniser)
 
 
-def _judged_throughout(world: World, recogniser: Path) -> None:
+def _scored_throughout(world: World, recogniser: Path) -> None:
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, select_best_by="cer",
                             recogniser=str(recogniser))
     made = job.create(world.workspace, "train", options, name="scored")
@@ -65,7 +65,7 @@ def _judged_throughout(world: World, recogniser: Path) -> None:
 
 
 def test_a_recogniser_that_is_none_ends_the_run_before_it_begins(small_world: World, tmp_path: Path) -> None:
-    run = small_world.workspace.runs / "judged-by-nothing"
+    run = small_world.workspace.runs / "scored-by-nothing"
     with pytest.raises(UserError, match="holds no recogniser"):
         train.run(train_options(steps=2, recogniser=str(tmp_path)), small_world.workspace, Listener(run))
     assert checkpoint.last_whole(run, lambda message: None) is None

@@ -1,4 +1,4 @@
-"""A recogniser of one's choice judges a new language, for a family without a judge of its own too."""
+"""A recogniser of the user's choice scores a new language, also for a family without one of its own."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sound_comes_at_the_recognisers_rate() -> None:
     assert [len(one) for one in parrot.given] == [16_000]
 
 
-def test_the_models_own_judge_keeps_its_languages(tmp_path: Path) -> None:
+def test_the_models_own_recogniser_keeps_its_languages(tmp_path: Path) -> None:
     class Own:
         languages = ("en", "am")
 
@@ -92,7 +92,7 @@ def test_nobody_takes_the_place_of_a_recogniser_that_is_gone() -> None:
 
 
 def taught(ref: str = "run:one") -> Any:
-    """A model that was taught Amharic, and whose family has no judge."""
+    """A model that was taught Amharic, and whose family has no recogniser."""
     front_end = SimpleNamespace(languages=("en", "am"), is_new=lambda language: language == "am")
     family = SimpleNamespace(recogniser=lambda folder: None)
     return SimpleNamespace(ref=ref, family=family, base_folder=Path(), front_end=front_end)

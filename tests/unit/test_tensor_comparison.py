@@ -119,7 +119,7 @@ def test_a_value_that_is_no_number_hides_neither_its_row_nor_the_others() -> Non
     assert compare_tensors(before, decayed).words.endswith("shrunk to 0.9 of what it was: weight decay")
     vector = before[0].clone()
     vector[0] = torch.nan
-    assert compare_tensors(before[0], vector).words == "1 of 24 values are no numbers; all others are equal to the bit"
+    assert compare_tensors(before[0], vector).words == "1 of 24 values are no numbers; all others are bit-identical"
     assert compare_tensors(before, before * torch.nan).words == "960 of 960 values are no numbers"
 
 

@@ -231,7 +231,7 @@ def test_no_number_hides_no_other_damage(doctor: Doctor, healthy: Tensors) -> No
     merged = doctor(damaged.with_nan(damaged.merged_lora(healthy, 3)))
     assert "beside these: the difference has rank 3, as a merged LoRA leaves it" in finding(merged, PROJECTION).words
     alone = doctor(damaged.with_nan(healthy))
-    assert "; all others are equal to the bit" in finding(alone, PROJECTION).words
+    assert "; all others are bit-identical" in finding(alone, PROJECTION).words
     assert "Beside that" not in alone.assessment.headline
 
 
@@ -534,7 +534,7 @@ def test_how_to_restore_is_said_where_it_was_not_asked_for(world: Workspace, hea
     examine.run(DoctorOptions(part="model", base="tiny", checkpoint=str(path), measure=False), world, listener)
     [plan] = listener.of("plan")
     assert plan.lines[-1].endswith("--restore NAME --language CODE --tokenizer FILE")
-    assert any("Whether its tokenizer fits was not looked at" in line for line in plan.lines)
+    assert any("Whether its tokenizer fits was not examined" in line for line in plan.lines)
 
 
 def test_what_is_not_damaged_in_rows_alone_is_not_restored(

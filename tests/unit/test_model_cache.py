@@ -56,7 +56,7 @@ def test_another_precision_is_another_model(world: Workspace, model_cache: Model
     first = take(model_cache, world, precision="float32")
     other = take(model_cache, world, precision="int8")
     assert not other.cached
-    assert "int8" in other.computed_in
+    assert "int8" in other.precision
     assert take(model_cache, world, precision="float32").synthesizer.model is first.synthesizer.model
 
 

@@ -24,7 +24,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> VoiceModel:
 
 
 def studio_of(voice: VoiceModel, remember: bool = False) -> SpeechEvaluator:
-    """With the judge that comes with the model."""
+    """With the recogniser that comes with the model."""
     return SpeechEvaluator.of(voice, voice.family.recogniser(voice.base_folder), remember)
 
 
@@ -82,14 +82,14 @@ def test_what_was_heard_before_is_not_heard_again_when_it_is_remembered(base: Vo
         assert torch.equal(first.waveform, again.waveform)
 
 
-def test_an_original_is_judged_as_it_is(base: VoiceModel) -> None:
+def test_a_recording_is_scored_as_it_is(base: VoiceModel) -> None:
     sentences = evaluation.held_out(base, "en")
     score = evaluation.evaluate_recordings(studio_of(base), "en", [*sentences, HeldOutSentence("no recording", None)])
     assert score.sentences == len(sentences) == 4
     assert all(isinstance(item.original, Path) for item in sentences)
 
 
-def test_a_judge_is_given_the_words_that_are_spoken(tmp_path: Path) -> None:
+def test_a_recogniser_is_given_the_words_that_are_spoken(tmp_path: Path) -> None:
     """Digits are heard as words: an error against the digits would be none of the voice's."""
     workspace = Workspace.open(tmp_path)
     write_model(workspace.models / "tiny")

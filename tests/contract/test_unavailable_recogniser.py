@@ -1,4 +1,4 @@
-"""The judge of a training is gone or damaged: what is finished goes on, and nobody judges in its place."""
+"""The recogniser of a training is gone or damaged: what is finished continues, and no other scores in its place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FAULTS = {"gone": shutil.rmtree, "cut off": cut_off, "other bytes": same_size, "
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A trained run, an export of it, and the recogniser that judged both."""
+    """A trained run, an export of it, and the recogniser that scored both."""
     world = trained_world(tmp_path_factory.mktemp("kept") / "workspace", recogniser=HUB)
     fetched(world)
     export.run(ExportOptions(run=f"run:{RUN}", export="scored"), world, Listener(world.runs / "export-judged"))
@@ -90,8 +90,8 @@ def assert_told(messages: list[str], of_export: bool = False) -> None:
 
 
 @pytest.mark.parametrize(("model", "break_it"), [*((f"run:{RUN}", fault) for fault in FAULTS.values()),
-                                                ("export:scored", shutil.rmtree)], ids=[*FAULTS, "gone, an export"])
-def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it: Callable[[Path], None]) -> None:
+                                                 ("export:scored", shutil.rmtree)], ids=[*FAULTS, "gone, an export"])
+def test_synthesis_continues_without_it(world: Workspace, model: str, break_it: Callable[[Path], None]) -> None:
     break_it(world.recognisers / "some--ear")
     listener, result = speak(world, model)
     assert result["error"] is result["error_on_originals"] is None
@@ -104,10 +104,10 @@ def test_speaking_goes_on_without_a_judge(world: Workspace, model: str, break_it
     assert not any("measured" in message for message in warnings(listener))
 
 
-def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> None:
+def test_an_export_is_scored_by_the_recogniser_of_its_run(world: Workspace) -> None:
     of_run, of_export = speak(world, f"run:{RUN}")[0].of("audio")[0], speak(world, "export:scored")[0].of("audio")[0]
     assert of_run.heard
-    assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own judge writes Latin letters
+    assert set(of_run.heard) <= {*tiny_recognisers.ETHIOPIC, *"<unk>"}  # the model's own writes Latin letters
     assert (of_export.error, of_export.heard) == (of_run.error, of_run.heard)
     compared = Listener(world.runs / "compared")
     compare.run(CompareOptions(base="base:tiny", finetuned="export:scored", texts=(("am", TEXT),), device="cpu"), world,
@@ -116,7 +116,7 @@ def test_an_export_is_judged_by_the_recogniser_of_its_run(world: Workspace) -> N
 
 
 def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path: Path) -> None:
-    """It names the folder of its judge, which is found here by the run, and nowhere without it."""
+    """It names the folder of its recogniser, which is found here by the run, and nowhere without it."""
     ear = tiny_recognisers.write_ctc(tmp_path / "own" / "ear", {"amh": tiny_recognisers.ETHIOPIC})
     write_checkpoint(world, "gated", "other", recogniser=str(ear))
     shutil.rmtree(world.recognisers / "some--ear")
@@ -144,7 +144,7 @@ def test_no_path_of_the_machine_leaves_with_an_export(world: Workspace, tmp_path
     ("", True, ""), ("built-in", True, "built-in"), ("me/ear", True, "me/ear"), ("ear", True, "own/ear"),
     ("ear", False, "ear"), ("other", True, "other"),
 ])
-def test_the_folder_of_a_judge_is_told_by_the_run(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_the_run_gives_the_folder_of_a_recogniser(kept: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                   recogniser: str, here: bool, wanted: str) -> None:
     record = replace(exports_record.read_record(kept.exports / "scored"), recogniser=recogniser)
     run = records.read(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT, records.CheckpointRecord)
@@ -153,7 +153,7 @@ def test_the_folder_of_a_judge_is_told_by_the_run(kept: Workspace, tmp_path: Pat
     assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)
 
 
-def test_a_comparison_goes_on_without_a_judge(world: Workspace) -> None:
+def test_a_comparison_continues_without_the_recogniser(world: Workspace) -> None:
     cut_off(world.recognisers / "some--ear")
     listener = Listener(world.runs / "compared")
     options = CompareOptions(base="base:tiny", finetuned="export:scored", device="cpu",
@@ -167,7 +167,7 @@ def test_a_comparison_goes_on_without_a_judge(world: Workspace) -> None:
     assert (clips["en", "finetuned"].error is not None, clips["en", "finetuned"].unmeasured) == (True, "")
 
 
-def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world: Workspace, tmp_path: Path) -> None:
+def test_an_export_continues_without_it_and_is_measured_when_it_is_back(world: Workspace, tmp_path: Path) -> None:
     shutil.rmtree(world.cache / "certificates")
     ear = (world.recognisers / "some--ear").rename(tmp_path / "ear")
 
@@ -192,7 +192,7 @@ def test_an_export_goes_on_without_a_judge_and_is_measured_when_it_is_back(world
     assert not any("measured" in message for message in warnings(listener))
 
 
-def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuses(tmp_path: Path) -> None:
+def test_a_finished_training_is_certified_without_its_recogniser_and_any_other_refuses(tmp_path: Path) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
     options = train_options(steps=2, checkpoint_every=2, evaluation_sentences=1, recogniser=str(ear))
@@ -217,7 +217,7 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
 
 
 @pytest.mark.parametrize("chosen_by", ["speech_loss", "auto"])
-def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_path: Path, chosen_by: str) -> None:
+def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(tmp_path: Path, chosen_by: str) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"amh": tiny_recognisers.ETHIOPIC})
     options = train_options(steps=4, checkpoint_every=2, evaluation_sentences=1, recogniser=str(ear),
@@ -243,13 +243,13 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
     ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
     ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
 ])
-def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, recogniser: str, begins: str) -> None:
+def test_a_run_that_continues_is_offered_no_other_recogniser(tmp_path: Path, recogniser: str, begins: str) -> None:
     hint = opening._as_it_began(recogniser, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
     assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 
 
-def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> None:
+def test_a_training_gives_the_recognisers_name_of_the_language(tmp_path: Path) -> None:
     world = extended_world(tmp_path / "workspace")
     ear = tiny_recognisers.write_ctc(tmp_path / "ear", {"ethio": tiny_recognisers.ETHIOPIC})
     options = train_options(recogniser=str(ear))
@@ -260,6 +260,6 @@ def test_a_training_says_what_its_judge_calls_the_language(tmp_path: Path) -> No
     listener, result = speak(world, f"run:{RUN}")
     assert (result["error"] is not None, warnings(listener)) == (True, [])
     loaded = scoring.load_recogniser(world, load(world, f"run:{RUN}", torch.device("cpu")),
-                                  train_options(recogniser=str(ear), recogniser_language="ethio"))
+                                     train_options(recogniser=str(ear), recogniser_language="ethio"))
     assert loaded is not None
     assert loaded.languages[0] == "am"

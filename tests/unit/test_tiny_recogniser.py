@@ -1,4 +1,4 @@
-"""How the judge spells."""
+"""How the built-in recogniser normalises text."""
 
 from __future__ import annotations
 
