@@ -32,7 +32,7 @@ class DemoReport:
 def report(states: Sequence[JobState], certificate: Certificate) -> DemoReport:
     """Gather the report from the demo's finished jobs and the run's certificate."""
     seconds = {state.verb: round(state.seconds, 1) for state in states}
-    verdicts: dict[str, str] = {check.name: check.verdict for check in certificate.checks}
+    verdicts: dict[str, str] = {check.name: check.result for check in certificate.checks}
     return DemoReport(certificate.run, certificate.step, certificate.scope, certificate.errors, verdicts, seconds,
                       round(sum(seconds.values()), 1))
 
@@ -51,7 +51,7 @@ def table(made: DemoReport) -> str:
     for error in made.errors:
         shown = [_percent(value) for value in (error.before, error.after, error.original)]
         rows.append(f"| {error.language}{' (new)' if error.new else ''} | {' | '.join(shown)} | {error.sentences} |")
-    verdicts = ", ".join(f"{name} {verdict}" for name, verdict in made.verdicts.items())
+    verdicts = ", ".join(f"{name} {result}" for name, result in made.verdicts.items())
     stages = ", ".join(f"{verb} {seconds:.0f}" for verb, seconds in made.seconds.items())
     return "\n".join([*rows, "", f"Checks: {verdicts}.", f"Seconds: {stages}; {made.total_seconds:.0f} in all."])
 

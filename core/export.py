@@ -228,5 +228,5 @@ def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: 
         "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 2),
         "overridden": json.dumps(list(overridden)) if overridden else "",
         **{f"error_{item.language}": item.after for item in proof.errors},
-        **{check.name: check.verdict for check in proof.checks},
+        **{check.name: check.result for check in proof.checks},
     }

@@ -42,7 +42,7 @@ class Check:
     """One row: what was looked at, the verdict, what was found, and what to do about it."""
 
     name: str
-    verdict: Verdict
+    result: Verdict
     found: str
     hint: str = ""
 
@@ -60,7 +60,7 @@ def examine(workspace: Path, requirements: Path = ROOT / "requirements.txt") -> 
 
 def failed(checks: Sequence[Check]) -> bool:
     """Whether something must be mended before Lisan can work."""
-    return any(check.verdict == "fail" for check in checks)
+    return any(check.result == "fail" for check in checks)
 
 
 def check_python(running: tuple[int, ...]) -> Check:

@@ -47,7 +47,7 @@ def machine(arguments: Sequence[str]) -> int:
     checks = []
     for check in machine_check.examine(Path(given.workspace)):
         checks.append(check)
-        print(f"{check.verdict:4}  {check.name:14}  {check.found}", flush=True)
+        print(f"{check.result:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:
             print(f"{'':22}-> {check.hint}")
     if given.json:

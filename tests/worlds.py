@@ -95,7 +95,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
     codec = CodecConfig(width=16, encoder_blocks=1, decoder_blocks=1, levels=(3, 3, 3), speaker_size=8)
     save_module(folder / "codec.safetensors", Codec(codec), codec)
     recogniser = RecogniserConfig(("en", "fr", "am"), tuple(LETTERS), ("a", "b"), width=16)
-    save_module(folder / "judge.safetensors", RecogniserNetwork(recogniser), recogniser)
+    save_module(folder / "recogniser.safetensors", RecogniserNetwork(recogniser), recogniser)
     size = codec.codebook_size
     config = SpeechLMConfig(
         DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=front_end.size, speech_rows=size + 2,

@@ -42,8 +42,8 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             _lay_out_question(page)
         with gr.Column(scale=3, min_width=300):
-            verdict = gr.HTML(elem_id="diagnosis")
-            page.live.panel(verdict, lambda view: _answer(_newest(view), examined(_newest(view), view.jobs)), "doctor")
+            result = gr.HTML(elem_id="diagnosis")
+            page.live.panel(result, lambda view: _answer(_newest(view), examined(_newest(view), view.jobs)), "doctor")
             _lay_out_restoring(page)
     details = gr.HTML(elem_id="diagnosis-details")
     page.live.panel(details, lambda view: _details(examined(_newest(view), view.jobs)), "doctor")
@@ -179,12 +179,12 @@ def _restored(result: Mapping[str, object] | None) -> Html:
 
 def verdict_view(found: Diagnosis) -> Html:
     """The verdict, and what was compared."""
-    verdict = found.assessment
-    banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
+    result = found.assessment
+    banner = div(f"verdict {_TONES[result.level]}", element("strong", result.headline), paragraph(result.advice))
     about = present.facts([
         ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
         ("Stored as", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
-        ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[verdict.base_languages]),
+        ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[result.base_languages]),
     ])
     return join((banner, about))
 

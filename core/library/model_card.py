@@ -96,9 +96,9 @@ def _chose(languages: Sequence[str]) -> str:
 
 
 def _checks(certificate: Certificate) -> str:
-    rows = [f"| `{check.name}` | {check.verdict} | {check.what} | {_short(check.seen)} |"
+    rows = [f"| `{check.name}` | {check.result} | {check.what} | {_short(check.seen)} |"
             for check in certificate.checks]
-    return "| check | verdict | what | seen |\n|---|---|---|---|\n" + "\n".join(rows)
+    return "| check | result | what | seen |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
 def _merged(record: ExportRecord, merged: str) -> list[str]:

@@ -24,7 +24,7 @@ class Check:
     """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
 
     name: str
-    verdict: Result
+    result: Result
     expected: str
     seen: str
     what: str  # in plain words
@@ -62,7 +62,7 @@ class Certificate:
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""
-        return tuple(check.name for check in self.checks if check.verdict == "failed")
+        return tuple(check.name for check in self.checks if check.result == "failed")
 
     def blocking(self, override: Collection[str] = ()) -> tuple[str, ...]:
         """Names of failed checks that no override names."""

@@ -1,6 +1,6 @@
 """The built-in family behind the protocols of `models.base`.
 
-A model folder holds t3.safetensors, codec.safetensors, judge.safetensors, the front-end,
+A model folder holds t3.safetensors, codec.safetensors, recogniser.safetensors, the front-end,
 `voices/NAME.ogg`, `held_out.jsonl` with `held_out/*.ogg`, and SHA256SUMS.json.
 """
 
@@ -32,7 +32,7 @@ CODES_AT_LEAST, CODES_A_TOKEN = 12, 6  # a text may take half a second, and a qu
 PROMPT = 50  # codes of a reference clip that are kept: two seconds
 FEATURES_VERSION = 2  # raised when an extractor would give other arrays for the same clip and codec
 FIRST_VOICE = "low"
-LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "judge.safetensors"
+LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "recogniser.safetensors"
 
 
 class TinyExtractor:

@@ -40,7 +40,7 @@ class Row:
         ratio = self.package.median / self.ours.median
         return 1 / ratio if self.more_is_better else ratio
 
-    def verdict(self, device: str) -> str:
+    def result(self, device: str) -> str:
         """What came of the aim on the device of this name; empty where there was none."""
         if "cuda" not in device.lower() and self.times is not None:
             return "not measured" if self.ratio is None else _word(self.ratio >= self.times)

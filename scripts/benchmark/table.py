@@ -13,7 +13,7 @@ from scripts.benchmark.timing import Spread
 
 def as_json(machine: Machine, settings: Mapping[str, object], found: Found) -> str:
     """Everything, with ratios and verdicts."""
-    rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict(machine.device)}
+    rows = [{**dataclasses.asdict(row), "ratio": row.ratio, "result": row.result(machine.device)}
             for row in found.rows]
     costs = [dataclasses.asdict(cost) for cost in found.costs]
     content = {"machine": dataclasses.asdict(machine), **settings, "rows": rows, "costs": costs}
@@ -39,7 +39,7 @@ def as_markdown(machine: Machine, settings: Mapping[str, object], found: Found) 
 def _line(row: Row, device: str) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     cells = (row.what, row.unit, _spread(row.ours), "" if row.package is None else _spread(row.package), ratio,
-             _aim(row), row.verdict(device))
+             _aim(row), row.result(device))
     return f"| {' | '.join(cells)} |"
 
 

@@ -105,7 +105,7 @@ def compare_keys(component: str, path: Path, module: nn.Module) -> Row:
 
 def show(rows: list[Row]) -> str:
     """The table as text."""
-    cells = [("component", "output", "error", "bound", "measure", "verdict")]
+    cells = [("component", "output", "error", "bound", "measure", "result")]
     cells += [(row.component, row.output, f"{row.error:.1e}", f"{row.bound:.0e}" if row.bound else "0", row.measure,
                "passed" if row.passed else "FAILED") for row in rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]

@@ -53,7 +53,7 @@ def build(folder: Path) -> None:
     for target in (PACK, DEMO):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-    for name in ("t3.safetensors", "codec.safetensors", "judge.safetensors"):
+    for name in ("t3.safetensors", "codec.safetensors", "recogniser.safetensors"):
         shutil.copyfile(folder / name, PACK / name)
     base_front_end().save(PACK)
     corpora = {name: Corpus(folder / "corpus" / name) for name in (*BASE_LANGUAGES, "am")}
@@ -180,10 +180,10 @@ Made by `python -m scripts.build_tiny` with fixed seeds on two processor cores: 
 - `t3.safetensors`: the speech language model, 12,000 sentences in each language.
 - `codec.safetensors`: 25 codes a second, 3,125 values; it heard English, French and short fragments of
   other languages, and no Amharic.
-- `judge.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
+- `recogniser.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
 - `held_out/`: recordings the language model was not trained on; those marked `replay` it was.
 
-Error of the judge in percent on 40 held-out sentences a set, on sound as it is heard (recordings after
+Error of the recogniser in percent on 40 held-out sentences a set, on sound as it is heard (recordings after
 compression, codes after the vocoder). "combinations" are new combinations of known words, "running" is
 running text of paragraphs that were held out. The model speaks each sentence in both voices, at
 the app's defaults (temperature 0.2, guidance 0.5) and "greedy", without chance or guidance.

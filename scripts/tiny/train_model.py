@@ -240,9 +240,9 @@ def score_speech(model: SpeechLM, codec: Codec, recogniser: RecogniserNetwork, f
 
 def build(folder: Path, seed: int) -> None:
     """Train, report judged speech on the way, and write `t3.safetensors`."""
-    codec_file, judge_file = folder / "codec.safetensors", folder / "judge.safetensors"
+    codec_file, recogniser_file = folder / "codec.safetensors", folder / "recogniser.safetensors"
     codec = load_module(codec_file, Codec(load_config(codec_file, CodecConfig)))
-    recogniser = load_module(judge_file, RecogniserNetwork(load_config(judge_file, RecogniserConfig)))
+    recogniser = load_module(recogniser_file, RecogniserNetwork(load_config(recogniser_file, RecogniserConfig)))
     front_end = base_front_end()
     spoken = prepare(folder, codec, front_end)
     voices = [next(Voice(s.sample.speaker_embedding, s.sample.prompt_codes) for s in spoken if s.clip.voice == v)

@@ -73,7 +73,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert result["certificate"] == "passed"
     proof = certificate.read(parts[0].directory / certificate.FILE)
-    assert {name: proof.check(name).verdict for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
+    assert {name: proof.check(name).result for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
         dict.fromkeys(("prefix_rows", "frozen_tensors", "base_logits"), "passed"))
     _exported(world, parts[0].directory, kind)
 

@@ -60,7 +60,7 @@ def exported(world: Workspace) -> Path:
 def test_it_passes_its_certificate_and_reloads_to_the_bit(world: Workspace, exported: Path) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("base_logits").verdict == proof.check("export_reloads").verdict == "passed"
+    assert proof.check("base_logits").result == proof.check("export_reloads").result == "passed"
     assert proof.check("export_reloads").expected == proof.check("export_reloads").seen
     assert int(proof.check("base_logits").seen.split()[0]) >= 19  # of 23 languages, four of which need packages
 

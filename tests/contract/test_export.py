@@ -22,6 +22,7 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.job.reporter import StopRequested
+from core.library import exports_record
 from core.model import loading
 from core.model.loading import VoiceModel, load
 from core.model.prefix import new_rows
@@ -96,7 +97,7 @@ def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: W
     with model.speaking("en"):
         wanted = model.model.probe(english.sample).speech_logits
     assert not torch.allclose(tiny.probe(english.sample).speech_logits, wanted)
-    assert "`t3-merged.safetensors` has the adapters folded" in (exported / "README.md").read_text(encoding="utf-8")
+    assert "`t3-merged.safetensors` has the adapters merged" in (exported / "README.md").read_text(encoding="utf-8")
 
 
 def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> None:
@@ -126,9 +127,9 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
 def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("export_reloads").verdict == "passed"
+    assert proof.check("export_reloads").result == "passed"
     card = (exported / "README.md").read_text(encoding="utf-8")
-    for part in ("licence Apache-2.0", "judge on originals", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
+    for part in ("licence Apache-2.0", "| recordings |", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
         assert part in card
     for language in ("am", "en", "fr"):
         assert (exported / "samples" / f"{language}.wav").is_file()
@@ -158,7 +159,7 @@ def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
 def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, exported: Path, monkeypatch) -> None:
     proof = certificate.read(exported / "certificate.json")
     failed = replace(proof, checks=tuple(
-        replace(check, verdict="failed", seen="something else") if check.name == "prefix_rows" else check
+        replace(check, result="failed", seen="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
     monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
@@ -178,7 +179,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
 def test_an_export_that_is_there_is_not_touched(world: Workspace, exported: Path) -> None:
     with pytest.raises(UserError, match="There is already an export named 'first'"):
         export.run(ExportOptions(run=f"run:{RUN}", export="first"), world, Listener(world.runs / "export-again"))
-    loading.check(exported)
+    exports_record.check(exported)
 
 
 def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, monkeypatch) -> None:
@@ -187,7 +188,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
 
     proof = certificate.read(exported / "certificate.json")
     monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: proof)
-    monkeypatch.setattr(loading, "write_sums", full)
+    monkeypatch.setattr(export, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert "then continue" in caught.value.hint
@@ -221,7 +222,7 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
     monkeypatch.setattr(certify, "prepare_certificate", None)
     listener = Listener(world.runs / "export-second")
     export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
-    assert "rests on the same files" in listener.of("plan")[0].lines[0]
+    assert "computed from the same files" in listener.of("plan")[0].lines[0]
     first, second = (certificate.read(world.exports / name / "certificate.json") for name in ("first", "second"))
     assert first == second
     shutil.rmtree(world.exports / "second")

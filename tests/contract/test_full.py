@@ -198,7 +198,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "cuda" not in name)
     made = certify.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), CPU, sentences=1)
     assert made.failed() == ()
-    assert made.check("changed_tensors").verdict == "measured"
+    assert made.check("changed_tensors").result == "measured"
     begun: list[Evaluated] = whole.of("evaluated")
     if world.case.name == "tiny":
         assert begun[0].step == 0

@@ -133,7 +133,7 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
         Reference(1, "cpu", tmp_path / "other", (sys.executable, "-c", "raise SystemExit('no torch')"))
 
 
-@pytest.mark.parametrize(("row", "device", "ratio", "verdict"), [
+@pytest.mark.parametrize(("row", "device", "ratio", "result"), [
     (Row("p", "w", "ms", ONE_SECOND, Spread(5.0, 5.0, 5.0, 5), times=5.0), "cpu", 5.0, "met"),
     (Row("p", "w", "ms", ONE_SECOND, Spread(4.9, 4.9, 9.0, 5), times=5.0), "cpu", 4.9, "MISSED"),
     (Row("p", "w", "ms", ONE_SECOND, times=5.0), "cpu", None, "not measured"),
@@ -144,9 +144,9 @@ def test_a_package_that_fails_or_ends_is_an_error(tmp_path: Path, bench: Bench) 
     (Row("p", "w", "ms", ONE_SECOND, bound=Bound(1.0)), "cuda: NVIDIA L4", None, "not measured"),
     (Row("p", "w", "ms", ONE_SECOND, Spread(9.0, 9.0, 9.0, 5)), "cpu", 9.0, ""),
 ])
-def test_a_verdict_is_that_of_the_medians(row: Row, device: str, ratio: float | None, verdict: str) -> None:
+def test_a_verdict_is_that_of_the_medians(row: Row, device: str, ratio: float | None, result: str) -> None:
     assert row.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert row.verdict(device) == verdict
+    assert row.result(device) == result
 
 
 def test_measurements_are_taken_in_turns_after_one_to_warm_up() -> None:

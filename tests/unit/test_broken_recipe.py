@@ -23,7 +23,7 @@ def red(world: Workspace, decay: float) -> tuple[Certificate, set[str]]:
     name = f"decay-{decay}"
     broken.run(world, name, train_options(steps=2, layer_lr=1e-3, weight_decay=decay), sentences=1)
     proof = certificate.read(world.exports / name / CERTIFICATE)
-    return proof, {check.name for check in proof.checks if check.verdict == "failed"}
+    return proof, {check.name for check in proof.checks if check.result == "failed"}
 
 
 def test_decay_moves_the_rows_whose_gradient_is_zeroed(world: Workspace) -> None:

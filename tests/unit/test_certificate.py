@@ -42,14 +42,14 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 
 def test_gated_passes_every_check(world: Workspace) -> None:
     made = certified(world)
-    assert [check.name for check in made.checks if check.verdict != "passed"] == ["character_error_rates"]
+    assert [check.name for check in made.checks if check.result != "passed"] == ["character_error_rates"]
     assert made.check("base_logits").seen == "4 of 4 samples (en, fr) bit-identical"
     assert made.check("prefix_rows").expected == made.check("prefix_rows").seen
 
 
 def test_full_reports_the_drift_it_measured(world: Workspace) -> None:
     check = certified(world, "full").check("base_logits")
-    assert check.verdict == "measured"
+    assert check.result == "measured"
     assert "0 of 4 samples" in check.seen
     assert "largest difference" in check.seen
 
@@ -152,7 +152,7 @@ def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_pa
     assert certificate_inputs.input_hash(world, folder, "cpu", 3) != content
     assert certificate_inputs.input_hash(world, folder, "cuda", 2) != content
     assert certificate_inputs.input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
-    for changed in (world.model("tiny") / "judge.safetensors", world.dataset("demo-am") / "dataset.yaml",
+    for changed in (world.model("tiny") / "recogniser.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
         changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')

@@ -454,7 +454,7 @@ def test_restored_rows_are_the_base_s_and_the_new_ones_are_kept(
     rows = new_rows(restored.model.module, restored.model.text_tables)
     assert torch.equal(rows["text_emb"], held[TABLES[0]][-len(damaged.NEW):])
     proof = certificate.read(world.exports / name / certificate.FILE)
-    assert {check.verdict for check in proof.checks} == {"passed"}
+    assert {check.result for check in proof.checks} == {"passed"}
     same_speech(base, restored)
     ids = restored.front_end.encode("ሀለ", "am")
     assert ids.tolist()[2:4] == [base.front_end.prefix_size, base.front_end.prefix_size + 1]

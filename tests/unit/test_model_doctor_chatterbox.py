@@ -43,7 +43,7 @@ def test_rows_shrunk_by_weight_decay_are_found_and_put_back(tmp_path: Path) -> N
     assert all(torch.equal(written[name][:len(value)], value) for name, value in base.items() if value.ndim)
     assert all(torch.equal(written[table][len(base[table]):], held[table][len(base[table]):]) for table in TABLES)
     proof = certificate.read(workspace.exports / "mended" / certificate.FILE)
-    assert {check.name: check.verdict for check in proof.checks}["base_logits"] == "passed"
+    assert {check.name: check.result for check in proof.checks}["base_logits"] == "passed"
     assert not proof.failed()
     restored = load(workspace, "export:mended", torch.device("cpu"))
     assert restored.front_end.is_new("am")

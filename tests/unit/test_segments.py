@@ -112,10 +112,10 @@ def test_a_recording_without_text_becomes_a_dataset(tmp_path: Path, ready: Works
     wrong = letters = 0
     for piece in pieces:
         said = [text for begin, _, text in truths[piece.recording[:3]] if piece.from_s < begin + 0.15 < piece.to_s]
-        verdict = recogniser.score(audio.read(tmp_path / "in" / piece.recording)[0][
+        result = recogniser.score(audio.read(tmp_path / "in" / piece.recording)[0][
             round(piece.from_s * RATE):round(piece.to_s * RATE)], RATE, " ".join(said), "am")
-        wrong, letters = wrong + verdict.edits, letters + len(verdict.reference)
-        assert texts[piece.id] == verdict.transcript
+        wrong, letters = wrong + result.edits, letters + len(result.reference)
+        assert texts[piece.id] == result.transcript
     assert wrong / letters < 0.05
 
     prepare.run(PrepareOptions(source="segments:talks", dataset="d", language="am", held_out=0.3), ready, Recorder())
