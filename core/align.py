@@ -20,9 +20,9 @@ from core.dataset.reference_text import AlignedText, ReferenceSentence
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import Reporter, pluralize, stage
 from core.library.segments import Segments
-from core.segments import recogniser as recognisers
-from core.segments.recogniser import Listener
 from core.sources import dataset_source
+from core.speech import transcription as recognisers
+from core.speech.transcription import CTCModel
 from core.text import text_rules
 from core.workspace import Workspace
 from data.acoustics.voice_activity import detect_voice
@@ -57,12 +57,12 @@ def run(options: AlignOptions, workspace: Workspace, reporter: Reporter) -> Resu
         texts = _read_texts(options, found, root, reporter)
         found = [one for one in found if one.name in texts]
         sample = " ".join(sentence for sentences in texts.values() for sentence in sentences)[:_SAMPLE]
-        listener = recognisers.load_listener(options.recogniser, options.revision, options.language,
+        listener = recognisers.load_ctc_model(options.recogniser, options.revision, options.language,
                                              options.recogniser_language, sample, options.device, workspace, reporter)
 
         def find_clips(recording: LongRecording, folder: Path, progress: Callable[[float], None]) -> RecordingClips:
             sentences = reference_text.spell_sentences(texts[recording.name],
-                                                       lambda word: listener.spelled(verbalize(word)))
+                                                       lambda word: listener.encode(verbalize(word)))
             match = aligned(sentences, listener, recording.path, progress)
             counts = folder / _COUNTS / f"{recording.key}.json"
             counts.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def _read_texts(options: AlignOptions, found: list[LongRecording], root: Path,
     return texts
 
 
-def aligned(sentences: list[ReferenceSentence], listener: Listener, path: Path,
+def aligned(sentences: list[ReferenceSentence], listener: CTCModel, path: Path,
             progress: Callable[[float], None]) -> AlignedText:
     """Find the words of a text in a recording."""
     separator = listener.separator  # the label between words, where the recogniser has one
@@ -140,6 +140,6 @@ def aligned(sentences: list[ReferenceSentence], listener: Listener, path: Path,
         raise UserError("The recogniser has no letters for the text.",
                         "Choose a recogniser of this language, or text rules that write it out.")
     alignment = CTCAligner(labels, listener.blank, edges=edges)
-    for block in recognisers.frames_of(listener, path, progress):
+    for block in recognisers.stream_log_probabilities(listener, path, progress):
         alignment.push(block)
     return reference_text.match_words(sentences, alignment.finish(), listener.frame_s, separator is not None)

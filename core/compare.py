@@ -1,16 +1,16 @@
-"""The same texts, voice and seed through two models, side by side, with a judge who knows its own error.
+"""The same texts, voice and seed through two models, side by side, with the recogniser's own error.
 
-For a language that the base model lacks, its side reads the romanised spelling as one of
-its own languages, and says so: it has no tokens for the text itself. Such texts share no
-batch with the others: what both models read alike is then computed in batches of the same
-shape on both sides, so that a base language which did not change is the same sound to the bit.
+For a language that the base model lacks, its side reads the romanised spelling as one of its own languages, and a note
+says so: it has no tokens for the text itself. Such texts share no batch with the others: what both models read alike is
+then computed in batches of the same shape on both sides, so that a base language which did not change sounds the same
+to the bit.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from config.errors import UserError
@@ -18,24 +18,24 @@ from config.schema import CompareOptions
 from core import compute
 from core.jobs.events import Plan, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, pluralize, progress_callback, stage
-from core.speech import clips, evaluate, originals, spectrogram
-from core.speech.clips import Clip
-from core.speech.judges import judge_of, unmeasured
-from core.speech.shelf import Shelf
-from core.speech.speak import LARGEST_GROUP, Segment, unused_controls
-from core.voice_model.loading import VoiceModel
+from core.model.loading import VoiceModel
+from core.speech import clips, evaluation
+from core.speech.clips import SynthesizedClip
+from core.speech.model_cache import ModelCache
+from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
+from core.speech.synthesis import LARGEST_GROUP, Segment, unused_controls
 from core.workspace import Workspace
 from data.languages.latin import romanise
-from models.base import Verdict
+from models.base import RecognitionScore
 
 BASE, FINETUNED = "base", "finetuned"
 REPORT = "comparison.json"
-_STOPPED = "Stopped on request; what was spoken is kept."
+_STOPPED = "Stopped on request; the audio so far is kept."
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a side really speaks for a text; `note` says where that differs from what was asked."""
+class TextInput:
+    """What a side gets for a text; `note` says where that differs from the text."""
 
     text: str
     language: str
@@ -43,21 +43,21 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class ComparedSide:
     """One side of one text."""
 
-    reading: Reading
-    clip: Clip
-    verdict: Verdict | None
+    given: TextInput
+    clip: SynthesizedClip
+    score: RecognitionScore | None
 
 
 @dataclass(frozen=True)
-class Row:
-    """One text on both sides; a side that cannot speak it is missing. `identical`: equal to the bit."""
+class ComparedText:
+    """One text on both sides; a side that cannot read it is missing. `identical`: bit-identical."""
 
     language: str
     text: str
-    sides: dict[str, Spoken] = field(default_factory=dict)
+    sides: dict[str, ComparedSide] = field(default_factory=dict)
 
     @property
     def identical(self) -> bool | None:
@@ -66,179 +66,139 @@ class Row:
         return self.sides[BASE].clip.sha256 == self.sides[FINETUNED].clip.sha256
 
 
-def run(options: CompareOptions, workspace: Workspace, reporter: Reporter, shelf: Shelf | None = None) -> Result:
+def run(options: CompareOptions, workspace: Workspace, reporter: Reporter,
+        model_cache: ModelCache | None = None) -> Result:
     """Speak every text with both models, emit the clips, write `comparison.json`.
 
-    What is loaded is looked for on the `shelf` first, and left there.
+    Models are taken from `model_cache`, and stay there.
     """
-    comparison = Comparison(options, workspace, reporter, shelf or Shelf())
+    if not options.finetuned:
+        raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
+    cache = model_cache or ModelCache()
+    with stage(reporter, "load"):
+        settings = (workspace, compute.setup_device(options.device), options.precision, options.voice, options.sound)
+        second = cache.synthesizer(options.finetuned, *settings)
+        first = cache.synthesizer(options.base, *settings, longest=second.synthesizer.longest)  # both split texts alike
+        synthesizers = {BASE: first.synthesizer, FINETUNED: second.synthesizer}
+        base, finetuned = first.synthesizer.model, second.synthesizer.model
+        texts = options.texts or _sample_texts(workspace, finetuned)
+        recogniser = load_recogniser_or_warn(workspace, finetuned,
+                                             lambda message: reporter.emit(WarningRaised(message)),
+                                             languages={language for language, _ in texts})
+    if base.base_hash != finetuned.base_hash:
+        reporter.emit(WarningRaised(f"{finetuned.ref} was not made from {base.ref}: base languages may differ."))
+
+    inputs: list[dict[str, TextInput]] = []
+    for language, text in texts:
+        second.synthesizer.pieces(text, language)  # raises `UserError` for what the finetuned model cannot speak
+        given = _base_input(base, finetuned.front_end.verbalize(text, language), language)
+        inputs.append({**({BASE: given} if given else {}), FINETUNED: TextInput(text, language)})
+    loaded = 2 - first.cached - second.cached
+    lines = [f"{pluralize(len(texts), 'text')} through {base.ref} and {finetuned.ref}: voice "
+             f"{options.voice or 'of the model'}, seed {options.sampling.seed}; {first.precision}"
+             f"{'' if loaded else '; loaded already'}."]
+    if unused := unused_controls(options.sound, base.family):
+        lines.append(f"{', '.join(unused)}: {base.family.name} has no such control; it changes nothing.")
+    notes = [sides[BASE].note for sides in inputs if BASE in sides]
+    lines += [note for note in dict.fromkeys(notes) if note]
+    reporter.emit(Plan(tuple(lines), {"texts": len(texts), "loaded": loaded}))
+    for (language, text), sides in zip(texts, inputs, strict=True):
+        if BASE not in sides:
+            reporter.emit(WarningRaised(f"The base model has no {language!r} and cannot spell {text!r}: it stays "
+                                        f"silent."))
+
+    # Texts that both models read alike share batches, and so do the others.
+    new = [finetuned.front_end.is_new(language) for language, _ in texts]
+    parts = [[index for index, one in enumerate(new) if one is kind] for kind in (False, True)]
+    batches = sorted(part[start:start + LARGEST_GROUP] for part in parts
+                     for start in range(0, len(part), LARGEST_GROUP))
+    total = sum(len(synthesizers[side].pieces(one.text, one.language)) for sides in inputs
+                for side, one in sides.items())
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), total, "pieces")
+    rows: dict[int, ComparedText] = {}
     with stage(reporter, "speak"):
-        rows = comparison.rows()
-    with stage(reporter, "judge originals"):
-        languages = dict.fromkeys(row.language for row in rows)
-        own_errors = {code: comparison.error_on_originals(code) for code in languages}
-    _write_report(reporter, rows, own_errors)
-    return _result(rows, own_errors, comparison.finetuned)
+        for batch in batches:
+            segments: dict[tuple[int, str], Iterator[Segment]] = {}
+            for side, synthesizer in synthesizers.items():
+                own = [index for index in batch if side in inputs[index]]
+                pairs = [(inputs[index][side].language, inputs[index][side].text) for index in own]
+                progress = count.part(sum(len(synthesizer.pieces(text, language)) for language, text in pairs))
+                streams = synthesizer.synthesize_batch(pairs, options.sampling, progress)
+                segments |= {(index, side): stream for index, stream in zip(own, streams, strict=True)}
+            for index in batch:
+                language, text = texts[index]
+                reference = finetuned.front_end.verbalize(text, language)
+                rows[index] = row = ComparedText(language, text)
+                for side in (side for side in synthesizers if side in inputs[index]):
+                    clip = clips.write_clip(
+                        segments[index, side], synthesizers[side].sample_rate, reporter, side=side, index=index,
+                        piece_stem=f"{index:03d}-{side}-part", stem=f"{index:03d}-{side}")
+                    score = evaluation.score_waveform(recogniser, clip.waveform, clip.sample_rate, reference, language)
+                    row.sides[side] = ComparedSide(inputs[index][side], clip, score)
+                same = ""
+                if row.identical is not None and not new[index]:
+                    same = "Both sides are bit-identical." if row.identical else "The two sides differ."
+                longest_s = max(one.clip.duration_s for one in row.sides.values())  # one time scale for both pictures
+                for side, one in row.sides.items():
+                    picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
+                    clips.save_spectrogram(reporter.directory / picture, one.clip.waveform, one.clip.sample_rate,
+                                           longest_s)
+                    reporter.emit(one.clip.event(side, index, text, language, one.score, picture,
+                                                 one.given.note or same, unmeasured_reason(recogniser, language)))
+    made = [rows[index] for index in sorted(rows)]
+
+    with stage(reporter, "score recordings"):
+        own_errors = {code: evaluation.recogniser_error(workspace, finetuned, recogniser, code)
+                      for code in dict.fromkeys(row.language for row in made)}
+    report = {"error_on_originals": own_errors, "rows": [_report_row(row) for row in made]}
+    (reporter.directory / REPORT).write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    result: Result = {"texts": len(made), "report": REPORT}
+    by_language: dict[str, list[ComparedText]] = defaultdict(list)
+    for row in made:
+        by_language[row.language].append(row)
+    for language, some in by_language.items():
+        for side in (BASE, FINETUNED):
+            scores = [row.sides[side].score for row in some if side in row.sides]
+            known = [score for score in scores if score is not None]
+            result[f"error_{side}_{language}"] = evaluation.corpus_score(language, known).error if known else None
+        result[f"error_originals_{language}"] = own_errors[language]
+        if not finetuned.front_end.is_new(language):
+            result[f"identical_{language}"] = all(row.identical for row in some)
+    result["seconds"] = round(sum(one.clip.seconds for row in made for one in row.sides.values()), 3)
+    return result
 
 
-class Comparison:
-    """Both models, loaded and checked against all texts before anything is spoken."""
-
-    def __init__(self, options: CompareOptions, workspace: Workspace, reporter: Reporter, shelf: Shelf) -> None:
-        self._options, self._workspace, self._reporter = options, workspace, reporter
-        if not options.finetuned:
-            raise UserError("There is no finetuned model to compare with.", "Choose run:ID or export:NAME.")
-        with stage(reporter, "load"):
-            device = compute.setup_device(options.device)
-            asked = (workspace, device, options.precision, options.voice, options.sound)
-            finetuned = shelf.speaker(options.finetuned, *asked)
-            base = shelf.speaker(options.base, *asked, longest=finetuned.speaker.longest)  # both split texts alike
-            self._speakers = {BASE: base.speaker, FINETUNED: finetuned.speaker}
-            self._loaded, self._computed_in = 2 - base.kept - finetuned.kept, base.computed_in
-            self.base, self.finetuned = base.speaker.model, finetuned.speaker.model
-            self.texts = options.texts or _sample_texts(workspace, self.finetuned)
-            self._judge = judge_of(workspace, self.finetuned, lambda message: reporter.emit(WarningRaised(message)),
-                                   spoken={language for language, _ in self.texts})
-        if self.base.base_hash != self.finetuned.base_hash:
-            reporter.emit(WarningRaised(f"{self.finetuned.ref} was not made from {self.base.ref}: base languages may "
-                                        f"differ."))
-        self._readings = [self._read(language, text) for language, text in self.texts]
-        self._announce()
-
-    def rows(self) -> list[Row]:
-        """Every text on both sides, several at a time."""
-        made: dict[int, Row] = {}
-        total = sum(len(self._speakers[side].pieces(one.text, one.language))
-                    for sides in self._readings for side, one in sides.items())
-        count = CombinedProgress(progress_callback(self._reporter, _STOPPED), total, "pieces")
-        for together in self._groups():
-            heard = {side: self._heard(side, together, count) for side in self._speakers}
-            for index in together:
-                made[index] = self._row(index, {side: own[index] for side, own in heard.items() if index in own})
-        return [made[index] for index in sorted(made)]
-
-    def _groups(self) -> list[list[int]]:
-        """The texts that are spoken together, by number: those that both models read alike, and the others."""
-        alike = [not self.finetuned.front_end.is_new(language) for language, _ in self.texts]
-        parted = [[index for index, one in enumerate(alike) if one is kind] for kind in (True, False)]
-        return sorted(part[start:start + LARGEST_GROUP] for part in parted
-                      for start in range(0, len(part), LARGEST_GROUP))
-
-    def _heard(self, side: str, together: Sequence[int], count: CombinedProgress) -> dict[int, Iterator[Segment]]:
-        """The texts of these numbers as a side speaks them, where it can."""
-        own, speaker = [index for index in together if side in self._readings[index]], self._speakers[side]
-        asked = [(one.language, one.text) for one in (self._readings[index][side] for index in own)]
-        progress = count.part(sum(len(speaker.pieces(text, language)) for language, text in asked))
-        return dict(zip(own, speaker.say_each(asked, self._options.sampling, progress), strict=True))
-
-    def _row(self, index: int, heard: dict[str, Iterator[Segment]]) -> Row:
-        """One text on both sides; the pictures share the time scale of the longer clip."""
-        language, text = self.texts[index]
-        spoken = {side: self._spoken(side, index, segments) for side, segments in heard.items()}
-        row = Row(language, text, spoken)
-        max_clip_s = max(side.clip.duration_s for side in spoken.values())
-        for side, made in spoken.items():
-            picture = f"{clips.FOLDER}/{index:03d}-{side}.png"
-            spectrogram.save(self._reporter.directory / picture, made.clip.waveform, made.clip.sample_rate, max_clip_s)
-            note = made.reading.note or self._sameness(row)
-            self._reporter.emit(made.clip.event(side, index, text, language, made.verdict, picture, note,
-                                                unmeasured(self._judge, language)))
-        return row
-
-    def _sameness(self, row: Row) -> str:
-        """Of a language that the base has: whether both sides are the same sound."""
-        if row.identical is None or self.finetuned.front_end.is_new(row.language):
-            return ""
-        return "Both sides are the same sound, equal to the bit." if row.identical else "The two sides differ."
-
-    def error_on_originals(self, language: str) -> float | None:
-        return originals.judge_error(self._workspace, self.finetuned, self._judge, language)
-
-    def _spoken(self, side: str, index: int, segments: Iterator[Segment]) -> Spoken:
-        (language, text), stem = self.texts[index], f"{index:03d}-{side}"
-        clip = clips.write(segments, self._speakers[side].sample_rate, self._reporter, side=side, index=index,
-                           piece_stem=f"{stem}-part", stem=stem)
-        said = self.finetuned.front_end.verbalize(text, language)
-        return Spoken(self._readings[index][side], clip,
-                      originals.verdict(self._judge, clip.waveform, clip.sample_rate, said, language))
-
-    def _read(self, language: str, text: str) -> dict[str, Reading]:
-        """How each side reads a text; raises `UserError` for what the finetuned model cannot speak."""
-        self._speakers[FINETUNED].pieces(text, language)
-        found = {FINETUNED: Reading(text, language)}
-        base = reading(self.base, self.finetuned.front_end.verbalize(text, language), language)
-        return {BASE: base, **found} if base else found
-
-    def _announce(self) -> None:
-        count = len(self.texts)
-        lines = [f"{pluralize(count, 'text')} through {self.base.ref} and {self.finetuned.ref}: "
-                 f"voice {self._options.voice or 'of the model'}, seed {self._options.sampling.seed}; "
-                 f"{self._computed_in}{'' if self._loaded else '; loaded already'}."]
-        if unused := unused_controls(self._options.sound, self.base.family):
-            lines.append(f"{', '.join(unused)}: {self.base.family.name} has no such control; it changes nothing.")
-        notes = [sides[BASE].note for sides in self._readings if BASE in sides]
-        lines += [note for note in dict.fromkeys(notes) if note]
-        self._reporter.emit(Plan(tuple(lines), {"texts": count, "loaded": self._loaded}))
-        for (language, text), sides in zip(self.texts, self._readings, strict=True):
-            if BASE not in sides:
-                message = f"The base model has no {language!r} and cannot spell {text!r}: it stays silent."
-                self._reporter.emit(WarningRaised(message))
-
-
-def reading(model: VoiceModel, text: str, language: str) -> Reading | None:
-    """How `model` reads a text: as it stands, or romanised when it lacks the language; None when it cannot."""
+def _base_input(model: VoiceModel, text: str, language: str) -> TextInput | None:
+    """What `model` gets for a text: itself, or its romanised spelling when it lacks the language; None for neither."""
     if language in model.front_end.languages:
-        return Reading(text, language)
+        return TextInput(text, language)
     spelled = romanise(text)
-    own = sorted(model.front_end.base_languages, key=lambda code: code != "en")
-    for code in own:
+    for code in sorted(model.front_end.base_languages, key=lambda code: code != "en"):
         if model.front_end.unready(code):
             continue
-        speakable = model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code)
-        if speakable:
+        if model.front_end.normalise(spelled, code) and not model.front_end.unknown_characters(spelled, code):
             note = f"The base model has no {language!r}: it reads the romanised spelling {spelled!r} as {code!r}."
-            return Reading(spelled, code, note)
+            return TextInput(spelled, code, note)
     return None
 
 
 def _sample_texts(workspace: Workspace, model: VoiceModel) -> tuple[tuple[str, str], ...]:
     """One held-out sentence of each language, new languages first."""
     codes = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    found = [(code, known[0].text) for code in codes if (known := originals.recordings(workspace, model, code))]
+    found = [(code, sentences[0].text) for code in codes
+             if (sentences := evaluation.held_out_recordings(workspace, model, code))]
     if not found:
         raise UserError("There are no texts to compare.", "Give pairs of language and text.")
     return tuple(found)
 
 
-def _write_report(reporter: Reporter, rows: Sequence[Row], own_errors: dict[str, float | None]) -> None:
-    values = {"error_on_originals": own_errors, "rows": [_row_values(row) for row in rows]}
-    text = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
-    (reporter.directory / REPORT).write_text(text, encoding="utf-8")
-
-
-def _row_values(row: Row) -> dict[str, object]:
+def _report_row(row: ComparedText) -> dict[str, object]:
     sides = {side: {
-        "spoken_text": made.reading.text, "spoken_language": made.reading.language, "note": made.reading.note,
-        "path": made.clip.path, "sha256": made.clip.sha256, "segments": made.clip.segments,
-        "duration_s": round(made.clip.duration_s, 3), "seconds": round(made.clip.seconds, 3),
-        "peak": round(made.clip.peak, 4), "level_db": round(made.clip.level_db, 1),
-        "error": made.verdict.error if made.verdict else None, "heard": made.verdict.heard if made.verdict else "",
-    } for side, made in row.sides.items()}
+        "spoken_text": one.given.text, "spoken_language": one.given.language, "note": one.given.note,
+        "path": one.clip.path, "sha256": one.clip.sha256, "segments": one.clip.segments,
+        "duration_s": round(one.clip.duration_s, 3), "seconds": round(one.clip.seconds, 3),
+        "peak": round(one.clip.peak, 4), "level_db": round(one.clip.level_db, 1),
+        "error": one.score.error if one.score else None, "heard": one.score.transcript if one.score else "",
+    } for side, one in row.sides.items()}
     return {"language": row.language, "text": row.text, "identical": row.identical, **sides}
-
-
-def _result(rows: Sequence[Row], own_errors: dict[str, float | None], model: VoiceModel) -> Result:
-    """Flat: errors by side and language, and whether base languages sound the same to the bit."""
-    result: Result = {"texts": len(rows), "report": REPORT}
-    by_language: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_language[row.language].append(row)
-    for language, own in by_language.items():
-        for side in (BASE, FINETUNED):
-            verdicts = [made.verdict for row in own if (made := row.sides.get(side)) and made.verdict]
-            result[f"error_{side}_{language}"] = evaluate.score(language, verdicts).error if verdicts else None
-        result[f"error_originals_{language}"] = own_errors[language]
-        if not model.front_end.is_new(language):
-            result[f"identical_{language}"] = all(row.identical for row in own)
-    result["seconds"] = round(sum(made.clip.seconds for row in rows for made in row.sides.values()), 3)
-    return result

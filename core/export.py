@@ -1,17 +1,15 @@
 """Write a finetuned model for others: weights under the published names, front-end, certificate, card and samples.
 
-The export is whole or not there. Its certificate is of the very files that are exported: one
-that rests on the same is taken, and else it is computed. The written files are loaded again and
-held against the checkpoint before the export takes its name.
+The export is complete or not there. Its certificate is of the very files that are exported; one with the same inputs is
+used again. The written files are loaded again and compared with the checkpoint before the export takes its name.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,7 +20,7 @@ from config.schema import ExportOptions, SamplingOptions
 from core import compute
 from core.jobs.events import Plan, Progress, Result, WarningRaised
 from core.jobs.reporter import CombinedProgress, Reporter, check_stop, pluralize, progress_callback, stage
-from core.library import catalog, certificate, exports, model_card, records
+from core.library import catalog, certificate, model_card, records
 from core.library.catalog import resolve
 from core.library.certificate import CERTIFICATE, Certificate, CertificateCheck
 from core.library.model_card import CardFacts
@@ -34,20 +32,20 @@ from core.library.records import (
     ExportRecord,
     write_export_record,
 )
-from core.proof import certify, rests_on
-from core.speech import evaluate, originals
-from core.speech.judges import judge_of
-from core.speech.speak import Speaker, joined
-from core.training import replay
-from core.voice_model.loading import VoiceModel, load_checkpoint
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.loading import VoiceModel, assemble_export, export_record, load_checkpoint, write_sums
+from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.proof import certificate_inputs, certify
+from core.speech import evaluation
+from core.speech.scoring import load_recogniser_or_warn
+from core.speech.synthesis import Synthesizer, join_segments
+from core.training.replay import ProbeSample
 from core.workspace import Workspace, resolve_inside
 from data import manifest
 from data.acoustics import audio
 from data.durable_files import atomic_directory, hash_file
 from models.base import ExportFile
 
-_STOPPED = ("Stopped on request: nothing was exported, and nothing half made is left. The job can continue, with the "
+_STOPPED = ("Stopped on request: nothing was exported, and no partial files are left. The job can continue, with the "
             "certificate where that was made.")
 _WRITTEN = "written.txt"  # in the job's folder: the hash of `SUMS` of the export that it made
 README, EXAMPLE, SAMPLES = "README.md", "load_example.py", "samples"
@@ -62,127 +60,101 @@ _OWN_FILES = (
 )
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A spoken sentence in the export."""
-
-    path: str
-    language: str
-    text: str
-
-
 def run(options: ExportOptions, workspace: Workspace, reporter: Reporter) -> Result:
     """Write `exports/NAME`; a failed check of the certificate that no override names raises `UserError`."""
-    target = resolve_inside(workspace.exports, options.export)
-    if _made_before(target, reporter.directory):
-        record, proof = records.read_export_record(target), certificate.read(target / CERTIFICATE)
-        return _result(target, record, proof, _overridden(proof, options))
-    ref = _checked(options, workspace)
-    folder, device = resolve(workspace, ref).folder, compute.setup_device("cpu")  # bit equality is claimed for it
+    target, note = resolve_inside(workspace.exports, options.export), reporter.directory / _WRITTEN
+    if note.is_file() and (target / EXPORT_SUMS).is_file():  # this job made it before it was killed, if it is the same
+        records.check_export_files(target)
+        if hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8"):
+            proof = certificate.read(target / CERTIFICATE)
+            return _result(target, records.read_export_record(target), proof, _overridden(proof, options))
+    run_ref = catalog.require_run(options.run)
+    workspace.new_export(options.export)
+    found = resolve(workspace, run_ref)
+    ref, folder = f"run:{found.name}@{found.step}", found.folder
+    device = compute.setup_device("cpu")  # bit equality is claimed for it
+
     with stage(reporter, "certificate"):
-        proof, model, progress = _certified(workspace, folder, device, reporter)
-        _block(proof, options.override)
+        proof, model, count = _certificate(workspace, folder, device, reporter)
+        known, overridden = [check.name for check in proof.checks], _overridden(proof, options)
+        if unknown := [name for name in options.override if name not in known]:
+            raise UserError(f"There is no check named {', '.join(unknown)}.", f"The checks are: {', '.join(known)}.")
+        if blocking := proof.blocking(options.override):
+            failed = [proof.check(name) for name in blocking]
+            faults = "; ".join(f"{check.name}: wanted {check.expected}, seen {check.seen}" for check in failed)
+            raise UserError(f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
+                            f"Train again, or export it anyway with --override {' --override '.join(blocking)}.")
     check_stop(reporter, _STOPPED)
-    record = _record(workspace, ref, model, options.export, proof)
-    overridden = _overridden(proof, options)
+
+    record = _record(workspace, folder, model, options.export, proof)
     for name in overridden:
         reporter.emit(WarningRaised(f"The check {name!r} failed and was overridden: {proof.check(name).seen}."))
-    languages = ", ".join(record.languages)
-    reporter.emit(Plan((f"{languages} and the languages of {record.origin.model}, from {ref} to {target.name}.",)))
-    with stage(reporter, "write"), _disk_explained(target), atomic_directory(target) as aside:
-        files = _write_model(aside, model, record, folder)
+    reporter.emit(Plan((f"{', '.join(record.languages)} and the languages of {record.origin.model}, from {ref} to "
+                        f"{target.name}.",)))
+    with stage(reporter, "write"), atomic_directory(target) as aside:
+        try:
+            tensors = plain_tensors(model)
+            merged = {**tensors, **model.adapters.folded()} if model.adapters else None
+            files = list(model.family.export(model.base_folder, aside, tensors, merged))
+            if model.adapters:
+                model.adapters.save(aside / records.ADAPTER)
+        except SafetensorError as error:
+            raise UserError(f"{target} could not be written: {error}.", "Free space on the disk, then continue.") \
+                from error
+        model.front_end.save(aside / records.FRONT_END)
+        records.write_training_options(aside, folder / records.CONFIG)
+        write_export_record(aside, record)
         check_stop(reporter, _STOPPED)
-        proof = _with_reload(aside, model, proof, progress)
+
+        again = assemble_export(aside, device)
+        proof = replace(proof, checks=(*proof.checks, _reload_check(model, again, count)))
         certificate.write(aside / CERTIFICATE, proof)
-        samples = _speak(aside, workspace, model, progress)
+        samples = _write_samples(aside, again, _sample_texts(workspace, model), count)
         _write_texts(aside, workspace, record, proof, files, samples, overridden)
-        exports.write_sums(aside)
+        write_sums(aside)
         records.check_export_files(aside)
-        (reporter.directory / _WRITTEN).write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
+        note.write_text(hash_file(aside / EXPORT_SUMS), encoding="utf-8")
     return _result(target, record, proof, overridden)
-
-
-def _made_before(target: Path, job: Path) -> bool:
-    """Whether this job, before it was cut off, has made just the export that is there."""
-    note = job / _WRITTEN
-    if not note.is_file() or not (target / EXPORT_SUMS).is_file():
-        return False
-    records.check_export_files(target)
-    return hash_file(target / EXPORT_SUMS) == note.read_text(encoding="utf-8")
-
-
-def _certified(workspace: Workspace, folder: Path, device: torch.device,
-               reporter: Reporter) -> tuple[Certificate, VoiceModel, CombinedProgress]:
-    """The certificate, made only where none rests on the same; the model; and the count of what is still to do."""
-    wanted = rests_on.content(workspace, folder, device.type, certify.SENTENCES)
-    kept = rests_on.find(workspace, folder.parent.parent, wanted)
-    work = None if kept else certify.prepare(workspace, folder, device, certify.SENTENCES, wanted,
-                                             lambda message: reporter.emit(WarningRaised(message)))
-    model = work.finetuned if work else load_checkpoint(workspace, folder, device)
-    size = work.size if work else 0
-    still = len(_probes(model)) + len(_texts(workspace, model))
-    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + still, certify.COUNTED)
-    if kept:
-        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.created))
-        reporter.emit(Plan((f"The certificate of {made} rests on the same files: it is taken as it is.",)))
-        return kept, model, count
-    assert work is not None
-    proof = work.make(count.part(size))
-    rests_on.keep(workspace, proof)
-    return proof, model, count
 
 
 def _overridden(proof: Certificate, options: ExportOptions) -> tuple[str, ...]:
     return tuple(name for name in proof.failed() if name in options.override)
 
 
-def _checked(options: ExportOptions, workspace: Workspace) -> str:
-    """The reference of the checkpoint, with its step; refuses what cannot be exported before any work."""
-    wanted = catalog.require_run(options.run)
-    workspace.new_export(options.export)
-    found = resolve(workspace, wanted)
-    return f"run:{found.name}@{found.step}"
+def _certificate(workspace: Workspace, folder: Path, device: torch.device,
+                 reporter: Reporter) -> tuple[Certificate, VoiceModel, CombinedProgress]:
+    """The certificate, computed only where none has the same inputs; the model; and the count of the work to do."""
+    wanted = certificate_inputs.input_hash(workspace, folder, device.type, certify.SENTENCES)
+    known = certificate_inputs.find_certificate(workspace, folder.parent.parent, wanted)
+    work = None if known else certify.prepare_certificate(
+        workspace, folder, device, certify.SENTENCES, wanted, lambda message: reporter.emit(WarningRaised(message)))
+    model = work.finetuned if work else load_checkpoint(workspace, folder, device)
+    size = work.size if work else 0
+    remaining = len(certify.base_probes(model)) + len(_sample_texts(workspace, model))
+    count = CombinedProgress(progress_callback(reporter, _STOPPED), size + remaining, certify.COUNTED)
+    if known:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(known.created))
+        reporter.emit(Plan((f"The certificate of {made} was computed from the same files: it is used as it is.",)))
+        return known, model, count
+    assert work is not None
+    proof = work.make(count.part(size))
+    certificate_inputs.store_certificate(workspace, proof)
+    return proof, model, count
 
 
-def _block(proof: Certificate, override: Sequence[str]) -> None:
-    known = [check.name for check in proof.checks]
-    if unknown := [name for name in override if name not in known]:
-        raise UserError(f"There is no check named {', '.join(unknown)}.", f"The checks are: {', '.join(known)}.")
-    if blocking := proof.blocking(override):
-        failed = [proof.check(name) for name in blocking]
-        faults = "; ".join(f"{check.name}: wanted {check.expected}, seen {check.seen}" for check in failed)
-        raise UserError(
-            f"The certificate of {proof.ref} has failed checks, so it is not exported: {faults}.",
-            f"Train again, or export in spite of it with --override {' --override '.join(blocking)}.",
-        )
-
-
-def _record(workspace: Workspace, ref: str, model: VoiceModel, name: str, proof: Certificate) -> ExportRecord:
-    found = records.read_record(resolve(workspace, ref).folder / records.CHECKPOINT, CheckpointRecord)
-    new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
+def _record(workspace: Workspace, checkpoint: Path, model: VoiceModel, name: str, proof: Certificate) -> ExportRecord:
+    found = records.read_record(checkpoint / records.CHECKPOINT, CheckpointRecord)
     errors = {item.language: item.original for item in proof.errors if item.original is not None}
-    left = set(model.front_end.languages) - set(errors)
-    judge = judge_of(workspace, model, lambda message: None, found, left)  # the certificate has told what it lacks
-    for language in left:
-        if (error := originals.judge_error(workspace, model, judge, language)) is not None:
+    unmeasured = set(model.front_end.languages) - set(errors)
+    recogniser = load_recogniser_or_warn(workspace, model, lambda message: None, found, unmeasured)  # it warned before
+    for language in unmeasured:
+        if (error := evaluation.recogniser_error(workspace, model, recogniser, language)) is not None:
             errors[language] = error
+    new = tuple(code for code in model.front_end.languages if model.front_end.is_new(code))
     return ExportRecord(name, found.run, found.step, found.scope, found.dataset, new, model.origin,
-                        originals.longest_texts(workspace, model), errors,
+                        evaluation.longest_texts(workspace, model), errors,
                         hash_tensors(base_tensors(model.model.module)) if model.changed else "",
-                        records.strip_folder(found.judge), found.recogniser_language)
-
-
-def _write_model(folder: Path, model: VoiceModel, record: ExportRecord, checkpoint: Path) -> list[ExportFile]:
-    """Weights, adapters, front-end and record into `folder`; the family's files."""
-    tensors = plain_tensors(model)
-    merged = {**tensors, **model.adapters.folded()} if model.adapters else None
-    files = list(model.family.export(model.base_folder, folder, tensors, merged))
-    if model.adapters:
-        model.adapters.save(folder / records.ADAPTER)
-    model.front_end.save(folder / records.FRONT_END)
-    records.write_training_options(folder, checkpoint / records.CONFIG)
-    write_export_record(folder, record)
-    return files
+                        records.strip_folder(found.recogniser), found.recogniser_language)
 
 
 def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
@@ -193,106 +165,76 @@ def plain_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: CombinedProgress) -> Certificate:
-    """`proof` with one more check: the files, loaded again, give the checkpoint's logits to the bit."""
-    again = exports.assemble(folder, model.device)
-    probes = _probes(model)
+def _reload_check(model: VoiceModel, again: VoiceModel, count: CombinedProgress) -> CertificateCheck:
+    """The written files, loaded `again`, give the checkpoint's tensors and logits to the bit."""
+    probes, equal = certify.base_probes(model), 0
     progress = count.part(len(probes))
-    equal = 0
     for done, item in enumerate(probes, 1):
         equal += same_logits(model, again, item)
         progress(Progress(done, len(probes), "probes", "of the written files compared"))
-    tensors, reread = _all_tensors(model), _all_tensors(again)
-    kept = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
-    good = equal == len(probes) and kept == len(tensors) and set(tensors) == set(reread)
-    seen = f"{kept} tensors and {equal} samples equal to the bit"
-    if not good:
+    tensors, reread = ({**plain_tensors(one), **(one.adapters.tensors() if one.adapters else {})}
+                       for one in (model, again))
+    same = sum(torch.equal(tensors[name], reread[name]) for name in tensors if name in reread)
+    seen = f"{same} tensors and {equal} samples bit-identical"
+    if equal != len(probes) or same != len(tensors) or set(tensors) != set(reread):
         raise UserError(f"The export does not reload as it was: {seen}.",
                         "The disk may be failing; continue to try again.")
-    wanted = f"{len(tensors)} tensors and {len(probes)} samples equal to the bit"
-    check = CertificateCheck("export_reloads", "passed", wanted, seen,
-                             "The exported files, loaded again, are the checkpoint.")
-    return replace(proof, checks=(*proof.checks, check))
-
-
-def _probes(model: VoiceModel) -> list[replay.ProbeSample]:
-    clips = replay.load(model, model.family.voices(model.base_folder)).probing
-    return replay.probes(clips, model.model.max_prompt_length)
-
-
-def _all_tensors(model: VoiceModel) -> dict[str, torch.Tensor]:
-    adapters = model.adapters.tensors() if model.adapters else {}
-    return {**plain_tensors(model), **adapters}
+    wanted = f"{len(tensors)} tensors and {len(probes)} samples bit-identical"
+    return CertificateCheck("export_reloads", "passed", wanted, seen,
+                            "The exported files, loaded again, are the checkpoint.")
 
 
 @torch.inference_mode()
-def same_logits(one: VoiceModel, other: VoiceModel, item: replay.ProbeSample) -> bool:
+def same_logits(one: VoiceModel, other: VoiceModel, item: ProbeSample) -> bool:
     """Whether two models give the same logits, to the bit, for one sample."""
     with one.speaking(item.language), other.speaking(item.language):
-        first, second = one.model.probe(item.sample), other.model.probe(item.sample)
-    return torch.equal(first.text_logits, second.text_logits) and torch.equal(first.speech_logits, second.speech_logits)
+        return certify.equal_logits(one.model.probe(item.sample), other.model.probe(item.sample))
 
 
-def _texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
+def _sample_texts(workspace: Workspace, model: VoiceModel) -> list[tuple[str, str]]:
     """A held-out sentence of each language, new languages first."""
     languages = sorted(model.front_end.languages, key=lambda code: not model.front_end.is_new(code))
-    return [(language, evaluate.chosen(sentences, 1)[0].text) for language in languages
-            if (sentences := originals.recordings(workspace, model, language))]
+    return [(language, sentences[0].text) for language in languages
+            if (sentences := evaluation.held_out_recordings(workspace, model, language))]
 
 
-def _speak(folder: Path, workspace: Workspace, model: VoiceModel, count: CombinedProgress) -> list[Sample]:
-    """A sentence of each language by the exported model, spoken together."""
+def _write_samples(folder: Path, model: VoiceModel, texts: Sequence[tuple[str, str]],
+                   count: CombinedProgress) -> list[tuple[str, str, str]]:
+    """A sentence of each language by the exported model; path, language and text of each."""
     (folder / SAMPLES).mkdir()
-    again = exports.assemble(folder, model.device)
-    speaker = Speaker(again, longest=exports.record_of(again).longest_texts)
-    texts, made = _texts(workspace, model), []
-    heard = speaker.say_each(texts, SamplingOptions(), count.part(len(texts)))
-    for (language, text), segments in zip(texts, heard, strict=True):
+    synthesizer, samples = Synthesizer(model, longest=export_record(model).longest_texts), []
+    streams = synthesizer.synthesize_batch(texts, SamplingOptions(), count.part(len(texts)))
+    for (language, text), segments in zip(texts, streams, strict=True):
         path = f"{SAMPLES}/{language}.wav"
-        audio.save(folder / path, joined(list(segments)), speaker.sample_rate)
-        made.append(Sample(path, language, text))
-    return made
+        audio.save(folder / path, join_segments(list(segments)), synthesizer.sample_rate)
+        samples.append((path, language, text))
+    return samples
 
 
 def _write_texts(folder: Path, workspace: Workspace, record: ExportRecord, proof: Certificate,
-                 files: Sequence[ExportFile], samples: Sequence[Sample], overridden: tuple[str, ...]) -> None:
-    source, clips, licence = _dataset_facts(workspace, record.dataset)
+                 files: Sequence[ExportFile], samples: Sequence[tuple[str, str, str]],
+                 overridden: tuple[str, ...]) -> None:
+    source, clips, licence = "a source that is no longer in the workspace", "an unknown number of clips", ""
+    if record.dataset in workspace.list_datasets():
+        dataset = manifest.load_card(workspace.dataset(record.dataset))
+        source, licence = f"`{Path(dataset.source).name or dataset.source}`", dataset.licence
+        clips = f"{pluralize(dataset.clips, 'clip')} ({dataset.duration_s / 60:.1f} minutes)"
     own = [(path, purpose) for path, purpose in _OWN_FILES if path in (EXAMPLE,
                                                                        EXPORT_SUMS) or (folder / path).exists()]
-    facts = CardFacts(
-        source, clips, (*((file.path, file.purpose) for file in files), *own),
-        tuple((item.path, item.language, item.text) for item in samples), overridden,
-        next((file.path for file in files if "merged" in file.path), ""), licence,
-    )
+    facts = CardFacts(source, clips, (*((file.path, file.purpose) for file in files), *own), tuple(samples), overridden,
+                      next((file.path for file in files if "merged" in file.path), ""), licence)
     (folder / README).write_text(model_card.card(record, proof, facts), encoding="utf-8")
-    first = samples[0] if samples else Sample("", record.languages[0], "")
-    (folder / EXAMPLE).write_text(model_card.load_example(first.language, first.text), encoding="utf-8")
-
-
-def _dataset_facts(workspace: Workspace, name: str) -> tuple[str, str, str]:
-    if name not in workspace.list_datasets():
-        return "a source that is no longer in the workspace", "a number of clips that is no longer known", ""
-    found = manifest.load_card(workspace.dataset(name))
-    clips = f"{pluralize(found.clips, 'clip')} ({found.duration_s / 60:.1f} minutes)"
-    return f"`{Path(found.source).name or found.source}`", clips, found.licence
-
-
-@contextmanager
-def _disk_explained(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except SafetensorError as error:
-        message = f"{target} could not be written: {error}."
-        raise UserError(message, "Free space on the disk, then continue.") from error
+    _, language, text = samples[0] if samples else ("", record.languages[0], "")
+    (folder / EXAMPLE).write_text(model_card.load_example(language, text), encoding="utf-8")
 
 
 def _result(target: Path, record: ExportRecord, proof: Certificate, overridden: Sequence[str]) -> Result:
     files = [path for path in target.rglob("*") if path.is_file()]
-    errors = {f"error_{item.language}": item.after for item in proof.errors}
-    verdicts = {check.name: check.verdict for check in proof.checks}
     return {
         "export": record.name, "path": f"exports/{record.name}", "ref": f"export:{record.name}",
         "run": record.run, "step": record.step, "scope": record.scope, "files": len(files),
         "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 2),
-        "overridden": json.dumps(list(overridden)) if overridden else "", **errors, **verdicts,
+        "overridden": json.dumps(list(overridden)) if overridden else "",
+        **{f"error_{item.language}": item.after for item in proof.errors},
+        **{check.name: check.result for check in proof.checks},
     }

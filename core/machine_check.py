@@ -42,7 +42,7 @@ class MachineCheck:
     """One row: what was checked, its status, what was found, and what to do about it."""
 
     name: str
-    verdict: CheckStatus
+    result: CheckStatus
     found: str
     hint: str = ""
 
@@ -60,7 +60,7 @@ def check_machine(workspace: Path, requirements: Path = ROOT / "requirements.txt
 
 def failed(checks: Sequence[MachineCheck]) -> bool:
     """Whether a check failed, so that Lisan cannot work."""
-    return any(check.verdict == "fail" for check in checks)
+    return any(check.result == "fail" for check in checks)
 
 
 def check_python(running: tuple[int, ...]) -> MachineCheck:

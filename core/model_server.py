@@ -50,10 +50,11 @@ def main(arguments: list[str], verbs: Mapping[str, worker.VerbFunction] | None =
 def _verbs() -> Mapping[str, worker.VerbFunction]:
     """The verbs that the model server runs, all with one model cache. Torch is loaded here."""
     from core import compare, synthesize
-    from core.speech.shelf import Shelf
+    from core.speech.model_cache import ModelCache
 
-    shelf = Shelf()
-    return {"synthesize": partial(synthesize.run, shelf=shelf), "compare": partial(compare.run, shelf=shelf)}
+    model_cache = ModelCache()
+    return {"synthesize": partial(synthesize.run, model_cache=model_cache),
+            "compare": partial(compare.run, model_cache=model_cache)}
 
 
 @dataclass(frozen=True)

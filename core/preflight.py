@@ -23,13 +23,13 @@ from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
 from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, size_text, stage
-from core.speech import evaluate
+from core.model.loading import VoiceModel, load_checkpoint
+from core.speech import evaluation
 from core.training import advice, checkpoint, divisible, rehearsal
 from core.training.company import check_devices
 from core.training.fitting import Estimate
 from core.training.milestones import Milestones
 from core.training.plan import expected
-from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
@@ -179,7 +179,7 @@ def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> flo
     """Speak a held-out sentence with what was read back; seconds of sound."""
     data = milestones.trainer.data
     sampling = replace(voice.family.sampling, seed=milestones.options.seed)
-    _, said = evaluate.judged(milestones.studio, voice, data.language, data.sentences[:1], sampling)
+    _, said = evaluation.evaluate_language(milestones.evaluator, voice, data.language, data.sentences[:1], sampling)
     if not said:
         raise UserError("The model cannot read the held-out sentence.",
                         "Make a tokenizer from this dataset, extend the model with it, and train that extension.")
@@ -189,7 +189,7 @@ def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> flo
     if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
         raise UserError("What was spoken is silent.", "Try another precision, or a lower learning rate.")
     audio.save(reporter.directory / _SPOKEN, waveform, said[0].sample_rate)
-    error = said[0].verdict.error if said[0].verdict else None
+    error = said[0].score.error if said[0].score else None
     reporter.emit(SampleGenerated(STEPS, data.language, said[0].text, Path(_SPOKEN).as_posix(), error))
     return len(waveform) / said[0].sample_rate
 

@@ -77,7 +77,7 @@ def check_certificate(folder: Path) -> None:
             f"The certificate of {folder.name} has failed checks: {', '.join(failed)}. It is not pushed.",
             "Train again, and push a voice whose certificate has no failed check.",
         )
-    if not any(check.verdict == "passed" for check in proof.checks):
+    if not any(check.result == "passed" for check in proof.checks):
         raise UserError(f"The certificate of {folder.name} has no check that passed.", EXPORT_AGAIN_HINT)
     mine = (record.run, record.step, record.origin.base_hash, record.origin.fingerprint)
     if (proof.run, proof.step, proof.base_hash, proof.fingerprint) != mine:

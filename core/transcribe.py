@@ -23,8 +23,8 @@ from config.schema import TranscribeOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize, stage
 from core.library.segments import SegmentClip, Segments
-from core.segments import recogniser as recognisers
-from core.segments.recogniser import Heard
+from core.speech import transcription as recognisers
+from core.speech.transcription import Transcript
 from core.workspace import Workspace
 from data.durable_files import append_text
 from data.importers import safe_id
@@ -49,8 +49,8 @@ def run(options: TranscribeOptions, workspace: Workspace, reporter: Reporter) ->
 
     waiting = [piece for piece in pieces if piece.id not in found]
     if waiting:
-        recogniser = recognisers.load(options.recogniser, options.revision, segments.card.language,
-                                      options.recogniser_language, options.device, workspace, reporter, bool(found))
+        recogniser = recognisers.load_transcriber(options.recogniser, options.revision, segments.card.language,
+                                      options.recogniser_language, options.device, workspace, reporter)
         with stage(reporter, "transcribe"):
             done = len(pieces) - len(waiting)
             for batch in _batches(waiting):
@@ -90,16 +90,16 @@ class TranscriptFile:
 
     path: Path
 
-    def load(self) -> dict[str, Heard]:
+    def load(self) -> dict[str, Transcript]:
         found = {}
         if self.path.is_file():
             for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 with suppress(ValueError, KeyError, TypeError):
                     values = json.loads(line)
-                    found[str(values["id"])] = Heard(str(values["text"]), float(values["score"]))
+                    found[str(values["id"])] = Transcript(str(values["text"]), float(values["score"]))
         return found
 
-    def add(self, transcripts: Mapping[str, Heard]) -> None:
+    def add(self, transcripts: Mapping[str, Transcript]) -> None:
         """Append `transcripts`; they are on the disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         append_text(self.path, "".join(
@@ -130,7 +130,7 @@ def _waveform(path: Path, piece: SegmentClip, rate: int) -> np.ndarray:
     return samples if own == rate else soxr.resample(samples, own, rate, quality="HQ").astype(np.float32)
 
 
-def _doubt(transcript: Heard, seconds: float, flag_below: float) -> str:
+def _doubt(transcript: Transcript, seconds: float, flag_below: float) -> str:
     if not transcript.text:
         return "nothing was understood"
     content = transcript.text.encode()

@@ -217,7 +217,7 @@ def _histogram(title: str, unit: str, values: np.ndarray) -> Histogram:
 
 
 class DatasetSurvey:
-    """Statistics of all clips, then findings of each: `add` every clip in order, then `judge` every clip."""
+    """Statistics of all clips, then findings of each: `add` every clip in order, then `find_problems` of every clip."""
 
     def __init__(self, limits: ClipLimits = LIMITS) -> None:
         self.spread = ClipStatistics()
@@ -245,8 +245,8 @@ class DatasetSurvey:
             if first[1] != clip.text:
                 self._sounds.put(first[0], json.dumps([clip.id, clip.text]))
 
-    def judge(self, clip: AnalysedClip) -> tuple[ClipFinding, ...]:
-        """The findings of a clip that was added, the heaviest first."""
+    def find_problems(self, clip: AnalysedClip) -> tuple[ClipFinding, ...]:
+        """The findings of a clip that was added, the gravest first."""
         found = text_findings(clip, self._limits)
         found += audio_findings(clip.measures, self._limits) if clip.measures else [
             ClipFinding("unreadable", ERROR, "the recording could not be read", 10.0)]

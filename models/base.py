@@ -152,17 +152,17 @@ class VocoderOptions:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the judge heard of one clip; error = edits / len(reference), may exceed 1."""
+class RecognitionScore:
+    """One clip's transcript against its reference; error = edits / len(reference), may exceed 1."""
 
     reference: str
-    heard: str
+    transcript: str
     edits: int
 
     @classmethod
-    def of(cls, reference: str, heard: str) -> Verdict:
-        """Counted in insertions, deletions and substitutions of signs."""
-        return cls(reference, heard, Levenshtein.distance(reference, heard))
+    def of(cls, reference: str, transcript: str) -> RecognitionScore:
+        """Counts insertions, deletions and substitutions of characters."""
+        return cls(reference, transcript, Levenshtein.distance(reference, transcript))
 
     @property
     def error(self) -> float:
@@ -333,24 +333,24 @@ class Vocoder(Protocol):
         ...
 
 
-class Judge(Protocol):
-    """Recogniser that measures intelligibility; `languages` it can judge. It writes letters, by CTC; 0 is blank."""
+class CTCRecogniser(Protocol):
+    """Recogniser that measures intelligibility; it knows `languages`. It writes letters, by CTC; 0 is blank."""
 
     languages: tuple[str, ...]
     letters: tuple[str, ...]  # letter i is written as i + 1
-    sample_rate: int  # Hz that `heard` takes
-    frame_s: float  # from one of its answers to the next
+    sample_rate: int  # Hz, of the waveforms it takes
+    frame_s: float  # between two frames of its output
 
-    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+    def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
         """Log-probabilities (F, letters + 1) of waveform (S,)."""
         ...
 
-    def spelled(self, text: str, language: str) -> str:
-        """`text` in the judge's letters."""
+    def normalise(self, text: str, language: str) -> str:
+        """`text` in the letters of the recogniser."""
         ...
 
-    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
-        """Compare what is heard in waveform (S,) with `text`."""
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        """Compare the transcript of waveform (S,) with `text`."""
         ...
 
 
@@ -398,8 +398,8 @@ class Family(Protocol):
 
     def vocoder(self, folder: Path, device: torch.device) -> Vocoder: ...
 
-    def judge(self, folder: Path) -> Judge | None:
-        """The family's judge, or None when it has none."""
+    def recogniser(self, folder: Path) -> CTCRecogniser | None:
+        """The recogniser of the family, or None when it has none."""
         ...
 
     def voices(self, folder: Path) -> dict[str, Voice]:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def grade(state: JobState) -> int:
     """1 for a checkpoint whose verdict is bad, unless it was restored as asked."""
     result = state.result or {}
-    return 1 if result.get("verdict") == "bad" and "ref" not in result else 0
+    return 1 if result.get("assessment") == "bad" and "ref" not in result else 0
 
 
 def machine(arguments: Sequence[str]) -> int:
@@ -43,7 +43,7 @@ def machine(arguments: Sequence[str]) -> int:
     checks = []
     for check in machine_check.check_machine(Path(given.workspace)):
         checks.append(check)
-        print(f"{check.verdict:4}  {check.name:14}  {check.found}", flush=True)
+        print(f"{check.result:4}  {check.name:14}  {check.found}", flush=True)
         if check.hint:
             print(f"{'':22}-> {check.hint}")
     if given.json:

@@ -11,11 +11,11 @@ from core.jobs import directory as job
 from core.jobs.events import CheckpointSaved, Journal
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord
+from core.model.adapters import Adapters, plan_adapters
+from core.model.loading import load
+from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.training import checkpoint
 from core.training.checkpoint import TrainerState
-from core.voice_model.adapters import Adapters, plan
-from core.voice_model.loading import load
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data.batches import BatchPosition
 from tests.worlds import extended_world, train_options
@@ -40,7 +40,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
         for rows in new_rows(voice.model.module, voice.model.text_tables).values():
             rows += 0.1 * torch.randn(rows.shape, generator=noise)
     if scope != "rows":
-        wanted = replace(plan(options, voice.model.adapter_targets), dropout=0.0)
+        wanted = replace(plan_adapters(options, voice.model.adapter_targets), dropout=0.0)
         adapters = Adapters.fresh(voice.model.module, wanted, seed=1)
         with torch.no_grad():
             for value in adapters.parameters().values():
@@ -49,7 +49,7 @@ def write_checkpoint(workspace: Workspace, scope: str, name: str = RUN, **change
     untrained = records.read_record(workspace.extension("tiny-am") / records.EXTENSION, ExtensionRecord)
     frozen = hash_tensors(base_tensors(voice.model.module))
     record = CheckpointRecord(name, 8, scope, "tiny-am", "demo-am", untrained.rows_hash, frozen, voice.origin, 4,
-                              options.judge, options.recogniser_language)
+                              options.recogniser, options.recogniser_language)
     state = TrainerState(8, 1.0, BatchPosition(0, 0), BatchPosition(0, 0), "", {"generator": torch.zeros(4)})
     folder = checkpoint.save(made.directory, record, voice, options, state)
     journal = Journal(made.journal)

@@ -29,8 +29,8 @@ from models.decoder import DecoderConfig
 from models.registry import family
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.judge import Judge, JudgeConfig
 from models.tiny.model_folder import save_module
+from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'àâçèéêëîïôùûü"
 RATE = 16000
@@ -95,8 +95,8 @@ def write_model(folder: Path, seed: int = 0) -> None:
     front_end.save(folder)
     codec = CodecConfig(width=16, encoder_blocks=1, decoder_blocks=1, levels=(3, 3, 3), speaker_size=8)
     save_module(folder / "codec.safetensors", Codec(codec), codec)
-    judge = JudgeConfig(("en", "fr", "am"), tuple(LETTERS), ("a", "b"), width=16)
-    save_module(folder / "judge.safetensors", Judge(judge), judge)
+    recogniser = RecogniserConfig(("en", "fr", "am"), tuple(LETTERS), ("a", "b"), width=16)
+    save_module(folder / "recogniser.safetensors", RecogniserNetwork(recogniser), recogniser)
     size = codec.codebook_size
     config = SpeechLMConfig(
         DecoderConfig(width=32, layers=2, heads=2, mlp_width=48), text_rows=front_end.size, speech_rows=size + 2,

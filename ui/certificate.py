@@ -83,7 +83,7 @@ def _proof(page: Page, view: View) -> Html:
 def certificate_view(proof: Certificate) -> Html:
     """Verdict, errors by language, checks with hashes, and what it was computed from."""
     failed = proof.failed()
-    counted = [check for check in proof.checks if check.verdict in ("passed", "failed")]
+    counted = [check for check in proof.checks if check.result in ("passed", "failed")]
     if not counted:
         banner = present.fault("Nothing was checked.", "A certificate without checks proves nothing; train again.")
     elif failed:
@@ -99,7 +99,7 @@ def certificate_view(proof: Certificate) -> Html:
 
 def _promise(proof: Certificate) -> str:
     """What passing means, which is less in a scope whose drift is measured."""
-    if any(check.name == "base_logits" and check.verdict == "measured" for check in proof.checks):
+    if any(check.name == "base_logits" and check.result == "measured" for check in proof.checks):
         return "What must not move did not. The drift of the old languages was measured; it stands below."
     return "What the voice could say before, it says exactly as before."
 
@@ -108,9 +108,9 @@ _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wai
 
 
 def _check(check: CertificateCheck) -> Html:
-    tone, mark = _TONES[check.verdict]
+    tone, mark = _TONES[check.result]
     return div(f"check {tone}", span("mark", mark), div(
-        "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.verdict)),
+        "step", div("ends", element("strong", check.name.replace("_", " ")), span(f"badge {tone}", check.result)),
         paragraph(check.what),
         div("hashes", span("small", "before "), element("code", check.expected)) if check.expected else NOTHING,
         div("hashes", span("small", "after "), element("code", check.seen)),
@@ -174,7 +174,7 @@ def exported_view(result: Result | None) -> Html:
     if not result:
         return NOTHING
     checks = {name: str(value) for name, value in result.items() if value in _VERDICTS}
-    failed = [name.replace("_", " ") for name, verdict in checks.items() if verdict == "failed"]
+    failed = [name.replace("_", " ") for name, result in checks.items() if result == "failed"]
     tiles = [fact(name, value) for name, value in result.items() if name not in checks and name not in _TWICE]
     said = f"{', '.join(failed)} failed; exported all the same" if failed else "none failed"
     return join((paragraph("It is in ", element("code", str(result.get("path", ""))), ", and on Listen as ",

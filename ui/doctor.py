@@ -42,8 +42,8 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             _lay_out_question(page)
         with gr.Column(scale=3, min_width=300):
-            verdict = gr.HTML(elem_id="diagnosis")
-            page.live.panel(verdict, lambda view: _answer(_newest(view), examined(_newest(view), view.jobs)), "doctor")
+            result = gr.HTML(elem_id="diagnosis")
+            page.live.panel(result, lambda view: _answer(_newest(view), examined(_newest(view), view.jobs)), "doctor")
             _lay_out_restoring(page)
     details = gr.HTML(elem_id="diagnosis-details")
     page.live.panel(details, lambda view: _details(examined(_newest(view), view.jobs)), "doctor")
@@ -131,7 +131,7 @@ def examined(state: JobState | None, states: Sequence[JobState]) -> JobState | N
 def _can_restore(state: JobState | None, looked: JobState | None) -> bool:
     found = diagnosis_of(looked)
     restored = state is not None and state.result is not None and "ref" in state.result
-    return found is not None and found.verdict.restorable and not restored and state is not None and not state.alive
+    return found is not None and found.assessment.restorable and not restored and state is not None and not state.alive
 
 
 def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[object]:
@@ -179,19 +179,19 @@ def _restored(result: Mapping[str, object] | None) -> Html:
 
 def verdict_view(found: Diagnosis) -> Html:
     """The verdict, and what was compared."""
-    verdict = found.verdict
-    banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
+    result = found.assessment
+    banner = div(f"verdict {_TONES[result.level]}", element("strong", result.headline), paragraph(result.advice))
     about = present.facts([
         ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
         ("Stored as", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
-        ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[verdict.base_languages]),
+        ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[result.base_languages]),
     ])
     return join((banner, about))
 
 
 def details_view(found: Diagnosis) -> Html:
     """Sentences, how far each layer moved, and the tensors, the worst first."""
-    said = element("ul", *(element("li", sentence) for sentence in found.verdict.sentences), class_="findings")
+    said = element("ul", *(element("li", sentence) for sentence in found.assessment.sentences), class_="findings")
     return join((element("h3", "What was found"), said, _plot(found.findings), _table(found.findings)))
 
 

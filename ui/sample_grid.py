@@ -118,11 +118,11 @@ def grid(state: JobState, everything: bool = False) -> Html:
 
 def _meaning(state: JobState, seen: Shown) -> Html:
     """How to hear and read it, what is not in it, and why."""
-    judged = {line.language for line in seen.lines if line.first is not None}
+    scored = {line.language for line in seen.lines if line.first is not None}
     languages = list(dict.fromkeys(line.language for line in seen.lines))
-    unjudged = [present.language_name(language) for language in languages if language not in judged]
+    unjudged = [present.language_name(language) for language in languages if language not in scored]
     said = ["Press a cell to hear it; the arrow keys go from step to step and from sentence to sentence."]
-    if judged:
+    if scored:
         said.append("The share is what the judge misheard. ↓ is better than the sentence's first step, ↑ is worse, "
                     "by so many points.")
     if unjudged:

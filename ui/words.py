@@ -24,8 +24,8 @@ STAGE_WORDS: Mapping[str, str] = {
     "copied": "Copying the files",
     "copy": "Copying the files", "cut": "Cutting at the pauses", "download": "Downloading",
     "download the language": "Downloading the language", "features": "Turning sound into codes",
-    "fit": "Fitting the new rows", "import": "Reading the recordings", "judge": "Listening to what was spoken",
-    "judge originals": "Listening to the original recordings", "linked": "Linking the files",
+    "fit": "Fitting the new rows", "import": "Reading the recordings", "score": "Scoring the speech",
+    "score recordings": "Scoring the original recordings", "linked": "Linking the files",
     "load": "Loading the model", "look": "Looking at the recordings", "look up": "Looking up what there is",
     "map": "Counting the letters", "measure": "Measuring the recordings", "new rows": "Adding the new rows",
     "open": "Opening the run", "prepare": "Turning sound into codes anew", "probe":

@@ -130,7 +130,7 @@ Recogniser = Annotated[str, AfterValidator(_recogniser)]
 """Who hears."""
 
 RecogniserOrNothing = Annotated[str, AfterValidator(_recogniser_or_nothing)]
-"""A `Recogniser`, or nothing for the one there is."""
+"""A `Transcriber`, or nothing for the one there is."""
 
 TextOrNothing = Annotated[str, BeforeValidator(_text)]
 """A text; an empty choice of the page is none."""

@@ -178,7 +178,7 @@ def _write_clips(database: sqlite3.Connection, dataset: PreparedDataset, rows: I
     counts: dict[str, tuple[int, int]] = {}
     database.execute("CREATE TEMP TABLE judged (id, clip, spoken, measures, findings, badness REAL)")
     for clip, one in zip(dataset.clips, rows, strict=True):
-        found = survey.judge(one)
+        found = survey.find_problems(one)
         with_error = {each.kind for each in found if each.level == ERROR}
         for kind in {each.kind: None for each in found}:
             count, errors = counts.get(kind, (0, 0))

@@ -35,7 +35,7 @@ from config.schema import (
 PRESET_ABOUT = "preset"
 """The section of a preset that says what it is for; it holds no options."""
 _TRAINING_NEEDS = {"extension": "extension", "dataset": "dataset", "replay_datasets": "dataset",
-                   "init_from": "reference", "judge": "recogniser"}
+                   "init_from": "reference", "recogniser": "recogniser"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ VERBS: Mapping[str, Verb] = {
         "Push to hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
         needs={"export": "export"}),
     "doctor": Verb(
-        "Model doctor", "core.examine", DoctorOptions, "doctor", takes_device=False,
+        "Model doctor", "core.doctor", DoctorOptions, "doctor", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)

@@ -25,7 +25,7 @@ class CertificateCheck:
     """One fact. `measured` has no right or wrong; `skipped` could not be computed, and `seen` says why."""
 
     name: str
-    verdict: Result
+    result: Result
     expected: str
     seen: str
     what: str  # as a sentence
@@ -33,14 +33,14 @@ class CertificateCheck:
 
 @dataclass(frozen=True)
 class LanguageError:
-    """The judge's error of one language, 0 to about 1; `before` is of the base, or of a new language's first rows."""
+    """Character error rate of one language; `before` is of the base, or of the initial rows of a new language."""
 
     language: str
     new: bool
     sentences: int
     before: float | None
     after: float | None
-    original: float | None  # the judge's own error on original recordings
+    original: float | None  # the recogniser's own error on original recordings
     chose: bool = False  # whether the checkpoint was chosen by these very sentences, as no others are held out
 
 
@@ -59,11 +59,11 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageError, ...]
-    content: str = ""  # a hash of all it rests on, see `core.proof.rests_on`
+    input_hash: str = ""  # of all it was computed from, see `core.proof.certificate_inputs`
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""
-        return tuple(check.name for check in self.checks if check.verdict == "failed")
+        return tuple(check.name for check in self.checks if check.result == "failed")
 
     def blocking(self, override: Collection[str] = ()) -> tuple[str, ...]:
         """Names of failed checks that no override names."""

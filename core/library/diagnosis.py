@@ -83,8 +83,8 @@ class TokenizerFit:
 
 
 @dataclass(frozen=True)
-class ProbeComparison:
-    """Teacher-forced logits of base-language samples from both models, compared."""
+class ProbeDrift:
+    """Teacher-forced base-language samples through both models."""
 
     samples: int
     equal: int  # whose logits are equal to the bit
@@ -94,8 +94,8 @@ class ProbeComparison:
 
 
 @dataclass(frozen=True)
-class Conclusion:
-    """The conclusion in sentences."""
+class Assessment:
+    """What the findings mean, in words."""
 
     level: Level
     headline: str
@@ -116,8 +116,8 @@ class Diagnosis:
     dtypes: tuple[str, ...]
     findings: tuple[TensorFinding, ...]  # the worst first
     tokenizer: TokenizerFit | None
-    heard: ProbeComparison | None
-    verdict: Conclusion
+    drift: ProbeDrift | None
+    assessment: Assessment
 
 
 def write(folder: Path, diagnosis: Diagnosis) -> None:
@@ -131,7 +131,7 @@ def read(folder: Path) -> Diagnosis:
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["findings"] = tuple(TensorFinding(**_tuples(one)) for one in values["findings"])
-        for name, kind in (("tokenizer", TokenizerFit), ("heard", ProbeComparison), ("verdict", Conclusion)):
+        for name, kind in (("tokenizer", TokenizerFit), ("drift", ProbeDrift), ("assessment", Assessment)):
             values[name] = kind(**_tuples(values[name])) if values[name] else None
         return Diagnosis(**_tuples(values))
     except (OSError, ValueError, KeyError, TypeError) as error:

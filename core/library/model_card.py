@@ -1,4 +1,4 @@
-"""The texts that travel with an export: its card for people, and a script that loads it. Never loads torch."""
+"""The texts of an export: its model card, and a script that loads it. Never loads torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from core.library.certificate import Certificate
 from core.library.records import ExportRecord
 
 _SCOPES = {
-    "rows": "Only the new rows were trained; the base languages take exactly the path they took before.",
+    "rows": "Only the new rows were trained; the base languages are computed exactly as before.",
     "gated": "New rows were trained, and adapters that act on texts of the new language alone; "
-             "the base languages take exactly the path they took before.",
-    "full": "New rows were trained, and what acts on every language: the base's own weights, or adapters; the "
+             "the base languages are computed exactly as before.",
+    "full": "New rows were trained, and the base's own weights or adapters, which act on every language; the "
             "certificate says how far the base languages moved.",
 }
 
@@ -27,7 +27,7 @@ class CardFacts:
     files: tuple[tuple[str, str], ...]  # path and purpose
     samples: tuple[tuple[str, str, str], ...]  # path, language and text
     overridden: tuple[str, ...]
-    merged: str  # file with folded adapters; empty when there are none
+    merged: str  # file with merged adapters; empty when there are none
     dataset_licence: str = ""  # as it was given when the dataset was prepared
 
 
@@ -40,7 +40,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         f"{base.title} taught {languages} with Lisan. Run `{record.run}`, step {record.step}.",
         _SCOPES[record.scope],
         *_failed(certificate, facts.overridden),
-        "## How intelligible it is", _errors(certificate),
+        "## Intelligibility", _errors(certificate),
         "## What was preserved", _checks(certificate),
         "The certificate was computed from these files when the export was made: `certificate.json`.",
         "## Data and licence",
@@ -53,7 +53,7 @@ def card(record: ExportRecord, certificate: Certificate, facts: CardFacts) -> st
         "Copied into `exports/` of a workspace, it is `export:" + record.name + "` in the app and on the command line.",
         *_merged(record, facts.merged),
         "## Samples", "\n".join(f"- [{path}]({path}) ({language}): {text}" for path, language, text in facts.samples)
-        or "None: no held-out sentences were at hand.",
+        or "None: there were no held-out sentences.",
         "## Files", "\n".join(f"- `{path}`: {purpose}" for path, purpose in facts.files),
     ]
     return "\n\n".join(parts) + "\n"
@@ -74,37 +74,37 @@ def _failed(certificate: Certificate, overridden: Sequence[str]) -> list[str]:
 
 
 def _errors(certificate: Certificate) -> str:
-    errors = certificate.errors
-    if not errors:
-        return "Not measured: there were no held-out sentences in a language that the judge knows" + "".join(
-            f" ({check.seen})" for check in certificate.checks if check.name == "judged_errors" and check.seen) + "."
+    if not certificate.errors:
+        seen = next((f" ({check.seen})" for check in certificate.checks
+                     if check.name == "character_error_rates" and check.seen), "")
+        return f"Not measured: there were no held-out sentences in a language that the recogniser knows{seen}."
     rows = [f"| {item.language}{' (new)' if item.new else ''} | {item.sentences} | {_percent(item.before)} | "
-            f"{_percent(item.after)} | {_percent(item.original)} |" for item in errors]
-    return ("Character error on held-out sentences, by the judge that comes with the model or, for a new language, by "
-            "the recogniser that `training.yaml` names as `judge`. Its own error on original "
-            "recordings is the last column: no synthesized speech can be expected below it.\n\n"
-            "| language | sentences | before | after | judge on originals |\n|---|---|---|---|---|\n" + "\n".join(rows)
-            + _chose([item.language for item in errors if item.chose]))
+            f"{_percent(item.after)} | {_percent(item.original)} |" for item in certificate.errors]
+    return ("Character error rate of held-out sentences, by the recogniser that comes with the model or, for a new "
+            "language, by the one that `training.yaml` names as `recogniser`. Its own error on original recordings is "
+            "the last column: no synthesized speech can be expected below it.\n\n"
+            "| language | sentences | before | after | recordings |\n|---|---|---|---|---|\n" + "\n".join(rows)
+            + _chose([item.language for item in certificate.errors if item.chose]))
 
 
 def _chose(languages: Sequence[str]) -> str:
-    """What a reader must know of an error that chose what it measures."""
+    """The bias of an error on the sentences that chose the checkpoint."""
     if not languages:
         return ""
     return (f"\n\nThe error of {', '.join(languages)} was measured on the sentences that chose the checkpoint, because "
-            "no others were held out: on sentences that the training never looked at it can be higher.")
+            "no others were held out: on sentences that had no part in the training it can be higher.")
 
 
 def _checks(certificate: Certificate) -> str:
-    rows = [f"| `{check.name}` | {check.verdict} | {check.what} | {_short(check.seen)} |"
+    rows = [f"| `{check.name}` | {check.result} | {check.what} | {_short(check.seen)} |"
             for check in certificate.checks]
-    return "| check | verdict | what | seen |\n|---|---|---|---|\n" + "\n".join(rows)
+    return "| check | result | what | seen |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
 def _merged(record: ExportRecord, merged: str) -> list[str]:
     if not merged:
         return []
-    return [f"`{merged}` has the adapters folded into the weights, for programs that know no adapters. It speaks "
+    return [f"`{merged}` has the adapters merged into the weights, for programs that know no adapters. It speaks "
             f"{', '.join(record.languages)} like the rest of this export, but it CHANGES the base languages: the "
             "certificate does not hold for it."]
 
@@ -130,16 +130,16 @@ from pathlib import Path
 import torch
 
 from config.schema import SamplingOptions
-from core.library import exports
-from core.speech.speak import Speaker, joined
+from core.model.loading import export_record, load_export
+from core.speech.synthesis import Synthesizer, join_segments
 from data import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})
 
-model = exports.load(folder, torch.device("cpu"))
-speaker = Speaker(model, longest=exports.record_of(model).longest_texts)
-segments = list(speaker.say(text, language, SamplingOptions()))
-audio.save("speech.wav", joined(segments), speaker.sample_rate)
-print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / speaker.sample_rate:.2f}} s")
+model = load_export(folder, torch.device("cpu"))
+synthesizer = Synthesizer(model, longest=export_record(model).longest_texts)
+segments = list(synthesizer.synthesize(text, language, SamplingOptions()))
+audio.save("speech.wav", join_segments(segments), synthesizer.sample_rate)
+print(f"speech.wav: {{sum(len(s.waveform) for s in segments) / synthesizer.sample_rate:.2f}} s")
 '''

@@ -48,7 +48,7 @@ class Origin:
 
     family: str
     model: str  # name in the workspace's `models`
-    base_hash: str  # of every tensor of the base language model, see `core.voice_model.prefix.hash_tensors`
+    base_hash: str  # of every tensor of the base language model, see `core.model.prefix.hash_tensors`
     prefix_size: int  # text rows of the base
     size: int  # text rows with the new ones
     fingerprint: str  # of the extended front-end
@@ -84,9 +84,9 @@ class CheckpointRecord:
     frozen_hash: str
     origin: Origin
     adapter_rank: int | None = None
-    judge: str = ""  # recogniser of one's choice that judged the new language
-    recogniser_language: str = ""  # its own name of the language, where one was given
-    judged: tuple[str, ...] = ()  # texts whose judged speech chooses the best checkpoint; no final score counts them
+    recogniser: str = ""  # the chosen recogniser that scored the new language
+    recogniser_language: str = ""  # what it calls the language, where that was said
+    scored: tuple[str, ...] = ()  # texts whose scores selected the best checkpoint; no final score counts them
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path in the folder
 
 
@@ -102,9 +102,9 @@ class ExportRecord:
     languages: tuple[str, ...]  # that the base model does not have
     origin: Origin
     longest_texts: dict[str, int]  # text ids of the longest sentence trained or measured on, by language
-    judge_errors: dict[str, float]  # the judge's own error on original recordings, by language
+    recogniser_errors: dict[str, float]  # the recogniser's own error on original recordings, by language
     weights_hash: str = ""  # of the base's tensors as they are here, where the training changed some
-    judge: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
+    recogniser: str = ""  # recogniser of one's choice that judged the run, no copy: its name, or that of its folder
     recogniser_language: str = ""  # its own name of the language, where one was given
 
 
@@ -122,7 +122,7 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     with _damage_explained(path, EXPORT_AGAIN_HINT if kind is ExportRecord else hint):
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["origin"] = Origin(**values["origin"])
-        for name in {"languages", "judged"} & values.keys():
+        for name in {"languages", "scored"} & values.keys():
             values[name] = tuple(values[name])
         return kind(**values)
 

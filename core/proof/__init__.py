@@ -1,1 +1,1 @@
-"""What became of the base: certificates of our own runs, diagnoses of models from elsewhere."""
+"""Certificates of our own runs, and diagnoses of models from elsewhere."""

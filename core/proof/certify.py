@@ -1,13 +1,13 @@
-"""Compute a certificate: the checkpoint is loaded afresh from its files and held against the base's.
+"""Compute a certificate: the checkpoint is loaded again from its files and compared with the base.
 
-Nothing is taken from the run's memory but one hash that the trainer wrote down when it
-saved. Probes are teacher-forced samples of every base language, never trained on.
+Nothing comes from the memory of the run but one hash that the trainer wrote when it saved. Probes are teacher-forced
+samples of every base language that were never trained on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,278 +22,266 @@ from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
 from core.library import records
 from core.library.certificate import Certificate, CertificateCheck, LanguageError, Result
 from core.library.records import CheckpointRecord, ExtensionRecord
-from core.proof import rests_on
-from core.speech import evaluate
-from core.speech.evaluate import HeldOutSentence, Studio
-from core.speech.judges import judge_of, unmeasured
+from core.model.loading import VoiceModel, load_base, load_checkpoint, load_extension
+from core.model.prefix import base_tensors, hash_tensors
+from core.proof import certificate_inputs
+from core.speech import evaluation
+from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
+from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
 from core.training import replay
 from core.training.replay import ProbeSample
-from core.voice_model.loading import VoiceModel, load_base, load_checkpoint, load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors
 from core.workspace import Workspace
 from data import manifest
 from data.manifest import HELD_OUT
+from models.base import Probe
 
-SENTENCES = 40  # spoken and judged in each language
+SENTENCES = 40  # synthesized and scored in each language
 COUNTED = "sentences"
 CHOSE = " on the sentences that chose the checkpoint"
 
 
-def _to_nobody(message: str) -> None:
-    """Where a warning goes that nobody asked for."""
-
-
-Material = Mapping[str, tuple[VoiceModel, list[HeldOutSentence]]]
-"""By language: the model to compare with, and what both speak."""
+def _ignore(message: str) -> None:
+    """Drop a warning."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """All that a certificate needs, loaded and counted: the two models side by side, and what is asked of them."""
+class CertificateWork:
+    """All that a certificate needs, loaded and counted: both models, and what both speak."""
 
     base: VoiceModel
     finetuned: VoiceModel
     record: CheckpointRecord
     probes: list[ProbeSample]
-    studio: Studio
-    material: Material
-    missing: Mapping[str, list[str]]  # languages that cannot be judged, by reason
-    content: str = ""
-
-    @property
-    def size(self) -> int:
-        """Sentences to speak, twice, recordings to judge and probes to compare."""
-        return 2 * self.spoken + self.recorded + len(self.probes)
+    evaluator: SpeechEvaluator
+    sentences: Mapping[str, tuple[VoiceModel, list[HeldOutSentence]]]  # by language, with the model to compare with
+    missing: Mapping[str, list[str]]  # languages that cannot be scored, by reason
+    input_hash: str = ""
 
     @property
     def spoken(self) -> int:
-        return sum(len(sentences) for _, sentences in self.material.values())
+        """Sentences that each model speaks."""
+        return sum(len(sentences) for _, sentences in self.sentences.values())
 
     @property
-    def recorded(self) -> int:
-        return sum(one.original is not None for _, sentences in self.material.values() for one in sentences)
+    def recordings(self) -> int:
+        """Recordings to score."""
+        return sum(one.original is not None for _, sentences in self.sentences.values() for one in sentences)
+
+    @property
+    def size(self) -> int:
+        """Sentences to speak, twice, recordings to score and probes to compare."""
+        return 2 * self.spoken + self.recordings + len(self.probes)
 
     def make(self, progress: ProgressCallback = no_progress) -> Certificate:
-        """The certificate; `progress` gets one count over every sentence and probe, and may end it."""
+        """The certificate; `progress` gets one count over every sentence and probe."""
         count = CombinedProgress(progress, self.size, COUNTED)
-        errors, judged = _errors(self, count)
-        checks = (*_tensor_checks(self), _logits(self, count.part(len(self.probes))), _tokens(self), _front_end(self),
-                  judged)
-        record, base = self.record, self.base
+        errors = _language_errors(self, count)
+        shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
+                             for item in errors if item.after is not None),
+                           *(f"{', '.join(codes)}: {reason}" for reason, codes in self.missing.items())])
+        front_ends = self.record.origin.fingerprint, self.finetuned.front_end.fingerprint
+        checks = (
+            *_tensor_checks(self), _logits_check(self, count.part(len(self.probes))), _tokens_check(self),
+            CertificateCheck("front_end", _passed(front_ends[0] == front_ends[1]), *front_ends,
+                  "The tokenizer is the one of the new rows."),
+            CertificateCheck("character_error_rates", "measured" if errors else "skipped", "", shown,
+                  "Character error rate of held-out sentences synthesized by the finetuned model."))
+        record = self.record
         return Certificate(f"run:{record.run}@{record.step}", record.run, record.step, record.scope,
-                           record.origin.model, record.extension, base.base_hash,
-                           self.finetuned.front_end.fingerprint, time.time(), checks, tuple(errors), self.content)
+                           record.origin.model, record.extension, self.base.base_hash, front_ends[1], time.time(),
+                           checks, tuple(errors), self.input_hash)
 
 
-def prepare(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-            content: str = "", warn: Callable[[str], None] = _to_nobody) -> Work:
-    """The work of a certificate of the checkpoint in `folder`, loaded from its files; `content` where it is known.
+def prepare_certificate(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
+                        input_hash: str = "", warn: Callable[[str], None] = _ignore) -> CertificateWork:
+    """The work of a certificate of the checkpoint in `folder`; `input_hash` where it is known.
 
-    `warn` hears why the recogniser of the training does not judge, where it cannot be had. Such a certificate rests on
-    nothing that would be found again: it is made anew when the recogniser is there.
+    `warn` gets the reason when the recogniser of the training cannot be loaded. Such a certificate has no input hash,
+    so it is not used again when the recogniser is back.
     """
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
-    content = content or rests_on.content(workspace, folder, device.type, sentences)
-    work = _work(workspace, base, finetuned, record, sentences, warn)
-    whole = not any(unmeasured(work.studio.judge, language) for language in finetuned.front_end.languages)
-    return replace(work, content=content if whole else "")
+    input_hash = input_hash or certificate_inputs.input_hash(workspace, folder, device.type, sentences)
+    work = _load_work(workspace, base, finetuned, record, sentences, warn)
+    complete = not any(unmeasured_reason(work.evaluator.recogniser, code) for code in finetuned.front_end.languages)
+    return replace(work, input_hash=input_hash if complete else "")
 
 
 def certify_folder(workspace: Workspace, folder: Path, device: torch.device, sentences: int = SENTENCES,
-                   progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _to_nobody) -> Certificate:
+                   progress: ProgressCallback = no_progress, warn: Callable[[str], None] = _ignore) -> Certificate:
     """The certificate of the checkpoint in `folder`, computed now."""
-    return prepare(workspace, folder, device, sentences, warn=warn).make(progress)
+    return prepare_certificate(workspace, folder, device, sentences, warn=warn).make(progress)
 
 
 def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
                   sentences: int = SENTENCES, progress: ProgressCallback = no_progress) -> Certificate:
-    """The certificate of `finetuned`, of which `record` says what it is and what was trained of it."""
-    return _work(workspace, base, finetuned, record, sentences, _to_nobody).make(progress)
+    """The certificate of `finetuned`, which `record` describes."""
+    return _load_work(workspace, base, finetuned, record, sentences, _ignore).make(progress)
 
 
-def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
-          warn: Callable[[str], None]) -> Work:
-    studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
-    clips = replay.load(base, studio.voices).probing
-    work = Work(base, finetuned, record, replay.probes(clips, base.model.max_prompt_length), studio, {}, {})
-    material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
+def base_probes(model: VoiceModel) -> list[ProbeSample]:
+    """The base-language samples that come with the base of `model`."""
+    clips = replay.load(model, model.family.voices(model.base_folder)).probing
+    return replay.probes(clips, model.model.max_prompt_length)
+
+
+def equal_logits(before: Probe, after: Probe) -> bool:
+    """Whether the logits are bit-identical; of `after` only the ids that `before` has count."""
+    old_text = after.text_logits[:, :before.text_logits.shape[1]]
+    return torch.equal(before.text_logits, old_text) and torch.equal(before.speech_logits, after.speech_logits)
+
+
+def _load_work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, count: int,
+               warn: Callable[[str], None]) -> CertificateWork:
+    recogniser = load_recogniser_or_warn(workspace, finetuned, warn, record)
+    evaluator = SpeechEvaluator.of(base, recogniser, remember=True)
+    found: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}
     for language in finetuned.front_end.languages:
         try:
-            before, found = _material(workspace, work, language)
-            if not studio.judges(language):
-                reason = unmeasured(studio.judge, language)
-                raise UserError(f"not measured, because {reason}" if reason else "no judge knows it")
+            before, sentences = _held_out(workspace, base, finetuned, record, language)
+            if not sentences:
+                raise UserError("there are no held-out sentences")
+            if not evaluator.can_score(language):
+                reason = unmeasured_reason(recogniser, language)
+                raise UserError(f"not measured, because {reason}" if reason else "no recogniser knows it")
         except UserError as error:
             missing.setdefault(error.message, []).append(language)
             continue
-        material[language] = before, evaluate.chosen(found, sentences)
-    return replace(work, material=material, missing=missing)
+        found[language] = before, evaluation.spread_evenly(sentences, count)
+    return CertificateWork(base, finetuned, record, base_probes(base), evaluator, found, missing)
 
 
-def _verdict(good: bool) -> Result:
+def _held_out(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord,
+              language: str) -> tuple[VoiceModel, list[HeldOutSentence]]:
+    """The model to compare with, and held-out sentences; `UserError` when one of them is gone.
+
+    Sentences that chose the checkpoint are left out, unless no other is held out; see `LanguageError.chose`.
+    """
+    if not finetuned.front_end.is_new(language):
+        return base, evaluation.held_out(base, language)
+    dataset = manifest.load(workspace.dataset(record.dataset))
+    extension = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord)
+    if extension.rows_hash != record.rows_hash:
+        raise UserError("the extension was replaced since")
+    untrained = load_extension(workspace, record.extension, base.device)
+    verbalize = untrained.front_end.verbalize
+    sentences = [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
+                 for clip in dataset.split(HELD_OUT) if clip.language == language]
+    return untrained, [one for one in sentences if one.text not in record.scored] or sentences
+
+
+def _passed(good: bool) -> Result:
     return "passed" if good else "failed"
 
 
-def _tensor_checks(case: Work) -> list[CertificateCheck]:
-    before, after = case.base.model.module.state_dict(), base_tensors(case.finetuned.model.module)
-    tables = [f"{name}.weight" for name in case.base.model.text_tables]
+def _tensor_checks(work: CertificateWork) -> list[CertificateCheck]:
+    base, finetuned = work.base, work.finetuned
+    before, after = base.model.module.state_dict(), base_tensors(finetuned.model.module)
+    tables = [f"{name}.weight" for name in base.model.text_tables]
     wanted = hash_tensors({name: before[name] for name in tables})
     seen = hash_tensors({name: after[name] for name in tables if name in after})
-    rows = case.base.front_end.prefix_size
     equal = sum(name in after and torch.equal(before[name], after[name]) for name in before)
-    changed = set(case.finetuned.changed) & set(before)
-    whole, whole_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
-                          for tensors in (before, after))
-    return [
-        CertificateCheck("prefix_rows", _verdict(wanted == seen), wanted, seen,
-              f"The {rows} old rows of {' and '.join(case.base.model.text_tables)} are those of the base file."),
-        CertificateCheck("frozen_tensors", _verdict(whole == whole_after),
-                         f"{len(before) - len(changed)} tensors, {whole}",
-              f"{equal} equal, {whole_after}",
+    changed = set(finetuned.changed) & set(before)
+    frozen, frozen_after = (hash_tensors({name: value for name, value in tensors.items() if name not in changed})
+                            for tensors in (before, after))
+    checks = [
+        CertificateCheck("prefix_rows", _passed(wanted == seen), wanted, seen,
+                         f"The {base.front_end.prefix_size} old rows of "
+              f"{' and '.join(base.model.text_tables)} are those of the base file."),
+        CertificateCheck("frozen_tensors", _passed(frozen == frozen_after),
+                         f"{len(before) - len(changed)} tensors, {frozen}",
+              f"{equal} equal, {frozen_after}",
               "Every tensor of the base model is what it was." if not changed else
               "Every tensor of the base model that was not to be trained is what it was."),
-        *([_changes(before, after, changed)] if changed else []),
-        CertificateCheck("frozen_in_training", _verdict(case.record.frozen_hash == case.base.base_hash),
-                         case.base.base_hash,
-              case.record.frozen_hash, "The same, in the trainer's memory when it saved this checkpoint."),
     ]
-
-
-def _changes(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor],
-             changed: set[str]) -> CertificateCheck:
-    """How far a run in `full` took the base."""
-    moved = {name: (after[name].float() - before[name].float()) for name in changed}
-    size = sum(value.numel() for value in moved.values())
-    values = sum(int((value != 0).sum()) for value in moved.values())
-    norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
-             for parts in (moved.values(), [before[name] for name in changed])]
-    return CertificateCheck("changed_tensors", "measured", "",
-                            f"{len(changed)} of {len(before)} tensors; {values:,} of "
-                 f"{size:,} numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
-                 "What the training changed of the base model itself.")
+    if changed:  # by the scope `full`
+        moved = {name: (after[name].float() - before[name].float()) for name in changed}
+        size = sum(value.numel() for value in moved.values())
+        values = sum(int((value != 0).sum()) for value in moved.values())
+        norms = [sum(part.float().square().sum().item() for part in parts) ** 0.5
+                 for parts in (moved.values(), [before[name] for name in changed])]
+        checks.append(CertificateCheck(
+            "changed_tensors", "measured", "", f"{len(changed)} of {len(before)} tensors; {values:,} of {size:,} "
+            f"numbers; by {norms[0] / max(norms[1], 1e-30):.3%} of their norm",
+            "What the training changed of the base model itself."))
+    trainer_hash = work.record.frozen_hash
+    checks.append(CertificateCheck("frozen_in_training", _passed(trainer_hash == base.base_hash), base.base_hash,
+                                   trainer_hash,
+                        "The same, in the trainer's memory when it saved this checkpoint."))
+    return checks
 
 
 @torch.inference_mode()
-def _logits(case: Work, progress: ProgressCallback) -> CertificateCheck:
+def _logits_check(work: CertificateWork, progress: ProgressCallback) -> CertificateCheck:
     """Bit equality of every base-language logit, or the drift."""
-    if not case.probes:
-        return CertificateCheck("base_logits", "skipped", "equal to the bit",
+    base, finetuned, count = work.base, work.finetuned, len(work.probes)
+    if not count:
+        return CertificateCheck("base_logits", "skipped", "bit-identical",
                                 "the model comes with no samples of its languages",
                      "Logits of base-language samples before and after.")
     equal, largest, divergence = 0, 0.0, 0.0
-    for done, item in enumerate(case.probes):
-        progress(Progress(done, len(case.probes), "probes", "compared"))
-        with case.base.speaking(item.language):
-            before = case.base.model.probe(item.sample)
-        with case.finetuned.speaking(item.language):
-            after = case.finetuned.model.probe(item.sample)
+    for done, item in enumerate(work.probes):
+        progress(Progress(done, count, "probes", "compared"))
+        with base.speaking(item.language):
+            before = base.model.probe(item.sample)
+        with finetuned.speaking(item.language):
+            after = finetuned.model.probe(item.sample)
         old_text = after.text_logits[:, :before.text_logits.shape[1]]
-        pairs = ((before.text_logits, old_text), (before.speech_logits, after.speech_logits))
-        equal += all(torch.equal(one, other) for one, other in pairs)
-        largest = max(largest, *((one - other).abs().max().item() for one, other in pairs))
-        divergence += _divergence(before.speech_logits, after.speech_logits)
-    count = len(case.probes)
+        equal += equal_logits(before, after)
+        largest = max(largest, (before.text_logits - old_text).abs().max().item(),
+                      (before.speech_logits - after.speech_logits).abs().max().item())
+        divergence += F.kl_div(after.speech_logits.float().log_softmax(-1),
+                               before.speech_logits.float().log_softmax(-1), log_target=True,
+                               reduction="batchmean").item()
     progress(Progress(count, count, "probes", "compared"))
-    languages = ", ".join(sorted({item.language for item in case.probes}))
-    seen = f"{equal} of {count} samples ({languages}) equal to the bit"
-    if unprobed := set(case.base.front_end.base_languages) - {item.language for item in case.probes}:
+    languages = {item.language for item in work.probes}
+    seen = f"{equal} of {count} samples ({', '.join(sorted(languages))}) bit-identical"
+    if unprobed := set(base.front_end.base_languages) - languages:
         seen += f"; not probed: {', '.join(sorted(unprobed))}"
     if equal < count:
         seen += f"; largest difference {largest:.3g}, mean divergence {divergence / count:.3g} nats a code"
-    verdict: Result = "measured" if case.finetuned.scope == "full" else _verdict(equal == count)
-    return CertificateCheck("base_logits", verdict, "equal to the bit", seen,
-                 f"Logits of base-language samples before and after, computed one after the other on "
-                 f"{compute.numeric_environment(case.base.device)}.")
+    result: Result = "measured" if finetuned.scope == "full" else _passed(equal == count)
+    return CertificateCheck("base_logits", result, "bit-identical", seen,
+                 "Logits of base-language samples before and after, computed one after the other on "
+                 f"{compute.numeric_environment(base.device)}.")
 
 
-def _divergence(before: torch.Tensor, after: torch.Tensor) -> float:
-    """Mean Kullback-Leibler divergence in nats of two (U, K) logits."""
-    return F.kl_div(after.float().log_softmax(-1), before.float().log_softmax(-1), log_target=True,
-                    reduction="batchmean").item()
-
-
-def _tokens(case: Work) -> CertificateCheck:
+def _tokens_check(work: CertificateWork) -> CertificateCheck:
     """Base sentences have the ids they had."""
-    texts = [(language, sentence.text) for language in case.base.front_end.base_languages
-             for sentence in evaluate.held_out(case.base, language)]
-    texts += [(item.language, item.text) for item in case.probes]
-    first, second = case.base.front_end, case.finetuned.front_end
-    same = sum(np.array_equal(first.encode(text, language), second.encode(text, language)) for language, text in texts)
-    return CertificateCheck("base_tokens", _verdict(same == len(texts)) if texts else "skipped",
+    texts = [(language, sentence.text) for language in work.base.front_end.base_languages
+             for sentence in evaluation.held_out(work.base, language)]
+    texts += [(item.language, item.text) for item in work.probes]
+    before, after = work.base.front_end, work.finetuned.front_end
+    same = sum(np.array_equal(before.encode(text, language), after.encode(text, language)) for language, text in texts)
+    return CertificateCheck("base_tokens", _passed(same == len(texts)) if texts else "skipped",
                  f"{len(texts)} sentences with the ids they had", f"{same} sentences",
                  "Sentences of the base languages are encoded as before.")
 
 
-def _front_end(case: Work) -> CertificateCheck:
-    wanted, seen = case.record.origin.fingerprint, case.finetuned.front_end.fingerprint
-    return CertificateCheck("front_end", _verdict(wanted == seen), wanted, seen,
-                            "The tokenizer is the one of the new rows.")
+def _language_errors(work: CertificateWork, count: CombinedProgress) -> list[LanguageError]:
+    """The errors of every language: before, after, and on the original recordings.
 
-
-def _errors(case: Work, count: CombinedProgress) -> tuple[list[LanguageError], CertificateCheck]:
-    """The judged error of every language, and which of them could not be measured, and why."""
-    found = [one for before, languages in _together(case)
-             for one in _measured(before, case, {code: case.material[code][1] for code in languages}, count)]
-    found.sort(key=lambda one: list(case.material).index(one.language))
-    shown = "; ".join([*(f"{item.language} {item.after:.1%}{CHOSE if item.chose else ''}"
-                         for item in found if item.after is not None),
-                       *(f"{', '.join(codes)}: {reason}" for reason, codes in case.missing.items())])
-    check = CertificateCheck("judged_errors", "measured" if found else "skipped", "", shown,
-                  "The judge's error on held-out sentences spoken by the finetuned model.")
-    return found, check
-
-
-def _together(case: Work) -> list[tuple[VoiceModel, list[str]]]:
-    """Languages whose sentences are spoken in the same batches, with the model that they are compared with.
-
-    Those of the base share theirs and a new one stands alone, because the base cannot read it: before and after are
-    computed in batches of the same shape, so that what did not change is equal to the bit, and heard but once.
+    The base languages share batches, and a new one stands alone, because the base cannot read it. So before and after
+    are computed in batches of the same shape, and what did not change is bit-identical and scored only once.
     """
-    own = [code for code in case.material if not case.finetuned.front_end.is_new(code)]
-    return [*([(case.base, own)] if own else []),
-            *((case.material[code][0], [code]) for code in case.material if code not in own)]
-
-
-def _material(workspace: Workspace, case: Work, language: str) -> tuple[VoiceModel, list[HeldOutSentence]]:
-    """What to compare with, and held-out sentences; `UserError` when one of them is not there any more.
-
-    Sentences that chose the checkpoint are left out, unless no other is held out; `LanguageError.chose` then tells.
-    """
-    if not case.finetuned.front_end.is_new(language):
-        return case.base, _some(evaluate.held_out(case.base, language))
-    dataset = manifest.load(workspace.dataset(case.record.dataset))
-    extension = records.read_record(workspace.extension(case.record.extension) / records.EXTENSION, ExtensionRecord)
-    if extension.rows_hash != case.record.rows_hash:
-        raise UserError("the extension was made anew since")
-    clips = [clip for clip in dataset.split(HELD_OUT) if clip.language == language]
-    untrained = load_extension(workspace, case.record.extension, case.base.device)
-    said = untrained.front_end.verbalize
-    sentences = [HeldOutSentence(said(clip.text, language), dataset.audio_path(clip)) for clip in clips]
-    return untrained, _some([one for one in sentences if one.text not in case.record.judged] or sentences)
-
-
-def _some(sentences: list[HeldOutSentence]) -> list[HeldOutSentence]:
-    if not sentences:
-        raise UserError("there are no held-out sentences")
-    return sentences
-
-
-def _measured(before: VoiceModel, case: Work, sentences: Mapping[str, Sequence[HeldOutSentence]],
-              count: CombinedProgress) -> list[LanguageError]:
-    """The errors of some languages, spoken together: before, after, and on the original recordings."""
-    after, size = case.finetuned, sum(map(len, sentences.values()))
-    spoken = [evaluate.judged_each(case.studio, model, sentences, after.family.sampling, count.part(size))
-              for model in (before, after)]
-    found = []
-    for language, some in sentences.items():
-        recorded = count.part(sum(one.original is not None for one in some))
-        scores = [*(each[language][0] for each in spoken),
-                  evaluate.judged_originals(case.studio, language, some, recorded)]
-        was, now, original = (score.error if score.sentences else None for score in scores)
-        new = after.front_end.is_new(language)
-        chose = new and any(one.text in case.record.judged for one in some)
-        found.append(LanguageError(language, new, scores[1].sentences, was, now, original, chose))
-    return found
+    after, new_languages = work.finetuned, [code for code in work.sentences if work.finetuned.front_end.is_new(code)]
+    base_languages = [code for code in work.sentences if code not in new_languages]
+    groups = [(work.base, base_languages)] if base_languages else []
+    groups += [(work.sentences[code][0], [code]) for code in new_languages]
+    found: dict[str, LanguageError] = {}
+    for before, languages in groups:
+        sentences = {code: work.sentences[code][1] for code in languages}
+        size = sum(map(len, sentences.values()))
+        results = [evaluation.evaluate_languages(work.evaluator, model, sentences, after.family.sampling,
+                                                 count.part(size)) for model in (before, after)]
+        for language, some in sentences.items():
+            progress = count.part(sum(one.original is not None for one in some))
+            scores = [*(result[language][0] for result in results),
+                      evaluation.evaluate_recordings(work.evaluator, language, some, progress)]
+            before_error, error, own_error = (score.error if score.sentences else None for score in scores)
+            new = language in new_languages
+            chose = new and any(one.text in work.record.scored for one in some)
+            found[language] = LanguageError(language, new, scores[1].sentences, before_error, error, own_error, chose)
+    return [found[language] for language in work.sentences]

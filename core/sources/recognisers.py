@@ -55,7 +55,7 @@ class RecogniserOption:
         return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
 
 
-AS_RECOGNISER, AS_JUDGE = RecogniserOption("--recogniser", "Recogniser"), RecogniserOption("--judge", "Judge")
+AS_RECOGNISER = RecogniserOption("--recogniser", "Recogniser")
 
 
 def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspace: Workspace, reporter: Reporter,

@@ -1,1 +1,1 @@
-"""Text to sound with any voice model, kept loaded, judged, and shown."""
+"""Synthesis with any model, its cache and its server; recognisers and evaluation."""

@@ -1,31 +1,36 @@
-"""One text spoken to files: each segment at once, so that it can be heard, then the whole with its numbers."""
+"""Synthesized clips as files of a job: each segment at once, then the whole, its numbers and its spectrogram."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from core.jobs.events import AudioChunk, AudioGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, pluralize
-from core.speech.speak import Segment, joined
+from core.speech.synthesis import Segment, join_segments
 from data.acoustics import audio
-from models.base import Verdict
+from models.base import RecognitionScore
 
 FOLDER = "audio"
 _SILENCE_DB = -120.0
+_INK = "#8a8a8a"  # contrast of at least 3 against black and against white
+_SIZE_INCHES, _DPI = (6.4, 2.2), 120
+_RANGE = 7.0  # natural logarithms of amplitude below the loudest that are shown, about 60 dB
 _ENDINGS = {
-    "limit": "the model did not come to an end, so the speech was cut off",
-    "repetition": "the model began to repeat itself, so the speech was ended there",
+    "limit": "the model did not stop, so the speech was cut off",
+    "repetition": "the model began to repeat itself, so the speech was cut off there",
 }
 
 
 @dataclass(frozen=True)
-class Clip:
-    """A spoken text. `path` is relative to the job's directory; `seconds` is what the speaking took."""
+class SynthesizedClip:
+    """A synthesized text. `path` is relative to the job's directory; `seconds` is what the synthesis took."""
 
     waveform: torch.Tensor  # (S,)
     sample_rate: int
@@ -39,12 +44,12 @@ class Clip:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of work for a second of speech."""
+        """Seconds of computation per second of speech."""
         return self.seconds / max(self.duration_s, 1e-9)
 
     @property
     def peak(self) -> float:
-        """Largest sample, of 1."""
+        """Largest absolute sample."""
         return float(self.waveform.abs().max())
 
     @property
@@ -53,36 +58,70 @@ class Clip:
         power = float(self.waveform.double().square().mean())
         return 10 * math.log10(power) if power > 0 else _SILENCE_DB
 
-    def event(self, side: str, index: int, text: str, language: str, verdict: Verdict | None, spectrogram: str,
+    def event(self, side: str, index: int, text: str, language: str, score: RecognitionScore | None, spectrogram: str,
               note: str = "", unmeasured: str = "") -> AudioGenerated:
-        """What is told of the finished clip."""
+        """The event of the finished clip."""
         return AudioGenerated(
             side, index, self.path, text, language, round(self.duration_s, 3), round(self.seconds, 3),
-            verdict.error if verdict else None, verdict.heard if verdict else "", spectrogram, note,
+            score.error if score else None, score.transcript if score else "", spectrogram, note,
             unmeasured,
         )
 
     @property
     def sha256(self) -> str:
-        """Of the samples before they are rounded for the file."""
+        """Hash of the samples before they are rounded for the file."""
         return hashlib.sha256(self.waveform.contiguous().numpy().tobytes()).hexdigest()
 
 
-def write(spoken: Iterable[Segment], sample_rate: int, reporter: Reporter, *, side: str, index: int, piece_stem: str,
-          stem: str) -> Clip:
-    """The segments of a text into `audio/PIECE_STEM-NNN.wav`, one event each, then all of it into `audio/STEM.wav`."""
+def write_clip(segments: Iterable[Segment], sample_rate: int, reporter: Reporter, *, side: str, index: int,
+               piece_stem: str, stem: str) -> SynthesizedClip:
+    """Write each segment to `audio/PIECE_STEM-NNN.wav` with an event, then all of them to `audio/STEM.wav`."""
     (reporter.directory / FOLDER).mkdir(exist_ok=True)
-    segments = []
-    for number, segment in enumerate(spoken):
+    written = []
+    for number, segment in enumerate(segments):
         path = f"{FOLDER}/{piece_stem}-{number:03d}.wav"
         audio.save(reporter.directory / path, segment.waveform, sample_rate)
         duration_s = len(segment.waveform) / sample_rate
         reporter.emit(AudioChunk(side, index, number, path, round(duration_s, 3)))
         if segment.ending != "stop":
             reporter.emit(WarningRaised(f"{side}: {_ENDINGS[segment.ending]}: {segment.text!r}."))
-        segments.append(segment)
-        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; what was spoken is kept.")
+        written.append(segment)
+        check_stop(reporter, f"Stopped on request after {pluralize(number + 1, 'segment')}; the audio so far is kept.")
     path = f"{FOLDER}/{stem}.wav"
-    whole = joined(segments)
+    whole = join_segments(written)
     audio.save(reporter.directory / path, whole, sample_rate)
-    return Clip(whole, sample_rate, path, len(segments), sum(segment.seconds for segment in segments))
+    return SynthesizedClip(whole, sample_rate, path, len(written), sum(segment.seconds for segment in written))
+
+
+def save_spectrogram(path: Path, waveform: torch.Tensor, sample_rate: int, duration_s: float | None = None) -> None:
+    """Draw the log-mel of waveform (S,) as PNG over `duration_s` seconds (default: its own length).
+
+    The transparent picture is readable on a dark and on a light page.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib.figure import Figure
+
+    settings = replace(audio.MelSettings(), sample_rate=sample_rate, f_max=sample_rate / 2)
+    padded = torch.nn.functional.pad(waveform.float(), (0, max(0, settings.n_fft - len(waveform))))
+    frames = max(1, len(waveform) // settings.hop_length)
+    mel = audio.log_mel(padded[None], settings)[0, :, :frames].numpy()
+    peaks = audio.mel_filterbank(settings).argmax(0).numpy() * sample_rate / settings.n_fft
+    centres = np.maximum.accumulate(peaks + np.arange(len(peaks)) * 1e-6)  # Hz that each band answers most
+    ticks = [hz for hz in (250, 500, 1000, 2000, 4000, 8000, 16000) if hz <= centres[-1]]
+    own_s = max(len(waveform) / sample_rate, 1e-3)
+
+    figure = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
+    figure.patch.set_alpha(0.0)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.imshow(mel, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
+                extent=(0.0, own_s, 0.0, len(mel)), vmin=mel.max() - _RANGE, vmax=mel.max())
+    axes.set_xlim(0.0, duration_s or own_s)
+    axes.set_yticks(np.interp(ticks, centres, np.arange(len(mel)) + 0.5), [f"{hz:,}" for hz in ticks])
+    axes.set_xlabel("Time (s)", color=_INK)
+    axes.set_ylabel("Frequency (Hz)", color=_INK)
+    axes.tick_params(colors=_INK, labelsize=8)
+    axes.patch.set_alpha(0.0)
+    for spine in axes.spines.values():
+        spine.set_color(_INK)
+    figure.savefig(path, format="png")

@@ -14,12 +14,13 @@ import torch
 import yaml
 
 from config.errors import UserError
-from core.library import catalog, records, tensor_files
+from core.library import catalog, records
 from core.library.records import CheckpointRecord
+from core.model import tensor_files
+from core.model.adapters import SETTINGS, WEIGHTS, adapter_scale
+from core.model.loading import VoiceModel, load_changed_tensors
+from core.model.prefix import new_rows
 from core.training import scopes
-from core.voice_model.adapters import SETTINGS, WEIGHTS, scale_of
-from core.voice_model.loading import VoiceModel, with_changes
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 
@@ -66,7 +67,7 @@ def _take_changes(folder: Path, voice: VoiceModel, reference: str,
     if voice.scope != "full":
         return voice, (f"The tensors of the base that it changed are left as the base has them: scope {voice.scope!r} "
                        "changes none. Its rows were trained beside them; only `full` takes both.")
-    voice = with_changes(voice, folder, keep_base=True)
+    voice = load_changed_tensors(voice, folder, keep_base=True)
     parts = {voice.model.parameter_group(name)[0] for name in voice.changed}
     if left := sorted(parts - set(changing)):
         raise UserError(
@@ -127,7 +128,7 @@ def _take_adapters(folder: Path, voice: VoiceModel, record: CheckpointRecord) ->
 
 def _scale_there(folder: Path) -> float:
     """Alpha over rank of a checkpoint's adapters."""
-    return scale_of(json.loads((folder / records.ADAPTER / SETTINGS).read_text(encoding="utf-8")))
+    return adapter_scale(json.loads((folder / records.ADAPTER / SETTINGS).read_text(encoding="utf-8")))
 
 
 def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from config.errors import UserError
+from core.model.precision import Precision
 from core.training import sharding, training_data
 from core.training.in_place import in_place
 from core.training.training_data import Utterance
-from core.voice_model.precision import Precision
 from models.base import LossOptions, SpeechModel
 
 

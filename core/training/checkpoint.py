@@ -23,14 +23,15 @@ from config.schema import TrainOptions
 from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.reporter import size_text
-from core.library import records, tensor_files
+from core.library import records
 from core.library.records import CheckpointRecord
+from core.model import tensor_files
+from core.model.loading import VoiceModel
+from core.model.prefix import is_of_base, new_rows
 from core.training import sharding
 from core.training.divisible import RANK
 from core.training.fitting import Setting
 from core.training.patience import Patience
-from core.voice_model.loading import VoiceModel
-from core.voice_model.prefix import is_of_base, new_rows
 from data.batches import BatchPosition
 from data.durable_files import hash_tree
 
@@ -143,7 +144,7 @@ def save(run: Path, record: CheckpointRecord, voice: VoiceModel, options: TrainO
 
 
 def load_state(run: Path, step: int) -> TrainerState:
-    """What `save` kept of the trainer; the files are checked by `core.voice_model.loading`."""
+    """What `save` kept of the trainer; the files are checked by `core.model.loading`."""
     folder = folder_of(run, step)
     numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
     return TrainerState(int(numbers["step"]), float(numbers["seconds"]), BatchPosition(*numbers["order"]),

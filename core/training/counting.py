@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.model.loading import VoiceModel
 from core.training.scopes import Trainables
-from core.voice_model.loading import VoiceModel
 
 
 @dataclass(frozen=True)

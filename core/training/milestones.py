@@ -17,14 +17,14 @@ from config.schema import TrainOptions
 from core.jobs.events import CheckpointSaved, Evaluated, Progress, SampleGenerated, WarningRaised
 from core.jobs.reporter import ProgressCallback, Reporter, StopRequested, progress_callback
 from core.library.records import CheckpointRecord
-from core.speech import evaluate
-from core.speech.evaluate import HeldOutSentence, Spoken, Studio
-from core.speech.judges import unmeasured
+from core.model.loading import VoiceModel
+from core.speech import evaluation
+from core.speech.evaluation import EvaluatedSentence, HeldOutSentence, SpeechEvaluator
+from core.speech.scoring import unmeasured_reason
 from core.training import checkpoint, drift, ranking, validation
 from core.training.patience import Patience
 from core.training.trainer import Trainer
 from core.training.validation import Measured
-from core.voice_model.loading import VoiceModel
 from data.acoustics import audio
 from models.base import Sample
 
@@ -38,7 +38,7 @@ class Milestones:
     """The checkpoints of one run."""
 
     trainer: Trainer
-    studio: Studio
+    evaluator: SpeechEvaluator
     record: CheckpointRecord
     reporter: Reporter
     patience: Patience = Patience()
@@ -58,9 +58,10 @@ class Milestones:
     def measure(self) -> str:
         """By what the best is chosen: what was asked for, or judged speech where it can be judged, else the loss."""
         language = self.trainer.data.language
-        known = self.studio.judges(language) or bool(unmeasured(self.studio.judge, language))  # it chose before
-        judged = self.options.evaluation_sentences > 0 and known
-        return _JUDGED if judged and self.options.select_best_by != "speech_loss" else _LOSS
+        known = self.evaluator.can_score(language) or bool(unmeasured_reason(self.evaluator.recogniser,
+                                                                       language))  # it chose before
+        scored = self.options.evaluation_sentences > 0 and known
+        return _JUDGED if scored and self.options.select_best_by != "speech_loss" else _LOSS
 
     def warn(self) -> None:
         """Say it when speech cannot be judged although that was asked for; refuse what can never be."""
@@ -68,11 +69,12 @@ class Milestones:
         if self.options.select_best_by == "cer" and self.measure != _JUDGED:
             raise UserError(
                 "The best checkpoint cannot be chosen by judged speech: "
-                + ("no sentence is to be judged." if self.studio.judges(language) else f"no judge knows {language!r}."),
+                + ("no sentence is to be judged." if self.evaluator.can_score(language) else f"no judge knows "
+                                                                                          f"{language!r}."),
                 "Choose it by speech_loss, or give a number of judged sentences and a judge that knows the language.")
-        if unmeasured(self.studio.judge, language):  # which was said when it was looked for
+        if unmeasured_reason(self.evaluator.recogniser, language):  # which was said when it was looked for
             return
-        if self.options.evaluation_sentences > 0 and not self.studio.judges(language):
+        if self.options.evaluation_sentences > 0 and not self.evaluator.can_score(language):
             self.reporter.emit(WarningRaised(
                 f"No judge knows {language!r}: samples are spoken but not judged, and the best checkpoint is chosen by "
                 "the held-out speech loss, which can fall while the speech gets worse. Listen to the samples, or name "
@@ -205,10 +207,12 @@ class Milestones:
         if options.evaluation_sentences == 0:
             return None
         sampling = replace(self.trainer.voice.family.sampling, seed=options.seed)
-        score, said = evaluate.judged(self.studio, self.trainer.voice, language, self._choosing(), sampling, self._tell)
+        score, said = evaluation.evaluate_language(self.evaluator, self.trainer.voice, language, self._choosing(),
+                                                   sampling,
+                                                 self._tell)
         for index, item in enumerate(said):
             self._keep(index, item)
-        if not self.studio.judges(language):
+        if not self.evaluator.can_score(language):
             return None
         if score.sentences == 0:
             raise UserError("None of the held-out sentences can be read by the model.", "Prepare the dataset anew.")
@@ -226,7 +230,7 @@ class Milestones:
             if len(chosen) < most:
                 chosen.setdefault(clip.language, [HeldOutSentence(clip.text, None)])
         sampling = replace(voice.family.sampling, seed=self.options.seed)
-        for _, said in evaluate.judged_each(self.studio, voice, chosen, sampling, tell).values():
+        for _, said in evaluation.evaluate_languages(self.evaluator, voice, chosen, sampling, tell).values():
             for index, item in enumerate(said):
                 self._keep(index, item)
 
@@ -235,7 +239,7 @@ class Milestones:
         self.reporter.emit(progress)
         self.stop_here()
 
-    def _keep(self, index: int, item: Spoken) -> None:
+    def _keep(self, index: int, item: EvaluatedSentence) -> None:
         step = self.trainer.step
         path = Path(SAMPLES) / f"step-{step:06d}" / f"{index + 1:02d}-{item.language}.wav"
         target = self.run / path
@@ -245,16 +249,16 @@ class Milestones:
         except OSError as error:
             raise UserError(f"The sample {target} could not be written: {error.strerror}.",
                             "Free some space, then continue the run; the checkpoint is intact.") from error
-        error_value = item.verdict.error if item.verdict else None
+        error_value = item.score.error if item.score else None
         self.reporter.emit(SampleGenerated(step, item.language, item.text, path.as_posix(), error_value))
 
     def _record(self) -> CheckpointRecord:
-        judged = tuple(sentence.text for sentence in self._choosing())
-        return replace(self.record, step=self.trainer.step, judged=judged, frozen_hash=self.trainer.frozen_hash)
+        scored = tuple(sentence.text for sentence in self._choosing())
+        return replace(self.record, step=self.trainer.step, scored=scored, frozen_hash=self.trainer.frozen_hash)
 
     def _choosing(self) -> list[HeldOutSentence]:
         """The held-out sentences by which checkpoints are ranked."""
-        return evaluate.chosen(self.trainer.data.sentences, self.options.evaluation_sentences)
+        return evaluation.spread_evenly(self.trainer.data.sentences, self.options.evaluation_sentences)
 
     def _path(self) -> str:
         return checkpoint.folder_of(Path(), self.trainer.step).as_posix()

@@ -14,19 +14,19 @@ from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
 from core.library import records
 from core.library.records import CheckpointRecord
+from core.model import precision
+from core.model.adapters import Adapters, plan_adapters
+from core.model.loading import VoiceModel, load_checkpoint, load_extension
 from core.sources.recognisers import BUILT_IN
-from core.speech import judges
-from core.speech.evaluate import Studio
-from core.speech.judges import Hearing
+from core.speech import scoring
+from core.speech.evaluation import SpeechEvaluator
+from core.speech.scoring import Recogniser
 from core.training import adopt, checkpoint, ranking, rehearsal, resuming, scopes, training_data
 from core.training.checkpoint import TrainerState
 from core.training.company import Company
 from core.training.milestones import Milestones
 from core.training.patience import Patience
 from core.training.trainer import Trainer
-from core.voice_model import precision
-from core.voice_model.adapters import Adapters, plan
-from core.voice_model.loading import VoiceModel, load_checkpoint, load_extension
 from core.workspace import Workspace
 
 
@@ -48,8 +48,9 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
         reporter.emit(WarningRaised(note))
     state = None if saved is None else checkpoint.load_state(run, saved)
     speaks = company is None or company.rank == 0  # the others neither speak nor judge
-    studio = Studio.of(voice, _judge(options, workspace, reporter, voice, data.language, state) if speaks else None)
-    replayed = rehearsal.gather(options, workspace, voice, studio.voices, run,
+    evaluator = SpeechEvaluator.of(voice, _judge(options, workspace, reporter, voice, data.language,
+                                              state) if speaks else None)
+    replayed = rehearsal.gather(options, workspace, voice, evaluator.voices, run,
                                 lambda message: reporter.emit(WarningRaised(message)), progress_callback(reporter),
                                 None if max_clips is None else max_clips // 2)
     trainer = Trainer(options, voice, data, replayed.rehearsed, precision.decide(options.precision, device),
@@ -63,7 +64,7 @@ def open_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, de
             company.agree((run.name, options.model_dump(mode="json")))
         if not trainer.sharded:
             company.join(voice.model, may_skip=options.scope == "full")
-    return Milestones(trainer, studio, _record(options, workspace, run, voice), reporter, patience)
+    return Milestones(trainer, evaluator, _record(options, workspace, run, voice), reporter, patience)
 
 
 def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
@@ -83,26 +84,28 @@ def _voice(options: TrainOptions, workspace: Workspace, reporter: Reporter, devi
 
 
 def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voice: VoiceModel, language: str,
-           state: TrainerState | None) -> Hearing | None:
+           state: TrainerState | None) -> Recogniser | None:
     """Who judges; `UserError` where a recogniser that was chosen cannot be had.
 
     A run that goes on, and whose best checkpoint it does not choose any more, does so without it.
     """
     try:
-        judges.bring(options, language, workspace, reporter)
-        return judges.choosing_judge(workspace, voice, options)
+        scoring.download_recogniser(options, language, workspace, reporter)
+        return scoring.load_recogniser(workspace, voice, options)
     except UserError as error:
         if state is None:
             raise
         if _is_to_choose(options, state, reporter.directory):
-            hint = _as_it_began(options.judge, error.hint, reporter.directory, state.step)
+            hint = _as_it_began(options.recogniser, error.hint, reporter.directory, state.step)
             raise UserError(error.message, hint) from error
-        return judges.without(workspace, voice, lambda message: reporter.emit(WarningRaised(message)), options, error)
+        return scoring.replace_unavailable(workspace, voice, lambda message: reporter.emit(WarningRaised(message)),
+                                           options,
+                                          error)
 
 
-def _as_it_began(judge: str, hint: str, run: Path, step: int) -> str:
+def _as_it_began(recogniser: str, hint: str, run: Path, step: int) -> str:
     """`hint` for a run that goes on, which may neither have another judge nor call its language otherwise."""
-    back = hint.rstrip(".") if judge in ("", BUILT_IN) else (
+    back = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
         "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and continue")
     return f"{back}; or start a new run on its weights: {resuming.adopting(run, step)}."
 
@@ -135,7 +138,7 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
     voice = load_extension(workspace, options.extension, device)
     if not scopes.has_adapters(options):
         return replace(voice, scope=options.scope)
-    adapters = Adapters.fresh(voice.model.module, plan(options, voice.model.adapter_targets), options.seed)
+    adapters = Adapters.fresh(voice.model.module, plan_adapters(options, voice.model.adapter_targets), options.seed)
     voice.model.module.to(device)
     return replace(voice, adapters=adapters, scope=options.scope)
 
@@ -145,5 +148,5 @@ def _record(options: TrainOptions, workspace: Workspace, run: Path, voice: Voice
     there = folder / records.EXTENSION
     rows_hash = records.read_record(there, records.ExtensionRecord).rows_hash if there.is_file() else ""
     return CheckpointRecord(run.name, 0, options.scope, options.extension, options.dataset, rows_hash, "", voice.origin,
-                            options.adapter_rank if voice.adapters else None, options.judge,
+                            options.adapter_rank if voice.adapters else None, options.recogniser,
                             options.recogniser_language)

@@ -20,13 +20,13 @@ from torch.amp.grad_scaler import GradScaler
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.model.loading import VoiceModel
+from core.model.precision import Precision
 from core.training import sharding
 from core.training.anchors import Anchors
 from core.training.company import Company
 from core.training.scopes import Group, Trainables
 from core.training.sharding import Passes
-from core.voice_model.loading import VoiceModel
-from core.voice_model.precision import Precision
 from models.base import Losses, LossOptions, Predictions, Sample
 
 _BETAS = (0.9, 0.98)

@@ -25,12 +25,12 @@ from core.dataset import languages
 from core.jobs import checkpoint_names
 from core.jobs.events import Progress
 from core.jobs.reporter import ProgressCallback, no_progress
-from core.library import tensor_files
+from core.model import tensor_files
+from core.model.loading import VoiceModel
 from core.text.tokenizer_report import probe_sentences
 from core.training import replay
 from core.training.replay import Replay
 from core.training.training_data import Utterance, utterance
-from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache, FeaturePack

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from config.errors import UserError
+from core.model.loading import VoiceModel
 from core.text.tokenizer_report import probe_sentences
 from core.training.training_data import Utterance, nearest, sample, utterance
-from core.voice_model.loading import VoiceModel
 from models.base import Features, Sample, Voice
 
 

@@ -18,10 +18,10 @@ from config.loading import parse_options
 from config.schema import TrainOptions
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
+from core.model.precision import Precision
 from core.training import checkpoint, scopes
 from core.training.checkpoint import TrainerState
 from core.training.training_data import TrainingData
-from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from config.schema import TrainOptions
-from core.voice_model.loading import VoiceModel
-from core.voice_model.prefix import is_of_base, new_rows
+from core.model.loading import VoiceModel
+from core.model.prefix import is_of_base, new_rows
 from models.base import SpeechModel
 
 ROWS, ADAPTERS, MAGNITUDES, EMBEDDINGS, HEADS = "rows", "adapters", "magnitudes", "embeddings", "heads"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from core.voice_model.loading import VoiceModel
+from core.model.loading import VoiceModel
 from models.base import Losses, Predictions, SpeechModel
 
 if TYPE_CHECKING:

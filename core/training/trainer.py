@@ -16,6 +16,10 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
+from core.model.adapters import RankAllocation
+from core.model.loading import VoiceModel
+from core.model.precision import Precision
+from core.model.prefix import base_tensors, hash_tensors
 from core.training import anchors, checkpoint, counting, divisible, feed, fitting, optimization, scopes, sharding
 from core.training.anchors import Anchors
 from core.training.averaging import Average
@@ -29,10 +33,6 @@ from core.training.optimization import NotFinite, StepLosses, Work
 from core.training.randomness import Randomness
 from core.training.sharding import Passes
 from core.training.training_data import TrainingData, Utterance
-from core.voice_model.loading import VoiceModel
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import base_tensors, hash_tensors
-from core.voice_model.rank_allocation import RankAllocation
 from data.batches import TrainingPair
 
 _ALLOCATION, _BASE_LOSS = "allocation/", "base_loss/"

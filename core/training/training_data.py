@@ -17,8 +17,8 @@ import numpy as np
 
 from config.errors import UserError
 from core.dataset import languages
-from core.speech.evaluate import HeldOutSentence
-from core.voice_model.loading import VoiceModel
+from core.model.loading import VoiceModel
+from core.speech.evaluation import HeldOutSentence
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AugmentationRecipe

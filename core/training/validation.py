@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from core.model.loading import VoiceModel
+from core.model.precision import Precision
 from core.training import replay, training_data
 from core.training.training_data import TrainingData, Utterance
-from core.voice_model.loading import VoiceModel
-from core.voice_model.precision import Precision
 from models.base import LossOptions, Sample
 
 

@@ -14,7 +14,7 @@ import torch
 
 from data.front_end import FrontEnd
 from models import weights
-from models.base import ExportFile, Features, Judge, Sampling, Voice
+from models.base import CTCRecogniser, ExportFile, Features, Sampling, Voice
 from models.chatterbox import codec, model_folder, s3gen, t3
 from models.chatterbox.front_end import base_front_end
 from models.chatterbox.s3gen import S3Gen
@@ -85,7 +85,7 @@ class Chatterbox:
         """Flow and HiFT."""
         return codec.ChatterboxVocoder(s3gen.load(model_folder.find_files(folder).s3gen, device))
 
-    def judge(self, folder: Path) -> Judge | None:
+    def recogniser(self, folder: Path) -> CTCRecogniser | None:
         """None: no recogniser comes with it."""
         return None
 

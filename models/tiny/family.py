@@ -1,6 +1,6 @@
 """The built-in family behind the protocols of `models.base`.
 
-A model folder holds t3.safetensors, codec.safetensors, judge.safetensors, the front-end,
+A model folder holds t3.safetensors, codec.safetensors, recogniser.safetensors, the front-end,
 `voices/NAME.ogg`, `held_out.jsonl` with `held_out/*.ogg`, and SHA256SUMS.json.
 """
 
@@ -17,14 +17,14 @@ import torch
 from config.errors import UserError
 from data.acoustics import audio
 from data.front_end import FrontEnd
-from models.base import ExportFile, Features, Sampling, Verdict, VocoderOptions, Voice
+from models.base import ExportFile, Features, RecognitionScore, Sampling, VocoderOptions, Voice
 from models.decoder import DecoderConfig
 from models.language_model import TENSOR_LAYOUT, LanguageModel
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.tiny import model_folder
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.judge import Judge, JudgeConfig, letters_of
 from models.tiny.model_folder import load_config, load_module
+from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
 from models.weights import LazyWeights
 
 MEL_SETTINGS = audio.MelSettings()
@@ -32,7 +32,7 @@ BASE_CODE_LIMIT, CODES_PER_TOKEN = 12, 6  # of a text: half a second, and a quar
 MAX_PROMPT_CODES = 50  # of a reference clip: two seconds
 FEATURES_VERSION = 2  # increased when the extractor computes other features from the same clip and codec
 DEFAULT_VOICE = "low"
-LANGUAGE_MODEL, CODEC, JUDGE = "t3.safetensors", "codec.safetensors", "judge.safetensors"
+LANGUAGE_MODEL, CODEC, RECOGNISER = "t3.safetensors", "codec.safetensors", "recogniser.safetensors"
 
 
 class TinyExtractor:
@@ -75,33 +75,33 @@ class TinyVocoder:
         """See `models.base.Vocoder`; no effect, because the codec is small."""
 
 
-class TinyJudge:
-    """Compares what the recogniser hears with the text."""
+class TinyRecogniser:
+    """Compares the transcript of the network with the text."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.languages, self.letters = judge.config.languages, judge.config.letters
+    def __init__(self, recogniser: RecogniserNetwork) -> None:
+        self.recogniser = recogniser
+        self.languages, self.letters = recogniser.config.languages, recogniser.config.letters
         self.sample_rate = MEL_SETTINGS.sample_rate
         self.frame_s = 2 * MEL_SETTINGS.hop_length / MEL_SETTINGS.sample_rate
 
-    def heard(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
-        """See `models.base.Judge`."""
+    def log_probabilities(self, waveform: torch.Tensor, language: str) -> torch.Tensor:
+        """See `models.base.CTCRecogniser`."""
         self._require(language)
-        return self.judge.log_probabilities(audio.log_mel(waveform[None], MEL_SETTINGS), language)[0]
+        return self.recogniser.log_probabilities(audio.log_mel(waveform[None], MEL_SETTINGS), language)[0]
 
-    def spelled(self, text: str, language: str) -> str:
-        """See `models.base.Judge`."""
+    def normalise(self, text: str, language: str) -> str:
+        """See `models.base.CTCRecogniser`."""
         return letters_of(text, language)
 
     def _require(self, language: str) -> None:
         if language not in self.languages:
-            raise UserError(f"The judge does not know {language!r}.", f"It judges: {', '.join(self.languages)}.")
+            raise UserError(f"The recogniser does not know {language!r}.", f"It knows: {', '.join(self.languages)}.")
 
-    def verdict(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> Verdict:
-        """See `models.base.Judge`."""
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        """See `models.base.CTCRecogniser`."""
         self._require(language)
         mel = audio.log_mel(audio.resample(waveform, sample_rate, MEL_SETTINGS.sample_rate)[None], MEL_SETTINGS)[0]
-        return Verdict.of(letters_of(text, language), self.judge.letters(mel, language))
+        return RecognitionScore.of(letters_of(text, language), self.recogniser.letters(mel, language))
 
 
 class Tiny:
@@ -173,8 +173,9 @@ class Tiny:
     def vocoder(self, folder: Path, device: torch.device) -> TinyVocoder:
         return TinyVocoder(_codec(folder, device), device)
 
-    def judge(self, folder: Path) -> TinyJudge:
-        return TinyJudge(load_module(folder / JUDGE, Judge(load_config(folder / JUDGE, JudgeConfig))))
+    def recogniser(self, folder: Path) -> TinyRecogniser:
+        return TinyRecogniser(load_module(folder / RECOGNISER,
+                                          RecogniserNetwork(load_config(folder / RECOGNISER, RecogniserConfig))))
 
     def voices(self, folder: Path) -> dict[str, Voice]:
         """One voice per recording in `voices/`."""

@@ -25,7 +25,7 @@ from models.speech_lm import SpeechLMConfig
 MERGED = "t3-merged.safetensors"
 _COPIED = {
     "codec.safetensors": "speech codec",
-    "judge.safetensors": "the recogniser that measured the errors",
+    "recogniser.safetensors": "the recogniser that measured the errors",
     "voices": "reference recordings of the base model's voices",
     "held_out": "original recordings of base-language sentences",
     "held_out.jsonl": "the texts of these recordings",

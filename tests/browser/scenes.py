@@ -28,8 +28,8 @@ from core.jobs.events import (
 )
 from core.library import certificate, diagnosis
 from core.library.certificate import Certificate, CertificateCheck, LanguageError
-from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
-from core.proof import verdict
+from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
+from core.proof import assessment
 from core.submission import demo_chain
 from core.workspace import Workspace
 
@@ -180,9 +180,9 @@ def examine(workspace: Workspace) -> Job:
     layers = [TensorFinding(f"tfmr.layers.{layer}.self_attn.{name}_proj.weight", "layers", "equal", "equal to the bit",
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
-    heard = ProbeComparison(16, 0, 0.83, 0.214, ("en", "fr"))
-    found = verdict.worst_first([*rows, *layers])
+    heard = ProbeDrift(16, 0, 0.83, 0.214, ("en", "fr"))
+    found = assessment.worst_first([*rows, *layers])
     diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
-                                             fit, heard, verdict.judge(found, fit, heard)))
-    append(job, Queued(), Started(1, 1), Finished({"verdict": "changed", "restorable": True}))
+                                             fit, heard, assessment.assess(found, fit, heard)))
+    append(job, Queued(), Started(1, 1), Finished({"assessment": "changed", "restorable": True}))
     return job

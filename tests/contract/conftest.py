@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from config.schema import TrainOptions
+from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.precision import Precision
 from core.training import opening, replay, training_data
 from core.training.trainer import Trainer
-from core.voice_model.loading import VoiceModel, load_base, load_extension
-from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from models.base import SpeechModel
 from tests.contract.families import FAMILIES, Case

@@ -17,8 +17,8 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Event, Journal
 from core.jobs.reporter import StopRequested
 from core.library import certificate
+from core.model.loading import VoiceModel, load, load_checkpoint
 from core.training import checkpoint
-from core.voice_model.loading import VoiceModel, load, load_checkpoint
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
@@ -74,7 +74,7 @@ def test_every_kind_is_resumed_to_the_bit_certified_and_exported(world: Workspac
     assert all(torch.equal(left[name], right[name]) for name in left)
     assert result["certificate"] == "passed"
     proof = certificate.read(parts[0].directory / certificate.CERTIFICATE)
-    assert {name: proof.check(name).verdict for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
+    assert {name: proof.check(name).result for name in ("prefix_rows", "frozen_tensors", "base_logits")} == (
         dict.fromkeys(("prefix_rows", "frozen_tensors", "base_logits"), "passed"))
     _exported(world, parts[0].directory, kind)
 

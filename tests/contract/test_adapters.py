@@ -9,9 +9,9 @@ import torch
 from peft import PeftModel
 
 from config.errors import UserError
+from core.model.adapters import Adapters, plan_adapters
+from core.model.prefix import base_tensors
 from core.training.trainer import Trainer
-from core.voice_model.adapters import Adapters, plan
-from core.voice_model.prefix import base_tensors
 from models.base import LossOptions, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, train_options
@@ -225,8 +225,8 @@ def test_ranks_are_per_part_of_the_model(world: World) -> None:
 def test_adapters_that_cannot_be_made_are_refused_with_the_way_out(world: World) -> None:
     targets = world.base().model.adapter_targets
     with pytest.raises(UserError, match="rank 0 in every part") as caught:
-        plan(train_options(adapter_rank=0), targets)
+        plan_adapters(train_options(adapter_rank=0), targets)
     assert "scope `rows`" in caught.value.hint
     with pytest.raises(UserError, match="one budget .* attention 8, mlp 4, heads 8"):
-        plan(train_options(adapter="adalora", adapter_rank=8, adapter_rank_mlp=4), targets)
-    assert set(plan(train_options(adapter="adalora", adapter_rank_heads=0), targets).ranks.values()) == {4}
+        plan_adapters(train_options(adapter="adalora", adapter_rank=8, adapter_rank_mlp=4), targets)
+    assert set(plan_adapters(train_options(adapter="adalora", adapter_rank_heads=0), targets).ranks.values()) == {4}

@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 
 from config.schema import ExportOptions, SamplingOptions
 from core import export
-from core.library import certificate, exports
-from core.speech.speak import Speaker, joined
-from core.voice_model.loading import load
+from core.library import certificate
+from core.model import loading
+from core.model.loading import load
+from core.speech.synthesis import Synthesizer, join_segments
 from core.workspace import Workspace
 from models.base import Sampling
 from models.chatterbox import model_folder, t3
@@ -59,7 +60,7 @@ def exported(world: Workspace) -> Path:
 def test_it_passes_its_certificate_and_reloads_to_the_bit(world: Workspace, exported: Path) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("base_logits").verdict == proof.check("export_reloads").verdict == "passed"
+    assert proof.check("base_logits").result == proof.check("export_reloads").result == "passed"
     assert proof.check("export_reloads").expected == proof.check("export_reloads").seen
     assert int(proof.check("base_logits").seen.split()[0]) >= 19  # of 23 languages, four of which need packages
 
@@ -68,8 +69,8 @@ def test_it_speaks_alone_as_the_checkpoint_does(world: Workspace, exported: Path
     folder = tmp_path / "elsewhere"
     shutil.copytree(exported, folder)
     sampling = SamplingOptions(seed=3)
-    sounds = [joined(list(Speaker(model).say(TEXT, "am", sampling)))
-              for model in (exports.load(folder, CPU), load(world, f"run:{RUN}", CPU))]
+    sounds = [join_segments(list(Synthesizer(model).synthesize(TEXT, "am", sampling)))
+              for model in (loading.load_export(folder, CPU), load(world, f"run:{RUN}", CPU))]
     assert torch.equal(*sounds)
 
 
@@ -101,7 +102,7 @@ def test_the_published_package_speaks_it(exported: Path, tmp_path: Path, languag
 
 
 def load_export_ids(folder: Path, text: str, language: str) -> list[int]:
-    return exports.load(folder, CPU).front_end.encode(text, language).tolist()
+    return loading.load_export(folder, CPU).front_end.encode(text, language).tolist()
 
 
 def greedy(path: Path, folder: Path, ids: list[int], length: int) -> list[int]:

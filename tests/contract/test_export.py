@@ -22,12 +22,13 @@ from config.schema import ExportOptions, SamplingOptions
 from core import export
 from core.export import EXAMPLE, plain_tensors, same_logits
 from core.jobs.reporter import StopRequested
-from core.library import certificate, exports, records
-from core.proof import certify, rests_on
-from core.speech.speak import Speaker, joined
+from core.library import certificate, records
+from core.model import loading
+from core.model.loading import VoiceModel, load
+from core.model.prefix import new_rows
+from core.proof import certificate_inputs, certify
+from core.speech.synthesis import Synthesizer, join_segments
 from core.training import replay
-from core.voice_model.loading import VoiceModel, load
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from models.speech_lm import SpeechLM
 from models.tiny.family import _language_model_config
@@ -96,7 +97,7 @@ def test_the_merged_weights_speak_like_the_adapters_and_change_the_base(world: W
     with model.speaking("en"):
         wanted = model.model.probe(english.sample).speech_logits
     assert not torch.allclose(tiny.probe(english.sample).speech_logits, wanted)
-    assert "`t3-merged.safetensors` has the adapters folded" in (exported / "README.md").read_text(encoding="utf-8")
+    assert "`t3-merged.safetensors` has the adapters merged" in (exported / "README.md").read_text(encoding="utf-8")
 
 
 def test_peft_loads_the_adapters_itself(world: Workspace, exported: Path) -> None:
@@ -118,17 +119,17 @@ def test_an_export_stands_alone(exported: Path, tmp_path: Path) -> None:
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "speech.wav").stat().st_size > 44
-    model = exports.load(folder, CPU)
-    speaker = Speaker(model, "low", exports.record_of(model).longest_texts)
-    assert len(joined(list(speaker.say(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
+    model = loading.load_export(folder, CPU)
+    speaker = Synthesizer(model, "low", loading.export_record(model).longest_texts)
+    assert len(join_segments(list(speaker.synthesize(["the cat", " ሀ"][0], "en", SamplingOptions())))) > 0
 
 
 def test_it_carries_certificate_card_and_samples(exported: Path) -> None:
     proof = certificate.read(exported / "certificate.json")
     assert not proof.failed()
-    assert proof.check("export_reloads").verdict == "passed"
+    assert proof.check("export_reloads").result == "passed"
     card = (exported / "README.md").read_text(encoding="utf-8")
-    for part in ("licence Apache-2.0", "judge on originals", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
+    for part in ("licence Apache-2.0", "| recordings |", "`base_logits` | passed", EXAMPLE, "samples/am.wav"):
         assert part in card
     for language in ("am", "en", "fr"):
         assert (exported / "samples" / f"{language}.wav").is_file()
@@ -149,18 +150,18 @@ def test_a_damaged_export_is_refused(exported: Path, tmp_path: Path) -> None:
     with open(folder / "t3.safetensors", "r+b") as file:
         file.truncate(1000)
     with pytest.raises(UserError, match=r"t3\.safetensors is damaged: its 1000 bytes have the SHA-256"):
-        exports.load(folder, CPU)
+        loading.load_export(folder, CPU)
     (folder / "t3.safetensors").unlink()
     with pytest.raises(UserError, match=r"t3\.safetensors is missing"):
-        exports.load(folder, CPU)
+        loading.load_export(folder, CPU)
 
 
 def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, exported: Path, monkeypatch) -> None:
     proof = certificate.read(exported / "certificate.json")
     failed = replace(proof, checks=tuple(
-        replace(check, verdict="failed", seen="something else") if check.name == "prefix_rows" else check
+        replace(check, result="failed", seen="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
-    monkeypatch.setattr(rests_on, "find", lambda *_arguments: failed)
+    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
     with pytest.raises(UserError, match=message) as caught:
@@ -186,8 +187,8 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
         raise OSError(28, "No space left on device")
 
     proof = certificate.read(exported / "certificate.json")
-    monkeypatch.setattr(rests_on, "find", lambda *_arguments: proof)
-    monkeypatch.setattr(exports, "write_sums", full)
+    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: proof)
+    monkeypatch.setattr(export, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
     assert "then continue" in caught.value.hint
@@ -209,7 +210,7 @@ class Impatient(Listener):
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "English sentences":
-        monkeypatch.setattr(rests_on, "find", lambda *_arguments: None)
+        monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
         export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
                    Impatient(world.runs / "export-stopped", text))
@@ -218,10 +219,10 @@ def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: st
 
 def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exported: Path, monkeypatch) -> None:
     """What a stopped export had of it is there for its resume, and for another export of the same."""
-    monkeypatch.setattr(certify, "prepare", None)
+    monkeypatch.setattr(certify, "prepare_certificate", None)
     listener = Listener(world.runs / "export-second")
     export.run(ExportOptions(run=f"run:{RUN}", export="second"), world, listener)
-    assert "rests on the same files" in listener.of("plan")[0].lines[0]
+    assert "computed from the same files" in listener.of("plan")[0].lines[0]
     first, second = (certificate.read(world.exports / name / "certificate.json") for name in ("first", "second"))
     assert first == second
     shutil.rmtree(world.exports / "second")
@@ -229,15 +230,15 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
 
 def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: Path) -> None:
     folder = world.runs / RUN / "checkpoints" / "step-000008"
-    wanted = rests_on.content(world, folder, "cpu", certify.SENTENCES)
+    wanted = certificate_inputs.input_hash(world, folder, "cpu", certify.SENTENCES)
     made = certificate.read(exported / "certificate.json")
-    assert made.content == wanted
-    found = rests_on.find(world, world.runs / RUN, wanted)
+    assert made.input_hash == wanted
+    found = certificate_inputs.find_certificate(world, world.runs / RUN, wanted)
     assert found is not None
     assert found.created == made.created
-    assert rests_on.find(world, world.runs / RUN, "0" * 64) is None
-    certificate.write(world.runs / RUN / certificate.CERTIFICATE, replace(made, content=""))  # as older ones are
-    assert rests_on.find(world, world.runs / RUN, wanted) == found
+    assert certificate_inputs.find_certificate(world, world.runs / RUN, "0" * 64) is None
+    certificate.write(world.runs / RUN / certificate.CERTIFICATE, replace(made, input_hash=""))  # as older ones are
+    assert certificate_inputs.find_certificate(world, world.runs / RUN, wanted) == found
     (world.runs / RUN / certificate.CERTIFICATE).unlink()
 
 

@@ -8,10 +8,10 @@ import torch
 
 from config.schema import ExtendOptions
 from core import extend
-from core.voice_model import fit_rows
-from core.voice_model.initialise import initial_rows
-from core.voice_model.loading import load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
+from core.model import row_initialisation
+from core.model.loading import load_extension
+from core.model.prefix import base_tensors, hash_tensors, new_rows
+from core.model.row_initialisation import initial_rows
 from core.workspace import Workspace
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener
@@ -24,7 +24,7 @@ def test_a_fit_brings_the_states_nearer_to_those_of_the_spelling(world: World) -
     assert len(made.spellings) == front_end.size - front_end.prefix_size
     told: list[tuple[int, int]] = []
     before = hash_tensors(base_tensors(base.model.module))
-    found = fit_rows.fit(base, front_end, made.rows, made.spellings, 0, lambda *done: told.append(done))
+    found = row_initialisation.fit_rows(base, front_end, made.rows, made.spellings, 0, lambda *done: told.append(done))
     assert found.after < 0.9 * found.before
     assert told[-1][0] == told[-1][1] == len(told)
     assert not torch.equal(found.rows["text_emb"], made.rows["text_emb"])

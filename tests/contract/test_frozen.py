@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from config.errors import UserError
 from config.schema import TrainOptions
+from core.model.precision import Precision
+from core.model.prefix import base_tensors, hash_tensors
 from core.training import drift, opening, training_data, validation
 from core.training.fitting import Setting
 from core.training.optimization import Diverged
 from core.training.trainer import Trainer
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import base_tensors, hash_tensors
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.contract.test_full import clips
@@ -64,7 +64,7 @@ BESIDE = {"extension", "dataset", "steps", "max_minutes", "batch_size", "process
           "init_from", "evaluation_sentences", "select_best_by", "validate_every", "validation_disjoint_by", "patience",
           "tracker",
           "device", "precision", "compile", "optimizer", "max_attempts", "wait_for_gpu_gib", "wait_for_idle_gpu",
-          "judge",
+          "recogniser",
           "recogniser_language", "sharding"}
 SEED = int(os.environ.get("LISAN_SEED") or secrets.randbits(32))  # of the slow draws: another one each time
 MINUTES = float(os.environ.get("LISAN_MINUTES") or 2)

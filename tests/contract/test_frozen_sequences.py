@@ -25,10 +25,10 @@ from core.jobs.events import Event, Journal
 from core.jobs.reporter import StopRequested
 from core.library import records
 from core.library.records import CheckpointRecord
-from core.speech import evaluate
+from core.model.loading import load_checkpoint
+from core.model.prefix import base_tensors
+from core.speech import evaluation
 from core.training import checkpoint
-from core.voice_model.loading import load_checkpoint
-from core.voice_model.prefix import base_tensors
 from core.workspace import Workspace
 from tests.contract.test_frozen import CHOICES, SEED, there_is_time
 from tests.worlds import Listener, extended_world, train_options
@@ -140,7 +140,7 @@ class Bench:
 @pytest.fixture
 def few_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is heard is not looked at here: one sentence is spoken where there would be forty."""
-    monkeypatch.setattr(evaluate, "chosen", lambda sentences, count: list(sentences)[:min(1, count)])
+    monkeypatch.setattr(evaluation, "spread_evenly", lambda sentences, count: list(sentences)[:min(1, count)])
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from core import export, train
 from core.jobs import directory as job
 from core.jobs.events import Evaluated, Journal
 from core.jobs.reporter import StopRequested
+from core.model.loading import load, load_checkpoint
+from core.model.precision import Precision
+from core.model.prefix import base_tensors
 from core.proof import certify
 from core.training import checkpoint, drift, opening, scopes, training_data
 from core.training.anchors import Anchors
 from core.training.trainer import Trainer
 from core.training.training_data import Utterance
-from core.voice_model.loading import load, load_checkpoint
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import base_tensors
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, extended_world, train_options
@@ -198,7 +198,7 @@ def test_a_run_in_full_is_kept_resumed_and_certified(world: World) -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "cuda" not in name)
     made = certify.certify_folder(world.workspace, checkpoint.folder_of(whole.directory, 5), CPU, sentences=1)
     assert made.failed() == ()
-    assert made.check("changed_tensors").verdict == "measured"
+    assert made.check("changed_tensors").result == "measured"
     begun: list[Evaluated] = whole.of("evaluated")
     if world.case.name == "tiny":
         assert begun[0].step == 0

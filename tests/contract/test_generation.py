@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from core.speech.evaluate import Studio
-from core.voice_model.loading import VoiceModel
+from core.model.loading import VoiceModel
+from core.speech.evaluation import SpeechEvaluator
 from models.base import Sample, Sampling
 from tests.contract.conftest import World
 from tests.worlds import ENGLISH, FRENCH, CodesAsSound
@@ -52,16 +52,16 @@ def test_sentences_of_old_and_new_languages_spoken_together_sound_as_they_do_alo
     """The app speaks them so; sampled, and with the adapters in some rows of the batch."""
     asked = [("en", "the cat"), ("am", "ሀለመ"), ("fr", "le chat"), ("am", "ሰረቀ ሀለ")]
     sampling = Sampling(temperature=0.8, seed=3)
-    studio, acting = Studio(CodesAsSound(), trained.family.voices(trained.base_folder), None), []
+    evaluator, acting = SpeechEvaluator(CodesAsSound(), trained.family.voices(trained.base_folder), None), []
     assert trained.adapters is not None
     hook = trained.model.module.tfmr.register_forward_pre_hook(lambda *_: acting.append(trained.adapters.on))
-    together = studio.speak(trained, asked, sampling)
+    together = evaluator.speak(trained, asked, sampling)
     hook.remove()
     assert set(acting) == {True, False}  # voices are prepared without them, for the old languages
-    turns = {name: studio.voices[name] for name in sorted(studio.voices)}
+    turns = {name: evaluator.voices[name] for name in sorted(evaluator.voices)}
     for (language, text), spoken in zip(asked, together, strict=True):
         assert (spoken.language, spoken.text) == (language, text)
-        alone = Studio(studio.vocoder, {spoken.voice: turns[spoken.voice]}, studio.judge)
+        alone = SpeechEvaluator(evaluator.vocoder, {spoken.voice: turns[spoken.voice]}, evaluator.recogniser)
         assert torch.equal(alone.speak(trained, [(language, text)], sampling)[0].waveform, spoken.waveform)
 
 

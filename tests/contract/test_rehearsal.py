@@ -13,9 +13,9 @@ import pytest
 from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
+from core.model.loading import VoiceModel
 from core.submission import requirements
 from core.training import opening, rehearsal
-from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio

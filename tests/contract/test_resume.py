@@ -10,8 +10,8 @@ import torch
 from core import train
 from core.jobs.events import Evaluated, Step
 from core.jobs.reporter import StopRequested
+from core.model.loading import load_checkpoint
 from core.training import checkpoint
-from core.voice_model.loading import load_checkpoint
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, train_options
 

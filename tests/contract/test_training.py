@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from core.model.prefix import base_tensors
 from core.training import optimization
 from core.training.optimization import Work
 from core.training.trainer import Trainer
-from core.voice_model.prefix import base_tensors
 from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
 

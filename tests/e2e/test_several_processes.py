@@ -15,11 +15,11 @@ from core.jobs import control, events
 from core.jobs import directory as job_files
 from core.jobs.events import Step
 from core.jobs.reporter import StopRequested
+from core.model.loading import load_checkpoint
+from core.model.precision import Precision
 from core.training import checkpoint, company, opening, training_data
 from core.training.company import Company
 from core.training.trainer import Trainer
-from core.voice_model.loading import load_checkpoint
-from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from tests.processes import two_do
 from tests.worlds import Listener, extended_world, losses, train_options

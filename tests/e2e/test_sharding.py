@@ -16,11 +16,11 @@ from config.schema import TrainOptions
 from core import train
 from core.jobs.events import Result
 from core.jobs.reporter import StopRequested
+from core.model.precision import Precision
 from core.training import checkpoint, company, divisible, opening, sharding, training_data
 from core.training.company import Company
 from core.training.feed import Batch, passes
 from core.training.trainer import Trainer
-from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from tests.processes import free_port, two_do
 from tests.worlds import Listener, extended_world, losses, train_options

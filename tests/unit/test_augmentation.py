@@ -23,9 +23,9 @@ from config.errors import UserError
 from config.schema import PrepareOptions
 from core import prepare, train
 from core.jobs.reporter import StopRequested
+from core.model.loading import VoiceModel, load_extension
 from core.submission import requirements
 from core.training import feed, training_data
-from core.voice_model.loading import VoiceModel, load_extension
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AudioVariant, AugmentationRecipe

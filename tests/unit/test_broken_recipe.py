@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.library import certificate, exports
+from core.library import certificate
 from core.library.certificate import CERTIFICATE, Certificate
+from core.model import loading
 from core.workspace import Workspace
 from scripts.dev.experiments import broken
 from scripts.dev.experiments.broken import _CPU
@@ -21,14 +22,14 @@ def red(world: Workspace, decay: float) -> tuple[Certificate, set[str]]:
     name = f"decay-{decay}"
     broken.run(world, name, train_options(steps=2, layer_lr=1e-3, weight_decay=decay), sentences=1)
     proof = certificate.read(world.exports / name / CERTIFICATE)
-    return proof, {check.name for check in proof.checks if check.verdict == "failed"}
+    return proof, {check.name for check in proof.checks if check.result == "failed"}
 
 
 def test_decay_moves_the_rows_whose_gradient_is_zeroed(world: Workspace) -> None:
     proof, failed = red(world, 0.01)
     assert failed == {"prefix_rows", "frozen_tensors", "frozen_in_training", "base_logits"}
     assert proof.check("frozen_tensors").seen.startswith("0 equal")
-    assert exports.load(world.exports / "decay-0.01", _CPU).front_end.is_new("am")  # it can be loaded and heard
+    assert loading.load_export(world.exports / "decay-0.01", _CPU).front_end.is_new("am")  # it can be loaded and heard
     assert not list(world.exports.glob(".*"))
 
 

@@ -18,7 +18,7 @@ from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck
 from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
-from core.proof import certify, rests_on
+from core.proof import certificate_inputs, certify
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
@@ -42,14 +42,14 @@ def certified(world: Workspace, run: str = "gated") -> Certificate:
 
 def test_gated_passes_every_check(world: Workspace) -> None:
     made = certified(world)
-    assert [check.name for check in made.checks if check.verdict != "passed"] == ["judged_errors"]
-    assert made.check("base_logits").seen == "4 of 4 samples (en, fr) equal to the bit"
+    assert [check.name for check in made.checks if check.result != "passed"] == ["character_error_rates"]
+    assert made.check("base_logits").seen == "4 of 4 samples (en, fr) bit-identical"
     assert made.check("prefix_rows").expected == made.check("prefix_rows").seen
 
 
 def test_full_reports_the_drift_it_measured(world: Workspace) -> None:
     check = certified(world, "full").check("base_logits")
-    assert check.verdict == "measured"
+    assert check.result == "measured"
     assert "0 of 4 samples" in check.seen
     assert "largest difference" in check.seen
 
@@ -62,7 +62,7 @@ def test_errors_stand_beside_the_judges_own(world: Workspace) -> None:
 
 
 def test_an_adapter_left_on_for_a_base_language_fails(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.voice_model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
+    monkeypatch.setattr("core.model.loading.VoiceModel.adapts", lambda self, language: self.adapters is not None)
     made = certified(world)
     assert made.failed() == ("base_logits",)
     assert made.blocking() == ("base_logits",)
@@ -102,7 +102,7 @@ def test_a_deleted_dataset_is_said_and_not_made_up(world: Workspace) -> None:
     finally:
         (world.datasets / "elsewhere").rename(folder)
     assert {error.language for error in made.errors} == {"en", "fr"}
-    assert "am: There is no dataset named 'demo-am'" in made.check("judged_errors").seen
+    assert "am: There is no dataset named 'demo-am'" in made.check("character_error_rates").seen
 
 
 def test_a_certificate_survives_the_disk(tmp_path: Path) -> None:
@@ -147,29 +147,29 @@ def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
 
 def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
     folder = checkpoint.folder_of(world.runs / "gated", 8)
-    content = rests_on.content(world, folder, "cpu", 2)
-    assert certified(world).content == content
-    assert rests_on.content(world, folder, "cpu", 3) != content
-    assert rests_on.content(world, folder, "cuda", 2) != content
-    assert rests_on.content(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
-    for changed in (world.model("tiny") / "judge.safetensors", world.dataset("demo-am") / "dataset.yaml",
+    content = certificate_inputs.input_hash(world, folder, "cpu", 2)
+    assert certified(world).input_hash == content
+    assert certificate_inputs.input_hash(world, folder, "cpu", 3) != content
+    assert certificate_inputs.input_hash(world, folder, "cuda", 2) != content
+    assert certificate_inputs.input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    for changed in (world.model("tiny") / "recogniser.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
         changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')
                             + b" ")
-        assert rests_on.content(world, folder, "cpu", 2) != content
+        assert certificate_inputs.input_hash(world, folder, "cpu", 2) != content
         changed.write_bytes(before)
-    assert rests_on.content(world, folder, "cpu", 2) == content
+    assert certificate_inputs.input_hash(world, folder, "cpu", 2) == content
 
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert rests_on._recogniser(world, "") == ""
-    before = rests_on._recogniser(world, str(tmp_path))
-    assert rests_on._recogniser(world, str(tmp_path)) == before
+    assert certificate_inputs._recogniser(world, "") == ""
+    before = certificate_inputs._recogniser(world, str(tmp_path))
+    assert certificate_inputs._recogniser(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert rests_on._recogniser(world, str(tmp_path)) != before
-    assert rests_on._recogniser(world, "some/deleted") == []
+    assert certificate_inputs._recogniser(world, str(tmp_path)) != before
+    assert certificate_inputs._recogniser(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])
@@ -196,11 +196,11 @@ def test_a_stop_while_samples_are_spoken_keeps_the_step(world: Workspace) -> Non
 def test_sentences_that_chose_the_checkpoint_are_not_counted(world: Workspace) -> None:
     train.run(train_options(evaluation_sentences=1), world, Listener(world.runs / "chosen"))
     folder = checkpoint.folder_of(world.runs / "chosen", 8)
-    assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).judged) == 1
+    assert len(records.read_record(folder / records.CHECKPOINT, CheckpointRecord).scored) == 1
     made = certify.certify_folder(world, folder, CPU)
     new = next(error for error in made.errors if error.language == "am")
     assert (new.sentences, new.chose) == (3, False)
-    assert "chose" not in made.check("judged_errors").seen
+    assert "chose" not in made.check("character_error_rates").seen
 
 
 def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_checkpoint(world: Workspace) -> None:
@@ -209,7 +209,7 @@ def test_where_no_other_sentence_is_held_out_it_is_said_that_they_chose_the_chec
     errors = {error.language: error for error in made.errors}
     assert errors["am"].sentences == 4
     assert {code for code, error in errors.items() if error.chose} == {"am"}
-    seen = made.check("judged_errors").seen
+    seen = made.check("character_error_rates").seen
     assert f"am {errors['am'].after:.1%} on the sentences that chose the checkpoint" in seen
     assert seen.count("chose") == 1
 

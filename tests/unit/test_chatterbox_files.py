@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from config.errors import UserError
 from config.schema import SamplingOptions, SoundOptions
-from core.speech import speaking_precision
-from core.speech.speak import Speaker, find_voice, joined, unused_controls
-from core.voice_model.loading import VoiceModel, load_base
+from core.model import precision
+from core.model.loading import VoiceModel, load_base
+from core.speech.synthesis import Synthesizer, find_voice, join_segments, unused_controls
 from core.workspace import Workspace
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
@@ -221,7 +221,7 @@ def test_every_sound_control_reaches_the_sound(model: VoiceModel) -> None:
     for change in ({"flow_steps": 4}, {"flow_prompt_s": 1.0}, {"seed": 1}, {"watermark": True}):
         changed = vocoder.decode(codes, voice, rendering(**{"watermark": False, **change}))
         assert not torch.equal(changed, wanted), change
-    lively = Speaker(model, sound=SoundOptions(exaggeration=1.5))
+    lively = Synthesizer(model, sound=SoundOptions(exaggeration=1.5))
     assert lively.voice.emotion == 1.5
     assert not torch.equal(model.model.prepare(lively.voice).keys_and_values,
                            model.model.prepare(voice).keys_and_values)
@@ -236,13 +236,13 @@ def test_a_control_that_reaches_nothing_is_named() -> None:
 @pytest.mark.parametrize("asked", ["float32", "bfloat16", "int8"])
 def test_it_speaks_in_every_precision(world: Workspace, asked: str) -> None:
     model = load_base(world, "chatterbox", CPU)
-    speaker = Speaker(model, sound=SoundOptions(watermark=False))
+    speaker = Synthesizer(model, sound=SoundOptions(watermark=False))
     try:
-        speaking_precision.apply(asked, model, speaker.vocoder)
+        precision.apply_synthesis_precision(asked, model, speaker.vocoder)
     except UserError as error:
         assert asked == "bfloat16"
         pytest.skip(f"this processor cannot: {error.message}")
-    waveform = joined(list(speaker.say("a b", "en", SamplingOptions(seed=1))))
+    waveform = join_segments(list(speaker.synthesize("a b", "en", SamplingOptions(seed=1))))
     assert torch.isfinite(waveform).all()
     assert waveform.abs().max() > 0
 
@@ -261,7 +261,8 @@ def test_an_extracted_clip_does_not_depend_on_its_neighbours(model: VoiceModel) 
 
 
 def test_long_text_is_read_in_sentences_of_the_length_it_was_trained_on(model: VoiceModel) -> None:
-    speaker, text = Speaker(model), "the sun rises over the hill, and the birds begin to sing in the old tree. " * 280
+    speaker = Synthesizer(model)
+    text = "the sun rises over the hill, and the birds begin to sing in the old tree. " * 280
     assert len(text) > 20_000
     pieces = speaker.pieces(text, "en")
     assert " ".join(piece.text for piece in pieces) == " ".join(text.split())
@@ -280,16 +281,16 @@ def test_the_first_sound_comes_before_the_sentence_is_finished(model: VoiceModel
         yield Generated(codes, "stop")
 
     monkeypatch.setattr(model.model, "stream", spoken)
-    plain = Speaker(model, sound=SoundOptions(watermark=False))
-    segments = plain.say("a b c", "en", SamplingOptions(seed=4))
+    plain = Synthesizer(model, sound=SoundOptions(watermark=False))
+    segments = plain.synthesize("a b c", "en", SamplingOptions(seed=4))
     first = next(segments)
     assert 0 < len(looked) < 5
     assert len(first.waveform) > 0
-    whole = joined([first, *segments])
+    whole = join_segments([first, *segments])
     assert len(whole) == 149 * 960
     offline = plain.vocoder.decode(codes, plain.voice, rendering(watermark=False, seed=4))
     assert len(whole) == len(offline)
-    marked = joined(list(Speaker(model).say("a b c", "en", SamplingOptions(seed=4))))
+    marked = join_segments(list(Synthesizer(model).synthesize("a b c", "en", SamplingOptions(seed=4))))
     assert len(marked) == len(whole)
     assert has_watermark(marked, plain.sample_rate)
     assert not has_watermark(whole, plain.sample_rate)

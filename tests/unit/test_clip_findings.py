@@ -38,7 +38,7 @@ def survey_clips(clips: Sequence[AnalysedClip], limits: ClipLimits = LIMITS) -> 
     with DatasetSurvey(limits) as survey:
         for clip in clips:
             survey.add(clip)
-        return [survey.judge(clip) for clip in clips]
+        return [survey.find_problems(clip) for clip in clips]
 
 
 def robust_z(values: Sequence[float]) -> np.ndarray:
@@ -104,7 +104,8 @@ def test_copies_are_told_of_the_first_and_of_two_texts_both_clips_are_told() -> 
     first, copy = odd(sketch=sketch), replace(odd(sketch=near), id="copy")
     wrong = replace(odd(text=TEXT[::-1], sketch=near), id="wrong")
     other = replace(odd(text=TEXT[1:], sketch=far), id="other")
-    assert [sounds(each) for each in survey_clips([first, copy, other])] == [[], [("same sound", WARNING, "odd")], []]
+    assert [sounds(each) for each in survey_clips([first, copy, other])] == [[], [("same sound", WARNING, "odd")],
+                                                                                   []]
     for order in ([first, wrong], [wrong, first]):  # either may be the one whose text is of another recording
         found = survey_clips(order)
         assert sounds(found[0]) == [("two texts", ERROR, order[1].id)]
@@ -163,7 +164,8 @@ def test_rare_characters_are_a_clips_fault_only_where_few_clips_have_them() -> N
            for number in range(10)]
     assert survey_clips(few) == [()] * 10  # a small dataset: every character that is rare in it is one clip's
     clipped = replace(few[3], measures=replace(GOOD, clipped_share=0.02))
-    assert [bool(each) for each in survey_clips([*few[:3], clipped, *few[4:]])] == [number == 3 for number in range(10)]
+    assert [bool(each) for each in survey_clips([*few[:3], clipped,
+                                                       *few[4:]])] == [number == 3 for number in range(10)]
 
 
 def test_the_worst_come_first() -> None:

@@ -11,8 +11,8 @@ from config.errors import UserError
 from core.jobs.directory import NO_DEVICE, Job
 from core.jobs.state import JobState
 from core.library import diagnosis
-from core.library.diagnosis import Diagnosis, ProbeComparison, TensorFinding, TokenizerFit
-from core.proof.verdict import base_languages, can_restore, judge, worst_first
+from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
+from core.proof.assessment import assess, base_languages, can_restore, worst_first
 from ui import doctor
 
 DAMAGED = (
@@ -26,13 +26,13 @@ FIT = TokenizerFit("/x/tokenizer.json", 57, 57, 46, 0, (), 0, (), 0, 0, (), 0, 1
 
 
 def made(findings: tuple[TensorFinding, ...], fit: TokenizerFit | None = None,
-         heard: ProbeComparison | None = None) -> Diagnosis:
+         heard: ProbeDrift | None = None) -> Diagnosis:
     return Diagnosis("tiny", "/there/<it>.safetensors", "tiny", "", ("float32",), worst_first(findings), fit, heard,
-                     judge(findings, fit, heard))
+                     assess(findings, fit, heard))
 
 
-@pytest.mark.parametrize("heard", [None, ProbeComparison(4, 0, 0.25, 1.5, ("en", "fr"))])
-def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: ProbeComparison | None) -> None:
+@pytest.mark.parametrize("heard", [None, ProbeDrift(4, 0, 0.25, 1.5, ("en", "fr"))])
+def test_a_diagnosis_comes_back_as_it_was_written(tmp_path: Path, heard: ProbeDrift | None) -> None:
     found = made(DAMAGED, replace(FIT, moved=(("a", 3, 5),), moved_count=1), heard)
     diagnosis.write(tmp_path, found)
     assert diagnosis.read(tmp_path) == found
@@ -47,7 +47,7 @@ def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
 def test_the_page_says_the_verdict_and_the_worst_first() -> None:
     found = made(DAMAGED, FIT)
     shown = doctor.verdict_view(found) + doctor.details_view(found)
-    assert found.verdict.headline in shown
+    assert found.assessment.headline in shown
     assert "&lt;it&gt;" in shown
     assert shown.index("shrunk") < shown.index("4 that are equal to the bit")
     assert "How far each layer moved" not in shown
@@ -100,5 +100,5 @@ def test_a_tensor_that_nobody_reads_decides_nothing() -> None:
 
 
 def test_few_codes_that_stayed_are_called_few() -> None:
-    said = made(DAMAGED, None, ProbeComparison(4, 0, 0.25, 1.5, ("en",))).verdict.sentences
+    said = made(DAMAGED, None, ProbeDrift(4, 0, 0.25, 1.5, ("en",))).assessment.sentences
     assert any("25% of codes (few)" in one for one in said)

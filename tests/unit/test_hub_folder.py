@@ -172,11 +172,11 @@ def test_a_damaged_model_is_mended_from_the_folder(workspace: Workspace, folder:
 def test_the_doctor_checks_a_model_by_its_record(workspace: Workspace, folder: Path):
     get(workspace, folder)
     [check] = machine_check.check_models(workspace.path)
-    assert (check.name, check.verdict) == ("Model chatterbox", "ok")
+    assert (check.name, check.result) == ("Model chatterbox", "ok")
     (workspace.model("chatterbox") / T3).unlink()
     [check] = machine_check.check_models(workspace.path)
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert f"{T3} is missing" in check.found
     assert "--model chatterbox --variant multilingual-v3 --save-as chatterbox" in check.hint
     (workspace.model("chatterbox") / "model.json").write_text(json.dumps([]))
-    assert [check.verdict for check in machine_check.check_models(workspace.path)] == ["fail"]
+    assert [check.result for check in machine_check.check_models(workspace.path)] == ["fail"]

@@ -43,7 +43,7 @@ def export(workspace: Workspace) -> Path:
     return write_export(workspace)
 
 
-def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passed") -> Path:
+def write_export(workspace: Workspace, name: str = "mine", result: str = "passed") -> Path:
     """An export whose files are what its sums say, and whose certificate is of the same model."""
     folder = workspace.exports / name
     (folder / "samples").mkdir(parents=True)
@@ -52,14 +52,14 @@ def write_export(workspace: Workspace, name: str = "mine", verdict: str = "passe
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# A voice\n")
     origin = Origin("tiny", "tiny", "b" * 64, 10, 12, "f" * 64)
     write_export_record(folder, ExportRecord(name, "run-1", 8, "gated", "amharic", ("am",), origin, {}, {}))
-    write_certificate(folder, verdict)
+    write_certificate(folder, result)
     seal(folder)
     return folder
 
 
-def write_certificate(folder: Path, verdict: str = "passed", **changes: object) -> None:
+def write_certificate(folder: Path, result: str = "passed", **changes: object) -> None:
     proof = Certificate("run:run-1@8", "run-1", 8, "gated", "tiny", "tiny-am", "b" * 64, "f" * 64, 0.0,
-                        (CertificateCheck("prefix_rows", verdict, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
+                        (CertificateCheck("prefix_rows", result, "a", "b", "Rows."),), ())  # type: ignore[arg-type]
     certificate.write(folder / "certificate.json", Certificate(**{**asdict(proof), "checks": proof.checks, **changes}))
 
 

@@ -21,8 +21,8 @@ from small_data import Recorder
 from test_vocabulary import options, write
 
 from core import tokenizer
+from core.model.row_initialisation import initial_rows
 from core.text.tokenizer_report import TokenizerReport
-from core.voice_model.initialise import initial_rows
 from core.workspace import Workspace
 from data import text_chunking
 from data.front_end import FrontEnd

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from core.dataset.model_limits import find_too_long, warn_too_long
-from core.voice_model.loading import load_base
+from core.model.loading import load_base
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache

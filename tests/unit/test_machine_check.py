@@ -27,60 +27,60 @@ def model_folder(workspace: Path, content: bytes = b"weights") -> Path:
 
 def test_an_old_python_fails_with_the_version_wanted() -> None:
     check = machine_check.check_python((3, 10, 12))
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert "3.10.12" in check.found
     assert "3.11" in check.hint
 
 
 def test_this_python_is_accepted() -> None:
-    assert machine_check.check_python(sys.version_info[:3]).verdict == "ok"
+    assert machine_check.check_python(sys.version_info[:3]).result == "ok"
 
 
 @pytest.mark.parametrize(
-    ("seen", "verdict", "found"),
+    ("seen", "result", "found"),
     [("2.11.0", "ok", "1 as pinned"), ("2.11.0+cu130", "ok", "1 as pinned"),
      ("2.10.0", "warn", "torch 2.10.0 (pinned: 2.11.0)"), (None, "fail", "missing: torch")],
 )
-def test_packages_are_compared_with_their_pins(tmp_path: Path, seen: str | None, verdict: str, found: str) -> None:
+def test_packages_are_compared_with_their_pins(tmp_path: Path, seen: str | None, result: str, found: str) -> None:
     (tmp_path / "requirements.txt").write_text("# a comment\ntorch==2.11.0\n", encoding="utf-8")
     check = machine_check.check_packages(tmp_path / "requirements.txt", lambda _: seen)
-    assert (check.verdict, check.found) == (verdict, found)
+    assert (check.result, check.found) == (result, found)
 
 
 def test_missing_requirements_are_a_failed_check(tmp_path: Path) -> None:
-    assert machine_check.check_packages(tmp_path / "requirements.txt", lambda _: None).verdict == "fail"
+    assert machine_check.check_packages(tmp_path / "requirements.txt", lambda _: None).result == "fail"
 
 
 def test_what_is_installed_here_is_what_is_pinned() -> None:
     check = machine_check.check_packages(machine_check.ROOT / "requirements.txt", machine_check.installed_version)
-    assert check.verdict == "ok", check.found
+    assert check.result == "ok", check.found
 
 
 def test_torch_that_does_not_load_fails_with_the_reason() -> None:
     check = machine_check.check_torch((sys.executable, "-c", "raise ImportError('libcudart.so.13 is missing')"))
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert "libcudart.so.13 is missing" in check.found
 
 
 def test_the_printed_hardware_is_read_back() -> None:
     check = machine_check.check_torch((sys.executable, "-c", f"print({json.dumps(json.dumps(CPU))})"))
-    assert check.verdict in ("ok", "warn")
+    assert check.result in ("ok", "warn")
     assert "2 CPU cores" in check.found
 
 
 def test_torchaudio_of_another_torch_fails() -> None:
     check = machine_check.check_hardware({**CPU, "torchaudio": "2.10.0"}, has_device_file=False)
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert "2.11.0+cpu" in check.found
     assert "2.10.0" in check.found
 
 
 def test_a_gpu_that_torch_does_not_see_is_a_warning() -> None:
-    assert machine_check.check_hardware(CPU, has_device_file=True).verdict == "warn"
+    assert machine_check.check_hardware(CPU, has_device_file=True).result == "warn"
 
 
 def test_a_machine_without_gpu_is_fine() -> None:
-    assert machine_check.check_hardware(CPU, has_device_file=False).verdict == "ok"
+    assert machine_check.check_hardware(CPU, has_device_file=False).result == "ok"
 
 
 def test_bfloat16_by_emulation_is_not_called_hardware() -> None:
@@ -92,30 +92,30 @@ def test_bfloat16_by_emulation_is_not_called_hardware() -> None:
 def test_a_workspace_that_cannot_be_written_fails_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     checks = list(machine_check.check_workspace(tmp_path / "file" / "workspace"))
-    assert [check.verdict for check in checks] == ["fail"]
+    assert [check.result for check in checks] == ["fail"]
     assert str(tmp_path / "file") in checks[0].found
 
 
 def test_a_good_workspace_passes_every_check(tmp_path: Path) -> None:
     checks = {check.name: check for check in machine_check.check_workspace(tmp_path / "new")}
     assert list(checks) == ["Workspace", "Locks", "Disk"]
-    assert checks["Workspace"].verdict == checks["Locks"].verdict == "ok"
+    assert checks["Workspace"].result == checks["Locks"].result == "ok"
 
 
-@pytest.mark.parametrize(("free_gib", "verdict"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
-def test_little_disk_space_is_told(free_gib: float, verdict: str) -> None:
-    assert machine_check.check_disk(free_gib).verdict == verdict
+@pytest.mark.parametrize(("free_gib", "result"), [(0.2, "fail"), (3.0, "warn"), (80.0, "ok")])
+def test_little_disk_space_is_told(free_gib: float, result: str) -> None:
+    assert machine_check.check_disk(free_gib).result == result
 
 
 def test_a_whole_model_passes(tmp_path: Path) -> None:
     model_folder(tmp_path)
-    assert [check.verdict for check in machine_check.check_models(tmp_path)] == ["ok"]
+    assert [check.result for check in machine_check.check_models(tmp_path)] == ["ok"]
 
 
 def test_a_changed_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
     model_folder(tmp_path, b"weighty")
     [check] = machine_check.check_models(tmp_path)
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert "t3.safetensors" in check.found
     assert "scripts.download" in check.hint
 
@@ -123,19 +123,19 @@ def test_a_changed_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
 def test_a_lost_file_of_a_model_fails_and_is_named(tmp_path: Path) -> None:
     (model_folder(tmp_path) / "t3.safetensors").unlink()
     [check] = machine_check.check_models(tmp_path)
-    assert check.verdict == "fail"
+    assert check.result == "fail"
     assert "t3.safetensors" in check.found
 
 
 def test_audio_is_written_and_read_back() -> None:
-    assert machine_check.check_audio().verdict == "ok"
+    assert machine_check.check_audio().result == "ok"
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+@pytest.mark.parametrize(("result", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_the_command_fails_only_when_a_check_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                   capsys: pytest.CaptureFixture[str], verdict: str, code: int) -> None:
-    row = machine_check.MachineCheck("Disk", verdict, "little", "free some")  # type: ignore[arg-type]
+                                                   capsys: pytest.CaptureFixture[str], result: str, code: int) -> None:
+    row = machine_check.MachineCheck("Disk", result, "little", "free some")  # type: ignore[arg-type]
     monkeypatch.setattr(machine_check, "check_machine", lambda workspace: iter([row]))
     assert command.main(["--workspace", str(tmp_path), "--json"]) == code
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert last["checks"] == [{"name": "Disk", "verdict": verdict, "found": "little", "hint": "free some"}]
+    assert last["checks"] == [{"name": "Disk", "result": result, "found": "little", "hint": "free some"}]

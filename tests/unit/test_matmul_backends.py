@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from core.voice_model.adapters import AdapterPlan, Adapters
+from core.model.adapters import AdapterPlan, Adapters
 from models import matmul_backends
 from models.matmul_backends import Linear
 

@@ -15,13 +15,13 @@ from torch import nn
 from config.errors import UserError
 from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
-from core.library import tensor_files
+from core.model import tensor_files
+from core.model.precision import Precision
 from core.training import checkpoint, opening, optimization, scopes, training_data
 from core.training.averaging import Average
 from core.training.optimization import Diverged, NotFinite, StepLosses
 from core.training.scopes import Group
 from core.training.trainer import Trainer
-from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from models.base import Losses
 from tests.worlds import Listener, extended_world, train_options

@@ -7,8 +7,8 @@ import torch
 
 from config.errors import UserError
 from core import compute
-from core.voice_model import precision
-from core.voice_model.precision import Precision
+from core.model import precision
+from core.model.precision import Precision
 
 
 @pytest.mark.parametrize(("capability", "wanted"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from core.voice_model.prefix import PrefixEmbedding, PrefixLinear, base_tensors, extend_tables, hash_tensors
+from core.model.prefix import PrefixEmbedding, PrefixLinear, base_tensors, extend_tables, hash_tensors
 
 
 def test_the_embedding_gives_old_and_new_rows() -> None:

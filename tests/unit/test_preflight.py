@@ -13,9 +13,9 @@ from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
 from core.jobs.verbs import read_preset
+from core.model.loading import load_extension
 from core.training import advice, anchors, drift, training_data
 from core.training.feed import Feed
-from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data import manifest
 from models.base import Generated
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_reads_back_otherwise_is_found(world: Workspace, monke
             voice.model.module.get_parameter("text_emb.new")[0, 0] += 1
         return voice
 
-    from core.voice_model.loading import load_checkpoint
+    from core.model.loading import load_checkpoint
 
     monkeypatch.setattr(preflight, "load_checkpoint", moved)
     with pytest.raises(UserError, match="failed at 'reload': The checkpoint does not .*text_emb.new is another"):

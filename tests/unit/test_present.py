@@ -156,7 +156,7 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
     assert listening.BEFORE_HERE in listening.comparison(state, {}, listening.Blind(False))
-    check = CertificateCheck("judged_errors", "measured", "", "am 15.5%", "What was heard.")
+    check = CertificateCheck("character_error_rates", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
     shown = certificate.certificate_view(proof)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from config.errors import UserError
-from core.voice_model.adapters import AdapterPlan, Adapters
+from core.model.adapters import AdapterPlan, Adapters
 from models.decoder import Decoder, DecoderConfig
 from models.quantize import BFloat16Linear, FusedLinear, FusedLinearPart, Int8Linear, quantize_, split_digits
 

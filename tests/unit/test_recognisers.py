@@ -18,13 +18,17 @@ from config.errors import UserError
 from config.loading import parse_options
 from config.schema import AlignOptions, SegmentOptions, TranscribeOptions
 from core.library.records import ModelRecord, read_model_record, write_model_record
-from core.segments.hub_recogniser import HubListener, HubRecogniser
-from core.segments.language_codes import names_of
-from core.segments.recogniser import Speller, best_path, frames_of
 from core.sources import recognisers
 from core.sources.hub import Hub
 from core.sources.partial_downloads import partial_folder
-from core.sources.recognisers import AS_JUDGE, AS_RECOGNISER, RecogniserOption
+from core.speech.transcription import (
+    HubCTCModel,
+    HubTranscriber,
+    Speller,
+    best_path,
+    recogniser_language_names,
+    stream_log_probabilities,
+)
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile
 from tests.hub import LoopbackHub, serving
@@ -50,52 +54,53 @@ def served() -> Iterator[LoopbackHub]:
 
 @pytest.mark.usefixtures("offline")
 def test_whisper_writes_in_the_language_with_its_sureness(tmp_path: Path) -> None:
-    recogniser = HubRecogniser.load(write_whisper(tmp_path / "w"), CPU, "am", "")
+    recogniser = HubTranscriber.load(write_whisper(tmp_path / "w"), CPU, "am", "")
     first, second = recogniser.transcribe([NOISE, NOISE[:16000]])
     assert recogniser.sample_rate == 16000
     assert first.text
     assert all(0 < heard.score < 0.2 for heard in (first, second))  # random weights are sure of nothing
     with pytest.raises(UserError, match="does not know 'ti'"):
-        HubRecogniser.load(tmp_path / "w", CPU, "ti", "")
+        HubTranscriber.load(tmp_path / "w", CPU, "ti", "")
 
 
 @pytest.mark.usefixtures("offline")
 def test_a_ctc_model_writes_and_hears_frame_by_frame(tmp_path: Path) -> None:
     write_ctc(tmp_path / "c")
-    heard = HubRecogniser.load(tmp_path / "c", CPU, "sw", "").transcribe([NOISE])[0]
-    listener = HubListener.load(tmp_path / "c", CPU, "sw", "", "habari ya asubuhi")
-    rows = listener.heard(NOISE)
+    heard = HubTranscriber.load(tmp_path / "c", CPU, "sw", "").transcribe([NOISE])[0]
+    listener = HubCTCModel.load(tmp_path / "c", CPU, "sw", "", "habari ya asubuhi")
+    rows = listener.log_probabilities(NOISE)
     assert listener.frame_s == pytest.approx(0.02)
     assert rows.shape == (149, 32)
     assert np.allclose(np.exp(rows).sum(1), 1, atol=1e-4)
     assert listener.separator == 4
     assert best_path(rows, listener.blank)[1] == pytest.approx(heard.score)
-    assert listener.spelled("Ya'a, 5!") == [5 + LETTERS.index(letter) for letter in "ya'a"]
-    assert HubListener.load(tmp_path / "c", CPU, "am", "", "ሰላም ለሁሉም").spelled("ሰላም") == [
+    assert listener.encode("Ya'a, 5!") == [5 + LETTERS.index(letter) for letter in "ya'a"]
+    assert HubCTCModel.load(tmp_path / "c", CPU, "am", "", "ሰላም ለሁሉም").encode("ሰላም") == [
         5 + LETTERS.index(letter) for letter in "selam"]  # romanised: it knows Latin letters alone
 
 
 @pytest.mark.usefixtures("offline")
 def test_of_a_model_with_a_part_for_each_language_that_of_the_language_is_taken(tmp_path: Path) -> None:
     write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
-    listener = HubListener.load(tmp_path / "mms", CPU, "am", "", "ሀለመ")
-    assert listener.heard(NOISE).shape[1] == 5 + len(ETHIOPIC)
-    assert listener.spelled("ለሀ") == [6, 5]
-    assert HubListener.load(tmp_path / "mms", CPU, "am", "eng", "abc").heard(NOISE).shape[1] == 5 + len(LETTERS)
+    listener = HubCTCModel.load(tmp_path / "mms", CPU, "am", "", "ሀለመ")
+    assert listener.log_probabilities(NOISE).shape[1] == 5 + len(ETHIOPIC)
+    assert listener.encode("ለሀ") == [6, 5]
+    english = HubCTCModel.load(tmp_path / "mms", CPU, "am", "eng", "abc")
+    assert english.log_probabilities(NOISE).shape[1] == 5 + len(LETTERS)
     with pytest.raises(UserError, match="no language som or so"):
-        HubRecogniser.load(tmp_path / "mms", CPU, "so", "")
+        HubTranscriber.load(tmp_path / "mms", CPU, "so", "")
 
 
 def test_whisper_cannot_align_and_other_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not say when a letter is heard"):
-        HubListener.load(write_whisper(tmp_path / "w"), CPU, "am", "", "ሰላም")
+    with pytest.raises(UserError, match="gives no time of a letter"):
+        HubCTCModel.load(write_whisper(tmp_path / "w"), CPU, "am", "", "ሰላም")
     (tmp_path / "w/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
     with pytest.raises(UserError, match="BertModel is no speech recogniser"):
-        HubRecogniser.load(tmp_path / "w", CPU, "am", "")
+        HubTranscriber.load(tmp_path / "w", CPU, "am", "")
     write_ctc(tmp_path / "c")
     (tmp_path / "c/model.safetensors").write_bytes(b"cut off")
     with pytest.raises(UserError, match="could not be loaded"):
-        HubRecogniser.load(tmp_path / "c", CPU, "sw", "")
+        HubTranscriber.load(tmp_path / "c", CPU, "sw", "")
 
 
 def test_blocks_of_a_recording_are_heard_as_the_whole(tmp_path: Path) -> None:
@@ -104,18 +109,18 @@ def test_blocks_of_a_recording_are_heard_as_the_whole(tmp_path: Path) -> None:
 
         sample_rate, frame_s, blank, separator = 16000, 0.02, 0, None
 
-        def heard(self, waveform: np.ndarray) -> np.ndarray:
+        def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
             return waveform[:len(waveform) // 320 * 320].reshape(-1, 320).mean(1, keepdims=True)
 
-        def spelled(self, word: str) -> list[int]:
+        def encode(self, word: str) -> list[int]:
             return []
 
     for seconds in (3.0, 16.0, 18.0, 51.37, 64.0):
         samples = np.random.default_rng(1).uniform(-0.5, 0.5, round(seconds * 16000)).astype(np.float32)
         soundfile.write(tmp_path / "a.wav", samples, 16000, subtype="FLOAT")
         told: list[float] = []
-        rows = np.concatenate(list(frames_of(Ear(), tmp_path / "a.wav", told.append)))
-        whole = Ear().heard(samples)
+        rows = np.concatenate(list(stream_log_probabilities(Ear(), tmp_path / "a.wav", told.append)))
+        whole = Ear().log_probabilities(samples)
         assert len(whole) <= len(rows) <= len(whole) + 1
         assert np.allclose(rows[:len(whole)], whole, atol=1e-6)
         assert told[-1] == pytest.approx(seconds, abs=0.01)
@@ -128,13 +133,15 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     hub = Hub(served.url)
 
     def bring(language: str) -> Path:
-        return recognisers.ensure_recogniser("some/mms", "main", names_of(language), workspace, Recorder(), hub, QUICK)
+        return recognisers.ensure_recogniser("some/mms", "main", recogniser_language_names(language), workspace,
+                                             Recorder(), hub,
+                                 QUICK)
 
     there = bring("am")
     names = {path.name for path in there.iterdir()}
     assert {"config.json", "model.safetensors", "vocab.json", "adapter.amh.safetensors"} <= names
     assert not names & {"pytorch_model.bin", "onnx", "README.md", "adapter.eng.safetensors"}
-    assert HubRecogniser.load(there, CPU, "am", "").transcribe([NOISE])
+    assert HubTranscriber.load(there, CPU, "am", "").transcribe([NOISE])
     asked = len(served.asked)
     assert bring("am") == there
     assert len(served.asked) == asked  # nothing is asked for twice
@@ -182,47 +189,28 @@ def test_another_revision_is_another_recogniser(tmp_path: Path, workspace: Works
     assert len(served.asked) == asked
 
 
-@pytest.mark.parametrize(("name", "asked", "said"), [
-    ("no/such", AS_RECOGNISER, "--recogniser FOLDER; on the page: Recogniser"),
-    ("some/gated", AS_RECOGNISER, "--recogniser FOLDER; on the page: Recogniser"),
-    ("no/such", AS_JUDGE, "--judge FOLDER; on the page: Judge"),
-])
-def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str, asked: RecogniserOption,
-                                        said: str,
+@pytest.mark.parametrize("name", ["no/such", "some/gated"])
+def test_a_hint_names_what_the_verb_has(workspace: Workspace, served: LoopbackHub, name: str,
                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError) as caught:
-        recognisers.ensure_recogniser(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK, asked)
+        recognisers.ensure_recogniser(name, "main", (), workspace, Recorder(), Hub(served.url), QUICK)
     assert "--folder" not in caught.value.hint
-    assert said in caught.value.hint
+    assert "--recogniser FOLDER; on the page: Recogniser" in caught.value.hint
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize(("asked", "options"), [
-    (AS_RECOGNISER, ("(--recogniser-language; on the page: The recogniser's name of the language)", "(--recogniser)")),
-    (AS_JUDGE, ("(--recogniser-language; on the page: The judge's name of the language)", "(--judge)")),
-], ids=["transcribe", "train"])
-def test_what_it_calls_the_language_is_said_by_the_option_of_the_verb(
-        tmp_path: Path, asked: RecogniserOption, options: tuple[str, str]) -> None:
+def test_a_fault_names_the_option_for_the_language(tmp_path: Path) -> None:
     whisper = write_whisper(tmp_path / "w")
     for called in ("am", "Amharic", "<|am|>", "am-ET", "am_et"):
-        assert HubRecogniser.load(whisper, CPU, "x-own", called, asked)._loaded.language == "am"
+        assert HubTranscriber.load(whisper, CPU, "x-own", called)._loaded.language == "am"
     mms = write_ctc(tmp_path / "mms", {"eng": LETTERS, "amh": ETHIOPIC})
-    assert HubRecogniser.load(mms, CPU, "x-own", "amh", asked).transcribe([NOISE])
+    assert HubTranscriber.load(mms, CPU, "x-own", "amh").transcribe([NOISE])
     for folder, called in ((whisper, ""), (whisper, "amh"), (mms, ""), (mms, "amharic")):
         with pytest.raises(UserError, match="does not know|has no language") as caught:
-            HubRecogniser.load(folder, CPU, "x-own", called, asked)
-        assert all(option in caught.value.hint for option in options)
-
-
-@pytest.mark.usefixtures("offline")
-def test_texts_that_were_begun_by_a_name_that_is_not_known_go_on(tmp_path: Path) -> None:
-    """The name gave way to the language of the recordings then, and options of a job that continues cannot change."""
-    whisper = write_whisper(tmp_path / "w")
-    assert HubRecogniser.load(whisper, CPU, "am-ET", "amh", begun=True)._loaded.language == "am"
-    for language, begun in (("am-ET", False), ("x-own", True)):
-        with pytest.raises(UserError, match="does not know 'amh'"):
-            HubRecogniser.load(whisper, CPU, language, "amh", begun=begun)
+            HubTranscriber.load(folder, CPU, "x-own", called)
+        assert "(--recogniser-language; on the page: The recogniser's name of the language)" in caught.value.hint
+        assert "(--recogniser)" in caught.value.hint
 
 
 def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace: Workspace) -> None:
@@ -236,9 +224,9 @@ def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace:
         if content is not None:
             (folder / name).write_bytes(content)
         with pytest.raises(UserError, match=fault) as caught:
-            recognisers.ensure_recogniser("some/ctc", "main", (), workspace, Recorder(), asked=AS_JUDGE)
+            recognisers.ensure_recogniser("some/ctc", "main", (), workspace, Recorder())
         assert f"Delete {folder}" in caught.value.hint
-        assert "(--judge)" in caught.value.hint
+        assert "(--recogniser)" in caught.value.hint
         (folder / name).write_bytes(before)
 
 
@@ -269,5 +257,5 @@ def test_what_is_no_recogniser_is_refused(tmp_path: Path, workspace: Workspace, 
 
 def test_the_script_decides_how_a_word_is_spelled() -> None:
     capitals = {letter.upper(): number for number, letter in enumerate(LETTERS, 1)}
-    assert Speller.of(capitals, "some text").spelled("Añb") == [1, 14, 2]
-    assert Speller.of({"ሰ": 1, "ላ": 2}, "ሰላ").spelled("«ሰላ»") == [1, 2]
+    assert Speller.of(capitals, "some text").encode("Añb") == [1, 14, 2]
+    assert Speller.of({"ሰ": 1, "ላ": 2}, "ሰላ").encode("«ሰላ»") == [1, 2]

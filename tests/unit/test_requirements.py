@@ -108,9 +108,9 @@ def test_faults_are_told_without_the_librarys_words() -> None:
 
 
 @pytest.mark.parametrize("chosen", [
-    lambda folder: ("train", TrainOptions(judge=folder)),
+    lambda folder: ("train", TrainOptions(recogniser=folder)),
     lambda folder: ("transcribe", TranscribeOptions(recogniser=folder)),
-], ids=["judge", "recogniser"])
+], ids=["recogniser", "recogniser"])
 def test_a_folder_that_holds_no_recogniser_is_refused_at_once(
         tmp_path: Path, workspace: Workspace, chosen: Callable[[str], tuple[str, Options]]) -> None:
     for folder in (tmp_path / "none", tmp_path):

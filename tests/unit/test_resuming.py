@@ -19,11 +19,11 @@ from config.schema import ExtendOptions
 from core import compute, extend, train
 from core.jobs.reporter import StopRequested
 from core.library import records
+from core.model.loading import VoiceModel, load_base, load_checkpoint
+from core.model.precision import Precision
+from core.model.prefix import new_rows
 from core.submission import requirements
 from core.training import adopt, checkpoint, opening, ranking, resuming, validation
-from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
-from core.voice_model.precision import Precision
-from core.voice_model.prefix import new_rows
 from core.workspace import Workspace
 from data import normalisers
 from data.durable_files import hash_tree

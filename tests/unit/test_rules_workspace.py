@@ -20,9 +20,9 @@ from test_vocabulary import write
 from config.errors import UserError
 from config.schema import ExtendOptions, TokenizerOptions
 from core import extend, tokenizer
+from core.model.loading import load_extension
 from core.text import text_rules
 from core.text.tokenizer_report import TokenizerReport
-from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 from data.languages import shipped_rules as shipped

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from core.library.segments import TABLE, SegmentClip, read_clips, write_clips
-from core.transcribe import Heard, TranscriptFile
+from core.transcribe import Transcript, TranscriptFile
 from data.importers import import_source
 
 ENDS = "\u2028\u2029\x85\x0b\x0c\x1c\r\n"  # of lines, to Python
@@ -36,8 +36,8 @@ def test_pieces_are_read_as_they_were_written(tmp_path: Path, given_pieces: list
 @given(words.filter(str.strip))
 def test_transcripts_are_read_as_they_were_written(tmp_path: Path, text: str) -> None:
     found = TranscriptFile(tmp_path / "found.jsonl")
-    found.add({"a": Heard(text, 0.5), "b": Heard("more", 1.0)})
-    assert found.load() == {"a": Heard(text, 0.5), "b": Heard("more", 1.0)}
+    found.add({"a": Transcript(text, 0.5), "b": Transcript("more", 1.0)})
+    assert found.load() == {"a": Transcript(text, 0.5), "b": Transcript("more", 1.0)}
 
 
 def test_a_table_with_odd_line_ends_is_imported_whole(tmp_path: Path) -> None:

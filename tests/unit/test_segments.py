@@ -108,15 +108,15 @@ def test_a_recording_without_text_becomes_a_dataset(tmp_path: Path, ready: Works
     result = transcribe.run(TranscribeOptions(segments="talks", recogniser="built-in"), ready, Recorder())
     assert result["with_text"] == len(pieces)
     texts = {piece.id: piece.text for piece in Segments.load(ready.segments / "talks").pieces()}
-    judge = prepare.family("tiny").judge(ready.model("tiny"))
-    assert judge is not None
+    recogniser = prepare.family("tiny").recogniser(ready.model("tiny"))
+    assert recogniser is not None
     wrong = letters = 0
     for piece in pieces:
         said = [text for begin, _, text in truths[piece.recording[:3]] if piece.from_s < begin + 0.15 < piece.to_s]
-        verdict = judge.verdict(audio.read(tmp_path / "in" / piece.recording)[0][
+        result = recogniser.score(audio.read(tmp_path / "in" / piece.recording)[0][
             round(piece.from_s * RATE):round(piece.to_s * RATE)], RATE, " ".join(said), "am")
-        wrong, letters = wrong + verdict.edits, letters + len(verdict.reference)
-        assert texts[piece.id] == verdict.heard
+        wrong, letters = wrong + result.edits, letters + len(result.reference)
+        assert texts[piece.id] == result.transcript
     assert wrong / letters < 0.05
 
     prepare.run(PrepareOptions(source="segments:talks", dataset="d", language="am", held_out=0.3), ready, Recorder())
@@ -291,26 +291,12 @@ def test_transcripts_are_kept_clip_by_clip(tmp_path: Path, ready: Workspace, mon
     assert len(Segments.load(segments.folder).pieces()) == len(segments.pieces())  # none is lost
 
 
-def test_only_texts_that_were_begun_are_asked_for_as_such(
-        tmp_path: Path, ready: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_long(tmp_path / "talk.wav", 0, 4)
-    segments = cut(ready, tmp_path / "talk.wav", max_clip_s=6)
-    begun, real = list[bool](), transcribe.recognisers.load
-    monkeypatch.setattr(transcribe.recognisers, "load", lambda *given: (begun.append(given[-1]), real(*given))[1])
-    options = TranscribeOptions(segments="talks", recogniser="built-in")
-    transcribe.run(options, ready, Recorder())
-    kept = next((segments.folder / "work/transcripts").iterdir())
-    kept.write_text(kept.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
-    transcribe.run(options, ready, Recorder())
-    assert begun == [False, True]
-
-
 @pytest.mark.parametrize(("text", "seconds", "doubt"), [
     ("", 3.0, "nothing was understood"), ("thank you " * 30, 15.0, "repeats itself"),
     ("abcdefghijklmnopqrstuvwxyz0123456789" * 3, 2.0, "54 characters a second"), ("a fine text", 3.0, ""),
 ])
 def test_texts_that_recognisers_make_up_are_doubted(text: str, seconds: float, doubt: str) -> None:
-    found = transcribe._doubt(transcribe.Heard(text, 0.9), seconds, 0.5)
+    found = transcribe._doubt(transcribe.Transcript(text, 0.9), seconds, 0.5)
     assert doubt in found
     assert bool(found) == bool(doubt)
 

@@ -20,9 +20,9 @@ from config.schema import CompareOptions, SamplingOptions, SynthesizeOptions
 from core import compare, synthesize
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
-from core.speech import originals, spectrogram
-from core.speech.speak import Speaker, joined
-from core.voice_model.loading import load
+from core.model.loading import load
+from core.speech import clips, evaluation
+from core.speech.synthesis import Synthesizer, join_segments
 from core.workspace import Workspace
 from data.acoustics import audio
 from models.base import Generated
@@ -40,17 +40,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def speaker(world: Workspace) -> Speaker:
+def speaker(world: Workspace) -> Synthesizer:
     model = load(world, "base:tiny", torch.device("cpu"))
-    return Speaker(model, "low", originals.longest_texts(world, model))
+    return Synthesizer(model, "low", evaluation.longest_texts(world, model))
 
 
 @pytest.fixture(scope="module")
-def mixed(world: Workspace) -> Speaker:
+def mixed(world: Workspace) -> Synthesizer:
     """A gated model, whose adapters act in the new language alone."""
     model = load(world, f"run:{RUN}", torch.device("cpu"))
     assert model.adapters is not None
-    return Speaker(model, "low", originals.longest_texts(world, model), vocoder=CodesAsSound())
+    return Synthesizer(model, "low", evaluation.longest_texts(world, model), vocoder=CodesAsSound())
 
 
 @pytest.fixture
@@ -59,23 +59,23 @@ def listener(world: Workspace, request: pytest.FixtureRequest) -> Iterator[Liste
     return Listener(world.runs / name)
 
 
-def say(speaker: Speaker, text: str = TEXT, **changes: object) -> torch.Tensor:
-    return joined(list(speaker.say(text, "en", LIVELY.model_copy(update=changes))))
+def say(speaker: Synthesizer, text: str = TEXT, **changes: object) -> torch.Tensor:
+    return join_segments(list(speaker.synthesize(text, "en", LIVELY.model_copy(update=changes))))
 
 
-def test_same_seed_text_and_voice_give_the_same_audio(speaker: Speaker) -> None:
+def test_same_seed_text_and_voice_give_the_same_audio(speaker: Synthesizer) -> None:
     assert torch.equal(say(speaker), say(speaker))
 
 
 @pytest.mark.parametrize("change", [
     {"seed": 2}, {"temperature": 0.0}, {"top_p": 0.1}, {"min_p": 0.9}, {"repetition_penalty": 3.0}, {"guidance": 3.0},
 ])
-def test_every_control_reaches_the_sampler(speaker: Speaker, change: dict[str, object]) -> None:
+def test_every_control_reaches_the_sampler(speaker: Synthesizer, change: dict[str, object]) -> None:
     assert not torch.equal(say(speaker), say(speaker, **change))
 
 
-def test_the_voice_is_heard(world: Workspace, speaker: Speaker) -> None:
-    other = Speaker(speaker.model, "high", originals.longest_texts(world, speaker.model))
+def test_the_voice_is_heard(world: Workspace, speaker: Synthesizer) -> None:
+    other = Synthesizer(speaker.model, "high", evaluation.longest_texts(world, speaker.model))
     assert not torch.equal(say(speaker), say(other))
 
 
@@ -90,12 +90,12 @@ def test_the_language_reaches_tag_and_adapters(world: Workspace, monkeypatch) ->
 
     monkeypatch.setattr(model.model, "generate", watched)
     for text, language in (("cinq", "en"), ("cinq", "fr"), ("ሀለመ", "am")):
-        list(Speaker(model, "low").say(text, language, LIVELY))
+        list(Synthesizer(model, "low").synthesize(text, language, LIVELY))
     assert asked == [(model.front_end.tag_id(code), code == "am") for code in ("en", "fr", "am")]
 
 
-def test_segments_end_in_pauses_but_the_last(speaker: Speaker) -> None:
-    segments = list(speaker.say(TEXT, "en", LIVELY))
+def test_segments_end_in_pauses_but_the_last(speaker: Synthesizer) -> None:
+    segments = list(speaker.synthesize(TEXT, "en", LIVELY))
     assert [segment.text for segment in segments] == [piece.text for piece in speaker.pieces(TEXT, "en")]
     pauses = [silence_at_the_end(segment.waveform) for segment in segments]
     assert pauses[0] >= 0.25
@@ -108,7 +108,7 @@ def silence_at_the_end(waveform: torch.Tensor) -> float:
     return (len(waveform) - 1 - int(heard.max())) / RATE
 
 
-def test_the_first_segment_comes_before_the_second_is_made(speaker: Speaker) -> None:
+def test_the_first_segment_comes_before_the_second_is_made(speaker: Synthesizer) -> None:
     made = []
     generate = speaker.model.model.generate
 
@@ -118,7 +118,7 @@ def test_the_first_segment_comes_before_the_second_is_made(speaker: Speaker) -> 
 
     speaker.model.model.generate = counted  # type: ignore[method-assign]
     try:
-        first = next(iter(speaker.say(TEXT, "en", LIVELY)))
+        first = next(iter(speaker.synthesize(TEXT, "en", LIVELY)))
     finally:
         speaker.model.model.generate = generate  # type: ignore[method-assign]
     assert first.text == "the cat sees a dog."
@@ -134,16 +134,16 @@ POOL = (
 @settings(max_examples=8, deadline=None)
 @given(asked=st.lists(st.sampled_from(POOL), min_size=2, max_size=5), seed=st.integers(0, 3))
 def test_texts_of_old_and_new_languages_spoken_together_are_what_they_are_alone(
-    mixed: Speaker, asked: list[tuple[str, str]], seed: int,
+    mixed: Synthesizer, asked: list[tuple[str, str]], seed: int,
 ) -> None:
     options = LIVELY.model_copy(update={"seed": seed})
-    for (language, text), segments in zip(asked, mixed.say_each(asked, options), strict=True):
-        together, alone = list(segments), list(mixed.say(text, language, options))
+    for (language, text), segments in zip(asked, mixed.synthesize_batch(asked, options), strict=True):
+        together, alone = list(segments), list(mixed.synthesize(text, language, options))
         assert [segment.text for segment in together] == [segment.text for segment in alone]
-        assert torch.equal(joined(together), joined(alone))
+        assert torch.equal(join_segments(together), join_segments(alone))
 
 
-def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Speaker, monkeypatch) -> None:
+def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Synthesizer, monkeypatch) -> None:
     sizes, generate = [], mixed.model.model.generate
 
     def watched(texts, voices, sampling):
@@ -152,28 +152,28 @@ def test_the_same_pieces_of_several_texts_share_a_batch(mixed: Speaker, monkeypa
 
     monkeypatch.setattr(mixed.model.model, "generate", watched)
     progress: list[Progress] = []
-    mixed.say_each([POOL[0], POOL[1], POOL[3]], LIVELY, progress.append)
+    mixed.synthesize_batch([POOL[0], POOL[1], POOL[3]], LIVELY, progress.append)
     counts = [len(mixed.pieces(text, language)) for language, text in (POOL[0], POOL[1], POOL[3])]
     assert counts == [5, 3, 1]
     assert sizes == [(3, LIVELY.seed), (4, LIVELY.seed + 1), (2, LIVELY.seed + 3)]
     assert [(one.done, one.total) for one in progress] == [(0, 9), (3, 9), (7, 9), (9, 9)]
 
 
-def test_a_text_that_cannot_be_spoken_is_refused_before_the_others_are(mixed: Speaker, monkeypatch) -> None:
+def test_a_text_that_cannot_be_spoken_is_refused_before_the_others_are(mixed: Synthesizer, monkeypatch) -> None:
     monkeypatch.setattr(mixed.model.model, "generate", None)
     with pytest.raises(UserError, match="The text is empty"):
-        mixed.say_each([POOL[0], ("en", "?!")], LIVELY)
+        mixed.synthesize_batch([POOL[0], ("en", "?!")], LIVELY)
 
 
-def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: Speaker) -> None:
-    front_end, longest = speaker.model.front_end, originals.longest_texts(world, speaker.model)
+def test_pieces_are_no_longer_than_what_was_measured(world: Workspace, speaker: Synthesizer) -> None:
+    front_end, longest = speaker.model.front_end, evaluation.longest_texts(world, speaker.model)
     assert longest["en"] == max(len(front_end.encode(item.text, "en"))
-                                for item in originals.recordings(world, speaker.model, "en"))
+                                for item in evaluation.held_out_recordings(world, speaker.model, "en"))
     pieces = speaker.pieces(" ".join([TEXT] * 5), "en")
     assert all(len(front_end.encode(piece.text, "en")) <= longest["en"] for piece in pieces)
 
 
-def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(speaker: Speaker, monkeypatch) -> None:
+def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(speaker: Synthesizer, monkeypatch) -> None:
     model, asked = speaker.model.model, []
 
     def endless(texts, voices, sampling):
@@ -182,19 +182,19 @@ def test_speech_that_needs_more_codes_than_there_are_is_said_in_two_breaths(spea
                 Generated(np.ones(5, dtype=np.int64), "stop") for text in texts]
 
     monkeypatch.setattr(model, "generate", endless)
-    segments = list(speaker.say("the cat sees a dog", "en", LIVELY))
+    segments = list(speaker.synthesize("the cat sees a dog", "en", LIVELY))
     assert " ".join(segment.text for segment in segments) == "the cat sees a dog"
     assert all(segment.ending == "stop" for segment in segments)
-    assert list(speaker.say("incomprehensible", "en", LIVELY))[0].ending == "limit"
+    assert list(speaker.synthesize("incomprehensible", "en", LIVELY))[0].ending == "limit"
 
 
-def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Speaker, tmp_path: Path) -> None:
+def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Synthesizer, tmp_path: Path) -> None:
     path = tmp_path / "me.wav"
     audio.save(path, tone(9, 1.2, 300.0), RATE)
-    again = Speaker(speaker.model, str(path), originals.longest_texts(world, speaker.model))
+    again = Synthesizer(speaker.model, str(path), evaluation.longest_texts(world, speaker.model))
     assert not torch.equal(say(again), say(speaker))
     audio.save(path, tone(9, 1.2, 90.0), RATE)  # the file changes, so the voice does
-    assert not torch.equal(say(Speaker(speaker.model, str(path))), say(again))
+    assert not torch.equal(say(Synthesizer(speaker.model, str(path))), say(again))
 
 
 @pytest.mark.parametrize(("samples", "message"), [
@@ -202,21 +202,21 @@ def test_a_reference_recording_is_a_voice(world: Workspace, speaker: Speaker, tm
     (np.full(RATE // 4, 0.3), r"me\.wav lasts 0\.25 s; at least 0\.5 s are needed"),
     (np.full(RATE, np.nan), r"me\.wav holds samples that are no numbers"),
 ])
-def test_a_reference_that_is_no_speech_is_refused(speaker: Speaker, tmp_path: Path, samples, message: str) -> None:
+def test_a_reference_that_is_no_speech_is_refused(speaker: Synthesizer, tmp_path: Path, samples, message: str) -> None:
     soundfile.write(tmp_path / "me.wav", samples, RATE, subtype="FLOAT")
     with pytest.raises(UserError, match=message):
-        Speaker(speaker.model, str(tmp_path / "me.wav"))
+        Synthesizer(speaker.model, str(tmp_path / "me.wav"))
 
 
-def test_a_reference_that_is_not_audio_is_refused(speaker: Speaker, tmp_path: Path) -> None:
+def test_a_reference_that_is_not_audio_is_refused(speaker: Synthesizer, tmp_path: Path) -> None:
     (tmp_path / "me.wav").write_text("not audio")
     with pytest.raises(UserError, match=r"me\.wav could not be read as audio"):
-        Speaker(speaker.model, str(tmp_path / "me.wav"))
+        Synthesizer(speaker.model, str(tmp_path / "me.wav"))
 
 
-def test_an_unknown_voice_is_refused_with_the_known_ones(speaker: Speaker) -> None:
+def test_an_unknown_voice_is_refused_with_the_known_ones(speaker: Synthesizer) -> None:
     with pytest.raises(UserError, match="'nobody' is neither a voice of the model nor a recording") as caught:
-        Speaker(speaker.model, "nobody")
+        Synthesizer(speaker.model, "nobody")
     assert "low, high" in caught.value.hint
 
 
@@ -226,9 +226,9 @@ def test_an_unknown_voice_is_refused_with_the_known_ones(speaker: Speaker) -> No
     ("it costs 3.5", "en", r"outside the vocabulary of 'en': 3 \(U\+0033\)"),
     ("the cat", "xx", "The language 'xx' is not one of: en, fr"),
 ])
-def test_a_text_that_cannot_be_spoken_is_refused(speaker: Speaker, text: str, language: str, message: str) -> None:
+def test_a_text_that_cannot_be_spoken_is_refused(speaker: Synthesizer, text: str, language: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        list(speaker.say(text, language, LIVELY))
+        list(speaker.synthesize(text, language, LIVELY))
 
 
 def test_synthesis_streams_segments_and_joins_them(world: Workspace, listener: Listener) -> None:
@@ -342,8 +342,8 @@ def test_a_comparison_that_cannot_be_is_refused_before_anything_is_spoken(
 
 def test_spectrograms_share_a_time_scale_and_are_transparent(tmp_path: Path) -> None:
     waveform = tone(3, 1.0)
-    spectrogram.save(tmp_path / "own.png", waveform, RATE)
-    spectrogram.save(tmp_path / "shared.png", waveform, RATE, duration_s=2.0)
+    clips.save_spectrogram(tmp_path / "own.png", waveform, RATE)
+    clips.save_spectrogram(tmp_path / "shared.png", waveform, RATE, duration_s=2.0)
     own, shared = (np.asarray(Image.open(tmp_path / name).convert("RGBA")) for name in ("own.png", "shared.png"))
     assert own.shape == shared.shape
     assert own[0, 0, 3] == 0
@@ -352,5 +352,6 @@ def test_spectrograms_share_a_time_scale_and_are_transparent(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("samples", [0, 1, 400, 1500])
-def test_a_very_short_clip_has_a_spectrogram(samples: int) -> None:
-    assert spectrogram.draw(torch.zeros(samples), RATE).startswith(b"\x89PNG")
+def test_a_very_short_clip_has_a_spectrogram(tmp_path: Path, samples: int) -> None:
+    clips.save_spectrogram(tmp_path / "empty.png", torch.zeros(samples), RATE)
+    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")

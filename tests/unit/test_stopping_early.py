@@ -10,10 +10,10 @@ from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Evaluated
 from core.jobs.reporter import StopRequested
+from core.model.loading import load_extension
 from core.training import checkpoint, ranking, training_data, validation
 from core.training.patience import Patience
 from core.training.validation import Measured
-from core.voice_model.loading import load_extension
 from core.workspace import Workspace
 from tests.worlds import Listener, train_options
 
@@ -97,7 +97,7 @@ def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
     voice = load_extension(world, "tiny-am", CPU)
     data = training_data.load(world, "demo-am", voice)
     samples = training_data.measured(data.held_out, data.train, voice.model.max_prompt_length)
-    from core.voice_model.precision import Precision
+    from core.model.precision import Precision
 
     found = validation.measure(voice, {"am": samples}, 3, Precision("cpu", torch.float32, "for the test"))["am"]
     speech = text = hits = 0.0

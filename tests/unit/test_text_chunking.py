@@ -70,9 +70,9 @@ def test_held_out_texts_do_not_depend_on_the_number_of_train_texts():
 
 
 def test_the_demo_shares_held_out_texts_with_the_judge_but_no_train_text(demo_texts):
-    judge = build("am", n_train=1000, n_test=40, seed=0)
-    assert (judge.combinations, judge.running) == (demo_texts.combinations, demo_texts.running)
-    assert set(judge.train).isdisjoint(demo_texts.train)
+    recogniser = build("am", n_train=1000, n_test=40, seed=0)
+    assert (recogniser.combinations, recogniser.running) == (demo_texts.combinations, demo_texts.running)
+    assert set(recogniser.train).isdisjoint(demo_texts.train)
 
 
 def test_the_demo_covers_the_held_out_syllables_and_words(demo_texts):

@@ -14,9 +14,9 @@ from core.jobs import checkpoint_names
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.reporter import describe, size_text
 from core.library import certificate
+from core.model.loading import load, load_checkpoint, load_extension
 from core.training import checkpoint, ranking
 from core.training.optimization import NotFinite
-from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
 from tests.worlds import Listener, train_options
@@ -191,11 +191,12 @@ def test_clips_that_cannot_be_used_are_counted_and_named(world: Workspace) -> No
 
 def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
+    monkeypatch.setattr("models.tiny.family.Tiny.recogniser", lambda self, folder: None)
     listener = started(world)
     assert "No judge knows 'am'" in listener.of("warning")[0].message
     assert ranking.read(listener.directory).measure == "held-out speech loss"
-    assert certificate.read(listener.directory / certificate.CERTIFICATE).check("judged_errors").verdict == "skipped"
+    proof = certificate.read(listener.directory / certificate.CERTIFICATE)
+    assert proof.check("character_error_rates").result == "skipped"
 
 
 def test_adapters_load_with_peft_itself(world: Workspace) -> None:

@@ -13,8 +13,8 @@ from config.errors import UserError
 from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.library import certificate
+from core.model.loading import load_checkpoint
 from core.training import checkpoint
-from core.voice_model.loading import load_checkpoint
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
 from tests.worlds import Listener, train_options
@@ -113,7 +113,7 @@ def test_a_damaged_record_is_named(world: Workspace) -> None:
     record.write_text(record.read_text()[:50])
     with pytest.raises(UserError, match="checkpoint.json could not be read") as caught:
         load_checkpoint(world, record.parent, torch.device("cpu"))
-    assert "no other whole checkpoint" in caught.value.hint
+    assert "no other intact checkpoint" in caught.value.hint
 
 
 def test_what_a_killed_writer_left_is_removed(world: Workspace) -> None:

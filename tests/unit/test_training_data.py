@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from config.errors import UserError
+from core.model.loading import VoiceModel, load_base, load_extension
 from core.training import replay, training_data
-from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from core.model import precision
 from core.training import memory
-from core.voice_model import precision
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.sizes import BenchmarkSizes
 

@@ -1,6 +1,6 @@
 """S3Gen: seconds of computing for a second of sound, by steps and prompt; and what half precision costs.
 
-It speaks in half precision where the device has it (`core.speech.speaking_precision`), and so it is
+It speaks in half precision where the device has it (`core.model.precision`), and so it is
 measured; float32 stands beside it for the package's own steps and prompt.
 """
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from core.voice_model import precision
+from core.model import precision
 from models import teacher_forcing
 from models.base import LossOptions, PreparedVoice, Sample, Sampling, Voice
 from models.chatterbox import codec, t3

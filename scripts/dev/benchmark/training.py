@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from config.schema import Scope, TrainOptions
+from core.model import precision
+from core.model.adapters import Adapters, plan_adapters
+from core.model.loading import VoiceModel, extend_model
 from core.training import fitting, memory
 from core.training.trainer import Trainer
 from core.training.training_data import TrainingData, Utterance
-from core.voice_model import precision
-from core.voice_model.adapters import Adapters, plan
-from core.voice_model.loading import VoiceModel, extended
 from data.front_end import FrontEnd
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
@@ -124,10 +124,10 @@ def make(bench: Bench, scope: Scope, **changes: object) -> Trainer:
     model: Any = LanguageModel(module, TEXT_ROWS, device, codec.MAX_PROMPT_CODES, BASE_CODE_LIMIT, CODES_PER_TOKEN)
     voice = VoiceModel("benchmark", family("chatterbox"), "benchmark", Path(), "", model, base, device, scope="rows")
     rows = {name: torch.randn(sizes.new_rows, sizes.language.decoder.width) / 32 for name in model.text_tables}
-    voice = extended(voice, front_end, rows)
+    voice = extend_model(voice, front_end, rows)
     options = TrainOptions.model_validate({"scope": scope, "batch_size": sizes.batch_size, "steps": 10_000, **changes})
     if scope != "rows":
-        adapters = Adapters.fresh(module, plan(options, model.adapter_targets), 0)
+        adapters = Adapters.fresh(module, plan_adapters(options, model.adapter_targets), 0)
         module.to(device)
         voice = replace(voice, adapters=adapters, scope=scope)
     if options.compile == "on":

@@ -17,15 +17,16 @@ import torch
 
 from config.schema import TrainOptions
 from core import compute
-from core.library import certificate, exports, records
+from core.library import certificate, records
 from core.library.certificate import CERTIFICATE
 from core.library.records import CheckpointRecord, ExportRecord, ExtensionRecord, write_export_record
+from core.model import loading
+from core.model.loading import VoiceModel, load_base, load_extension
+from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certify
-from core.speech import originals
+from core.speech import evaluation
 from core.training import training_data
 from core.training.training_data import TrainingData
-from core.voice_model.loading import VoiceModel, load_base, load_extension
-from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
 from data.batches import BatchOrder
 from data.durable_files import atomic_directory
@@ -57,11 +58,11 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     shutil.rmtree(workspace.exports / name, ignore_errors=True)
     with atomic_directory(workspace.exports / name) as folder:
         _export(workspace, voice, tensors, folder, name, options)
-        made = exports.assemble(folder, _CPU)
+        made = loading.assemble_export(folder, _CPU)
         record = _record(workspace, voice, made, name, options)
         base = load_base(workspace, voice.name, _CPU)
         certificate.write(folder / CERTIFICATE, certify.certify_model(workspace, base, made, record, sentences))
-        exports.write_sums(folder)
+        loading.write_sums(folder)
 
 
 def plainly(voice: VoiceModel, scratch: Path) -> SpeechModel:
@@ -117,7 +118,7 @@ def _export(workspace: Workspace, voice: VoiceModel, tensors: Tensors, folder: P
     voice.family.export(voice.base_folder, folder, tensors, None)
     voice.front_end.save(folder / records.FRONT_END)
     write_export_record(folder, ExportRecord(name, name, options.steps, "rows", options.dataset, new, voice.origin,
-                                      originals.longest_texts(workspace, voice), {}, cut))
+                                      evaluation.longest_texts(workspace, voice), {}, cut))
 
 
 def _record(workspace: Workspace, voice: VoiceModel, made: VoiceModel, name: str,

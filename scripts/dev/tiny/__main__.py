@@ -1,9 +1,9 @@
-"""Rebuild the built-in pack from nothing: corpus, codec, judge, language model, pack.
+"""Rebuild the built-in pack from nothing: corpus, codec, recogniser, language model, pack.
 
 Needs espeak-ng (`apt-get install espeak-ng`). Each stage leaves its files under
 `WORKSPACE/build` and is skipped when they are there; delete them to run it again.
 
-    python -m scripts.dev.tiny --stages corpus codec judge model pack
+    python -m scripts.dev.tiny --stages corpus codec recogniser model pack
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEED = 0
 CLIPS = {"en": 12000, "fr": 12000, "am": 4000}
 FRAGMENTS = 150
 CODEC_STEPS = 7000
-JUDGE_STEPS = 5000
+RECOGNISER_STEPS = 5000
 
 
 def build_corpus(folder: Path) -> None:
@@ -46,15 +46,15 @@ def build_codec(folder: Path) -> None:
     save_module(folder / "codec.safetensors", codec, codec.config)
 
 
-def build_judge(folder: Path) -> None:
-    """Train the judge on English, French and Amharic."""
+def build_recogniser(folder: Path) -> None:
+    """Train the recogniser on English, French and Amharic."""
     from models.tiny.model_folder import save_module
     from scripts.dev.tiny import train_judge
     from scripts.dev.tiny.corpus import Corpus
 
     corpora = {name: Corpus(folder / "corpus" / name) for name in CLIPS}
-    judge = train_judge.train(corpora, JUDGE_STEPS, SEED)
-    save_module(folder / "judge.safetensors", judge, judge.config)
+    recogniser = train_judge.train(corpora, RECOGNISER_STEPS, SEED)
+    save_module(folder / "recogniser.safetensors", recogniser, recogniser.config)
 
 
 def build_model(folder: Path) -> None:
@@ -74,7 +74,7 @@ def build_pack(folder: Path) -> None:
 STAGES = {
     "corpus": (build_corpus, "corpus/others/clips.jsonl"),
     "codec": (build_codec, "codec.safetensors"),
-    "judge": (build_judge, "judge.safetensors"),
+    "recogniser": (build_recogniser, "recogniser.safetensors"),
     "model": (build_model, "t3.safetensors"),
     "pack": (build_pack, ""),
 }

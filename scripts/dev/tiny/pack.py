@@ -53,7 +53,7 @@ def build(folder: Path) -> None:
     for target in (PACK, DEMO):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-    for name in ("t3.safetensors", "codec.safetensors", "judge.safetensors"):
+    for name in ("t3.safetensors", "codec.safetensors", "recogniser.safetensors"):
         shutil.copyfile(folder / name, PACK / name)
     base_front_end().save(PACK)
     corpora = {name: Corpus(folder / "corpus" / name) for name in (*BASE_LANGUAGES, "am")}
@@ -114,14 +114,14 @@ def _write_jsonl(path: Path, rows: list[dict[str, str]]) -> None:
 def measure(corpora: dict[str, Corpus]) -> list[PackScore]:
     """Originals, codec round trip with the vocoder, and the language model, each as a person hears it."""
     family, cpu = Tiny(), torch.device("cpu")
-    judge, extractor = family.judge(PACK).judge, family.extractor(PACK, cpu)
+    recogniser, extractor = family.recogniser(PACK).recogniser, family.extractor(PACK, cpu)
     vocoder, model = family.vocoder(PACK, cpu), family.speech_model(PACK, cpu)
     front_end, voices = family.front_end(PACK), family.voices(PACK)
     scores = []
 
     def score(language: str, split: str, what: str, clips: list[CorpusClip], waveforms: list[torch.Tensor]) -> None:
         mels = [(c, audio.log_mel(w[None], audio.MelSettings())[0]) for c, w in zip(clips, waveforms, strict=True)]
-        scores.append(PackScore(language, split, what, *error(judge, mels)))
+        scores.append(PackScore(language, split, what, *error(recogniser, mels)))
         print(scores[-1], flush=True)
 
     for language, corpus in corpora.items():
@@ -180,10 +180,10 @@ Made by `python -m scripts.dev.tiny` with fixed seeds on two processor cores: {t
 - `t3.safetensors`: the speech language model, 12,000 sentences in each language.
 - `codec.safetensors`: 25 codes a second, 3,125 values; it heard English, French and short fragments of
   other languages, and no Amharic.
-- `judge.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
+- `recogniser.safetensors`: recogniser of letters and phonemes for English, French and Amharic.
 - `held_out/`: recordings the language model was not trained on; those marked `replay` it was.
 
-Error of the judge in percent on 40 held-out sentences a set, on sound as it is heard (recordings after
+Error of the recogniser in percent on 40 held-out sentences a set, on sound as it is heard (recordings after
 compression, codes after the vocoder). "combinations" are new combinations of known words, "running" is
 running text of paragraphs that were held out. The model speaks each sentence in both voices, at
 the app's defaults (temperature 0.2, guidance 0.5) and "greedy", without chance or guidance.

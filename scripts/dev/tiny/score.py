@@ -12,9 +12,9 @@ import argparse
 
 import torch
 
-from core.speech import evaluate
-from core.speech.evaluate import HeldOutSentence, Studio
-from core.voice_model.loading import VoiceModel, load
+from core.model.loading import VoiceModel, load
+from core.speech import evaluation
+from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.workspace import Workspace
 from data.manifest import read_json_lines
 from models.base import Sampling
@@ -41,18 +41,18 @@ def main() -> None:
     finetuned = load(workspace, f"run:{given.run}", device)
     base = load(workspace, "base:tiny", device)
     untrained = load(workspace, "extension:tiny-am", device)
-    studio = Studio.of(base, base.family.judge(base.base_folder))
+    evaluator = SpeechEvaluator.of(base, base.family.recogniser(base.base_folder))
     print("| set | originals | before | after |\n|---|---|---|---|")
     for language in (*BASE_LANGUAGES, "am"):
         before = base if language in BASE_LANGUAGES else untrained
         for split in SPLITS:
-            _row(studio, before, finetuned, language, split)
+            _row(evaluator, before, finetuned, language, split)
 
 
-def _row(studio: Studio, before: VoiceModel, after: VoiceModel, language: str, split: str) -> None:
+def _row(evaluator: SpeechEvaluator, before: VoiceModel, after: VoiceModel, language: str, split: str) -> None:
     sentences = sentences_of(language, split)
-    original = evaluate.judged_originals(studio, language, sentences).error
-    first, second = (evaluate.judged(studio, model, language, sentences, Sampling())[0].error
+    original = evaluation.evaluate_recordings(evaluator, language, sentences).error
+    first, second = (evaluation.evaluate_language(evaluator, model, language, sentences, Sampling())[0].error
                      for model in (before, after))
     print(f"| {language} {split} | {original:.3f} | {first:.3f} | {second:.3f} |", flush=True)
 

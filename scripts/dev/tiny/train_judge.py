@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rapidfuzz.distance import Levenshtein
 from torch import nn
 
-from models.tiny.judge import Judge, JudgeConfig, letters_of
+from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork, letters_of
 from scripts.dev.tiny.corpus import Corpus, CorpusClip
 from scripts.dev.tiny.schedule import learning_rate, steps
 from scripts.dev.tiny.train_codec import collate, phoneme_index
@@ -24,11 +24,11 @@ def phonemes_of(clip: CorpusClip, known: dict[str, int]) -> list[str]:
     return [name for name, _ in clip.phonemes if name in known]
 
 
-def configure(corpora: dict[str, Corpus]) -> JudgeConfig:
+def configure(corpora: dict[str, Corpus]) -> RecogniserConfig:
     """Letters and phonemes that occur in the corpora."""
     letters = sorted({c for lang, corpus in corpora.items() for clip in corpus.clips
                       for c in letters_of(clip.text, lang)})
-    return JudgeConfig(tuple(corpora), tuple(letters), tuple(phoneme_index(list(corpora.values()))))
+    return RecogniserConfig(tuple(corpora), tuple(letters), tuple(phoneme_index(list(corpora.values()))))
 
 
 def augment(mel: torch.Tensor, shuffler: random.Random) -> torch.Tensor:
@@ -50,14 +50,15 @@ def _ctc(logits: torch.Tensor, targets: list[list[int]], lengths: torch.Tensor) 
                       zero_infinity=True)
 
 
-def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 32, peak: float = 1.5e-3) -> Judge:
+def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 32,
+          peak: float = 1.5e-3) -> RecogniserNetwork:
     """Train for `count` steps; prints a line every 100."""
     torch.manual_seed(seed)
     config = configure(corpora)
-    judge = Judge(config)
+    recogniser = RecogniserNetwork(config)
     letter_id = {c: i + 1 for i, c in enumerate(config.letters)}
     phoneme_id = {p: i + 1 for i, p in enumerate(config.phonemes)}
-    optimizer = torch.optim.AdamW(judge.parameters(), peak, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(recogniser.parameters(), peak, weight_decay=0.01)
     clips = [(corpus, clip) for corpus in corpora.values() for clip in corpus.split("train")]
     shuffler, begin, recent = random.Random(seed), time.time(), []
     for step, batch in steps(clips, batch_size, count, seed, lambda item: item[1].frames):
@@ -65,32 +66,32 @@ def train(corpora: dict[str, Corpus], count: int, seed: int, batch_size: int = 3
             group["lr"] = peak * learning_rate(step, count, warmup=200)
         mel, lengths, _ = collate(batch, {}, 4)
         languages = torch.tensor([config.languages.index(clip.language) for _, clip in batch])
-        letters, phonemes = judge(augment(mel, shuffler), languages)
+        letters, phonemes = recogniser(augment(mel, shuffler), languages)
         letter_loss = _ctc(letters, [[letter_id[c] for c in letters_of(clip.text, clip.language)]
                                      for _, clip in batch], lengths)
         phoneme_loss = _ctc(phonemes, [[phoneme_id[p] for p in phonemes_of(clip, phoneme_id)]
                                        for _, clip in batch], lengths)
         optimizer.zero_grad()
         (letter_loss + PHONEME_WEIGHT * phoneme_loss).backward()
-        nn.utils.clip_grad_norm_(judge.parameters(), 5.0)
+        nn.utils.clip_grad_norm_(recogniser.parameters(), 5.0)
         optimizer.step()
         recent.append((letter_loss.item(), phoneme_loss.item()))
         if (step + 1) % 100 == 0:
             means = np.mean(recent[-100:], axis=0).round(3)
             spent = time.time() - begin
             print(f"judge step {step + 1} letters {means[0]} phonemes {means[1]} {spent:.0f} s", flush=True)
-    return judge.eval()
+    return recogniser.eval()
 
 
 @torch.inference_mode()
-def error(judge: Judge, items: list[tuple[CorpusClip, torch.Tensor]]) -> tuple[float, float]:
+def error(recogniser: RecogniserNetwork, items: list[tuple[CorpusClip, torch.Tensor]]) -> tuple[float, float]:
     """Letter and phoneme error of (clip, log-mel (n_mels, F)) pairs: edits over reference length."""
-    known = dict.fromkeys(judge.config.phonemes, 0)
+    known = dict.fromkeys(recogniser.config.phonemes, 0)
     edits = np.zeros(2)
     total = np.zeros(2)
     for clip, mel in items:
         wanted = letters_of(clip.text, clip.language), phonemes_of(clip, known)
-        found = judge.letters(mel, clip.language), judge.phonemes(mel, clip.language)
+        found = recogniser.letters(mel, clip.language), recogniser.phonemes(mel, clip.language)
         edits += [Levenshtein.distance(w, h) for w, h in zip(wanted, found, strict=True)]
         total += [len(w) for w in wanted]
     letters, phonemes = edits / total

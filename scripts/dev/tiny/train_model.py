@@ -25,8 +25,8 @@ from models.generate import generate
 from models.speech_lm import SpeechLM, SpeechLMConfig
 from models.teacher_forcing import GuidedAttention, collate, losses, segment_index
 from models.tiny.codec import Codec, CodecConfig
-from models.tiny.judge import Judge, JudgeConfig
 from models.tiny.model_folder import load_config, load_module, save_module
+from models.tiny.recogniser import RecogniserConfig, RecogniserNetwork
 from scripts.dev.tiny.corpus import SETTINGS, Corpus, CorpusClip
 from scripts.dev.tiny.schedule import learning_rate, steps
 from scripts.dev.tiny.train_codec import SILENT
@@ -225,7 +225,8 @@ def folded(model: SpeechLM) -> SpeechLM:
 
 
 @torch.inference_mode()
-def recognition_error(model: SpeechLM, codec: Codec, judge: Judge, front_end: FrontEnd, clips: list[CorpusClip],
+def recognition_error(model: SpeechLM, codec: Codec, recogniser: RecogniserNetwork, front_end: FrontEnd,
+                      clips: list[CorpusClip],
            voices: list[Voice], temperature: float) -> tuple[float, float]:
     """Letter and phoneme error of `clips`' texts spoken by the model, straight from the decoded mel."""
     texts = [front_end.encode(clip.text, clip.language) for clip in clips]
@@ -234,14 +235,14 @@ def recognition_error(model: SpeechLM, codec: Codec, judge: Judge, front_end: Fr
                       torch.device("cpu"))
     mels = [codec.decode(torch.from_numpy(s.codes)[None], torch.from_numpy(v.speaker_embedding)[None])[0]
             for s, v in zip(spoken, chosen, strict=True)]
-    return error(judge, list(zip(clips, mels, strict=True)))
+    return error(recogniser, list(zip(clips, mels, strict=True)))
 
 
 def build(folder: Path, seed: int) -> None:
     """Train, report judged speech on the way, and write `t3.safetensors`."""
-    codec_file, judge_file = folder / "codec.safetensors", folder / "judge.safetensors"
+    codec_file, recogniser_file = folder / "codec.safetensors", folder / "recogniser.safetensors"
     codec = load_module(codec_file, Codec(load_config(codec_file, CodecConfig)))
-    judge = load_module(judge_file, Judge(load_config(judge_file, JudgeConfig)))
+    recogniser = load_module(recogniser_file, RecogniserNetwork(load_config(recogniser_file, RecogniserConfig)))
     front_end = base_front_end()
     spoken = prepare(folder, codec, front_end)
     voices = [next(Voice(s.sample.speaker_embedding, s.sample.prompt_codes) for s in spoken if s.clip.voice == v)
@@ -252,7 +253,7 @@ def build(folder: Path, seed: int) -> None:
     def report(model: SpeechLM, step: int) -> None:
         save_module(folder / f"t3-{step}.safetensors", folded(model), model.config)
         for (language, split), clips in held_out.items():
-            letters, phonemes = recognition_error(model, codec, judge, front_end, clips[:20], voices, 0.5)
+            letters, phonemes = recognition_error(model, codec, recogniser, front_end, clips[:20], voices, 0.5)
             print(f"  step {step} {language} {split}: letters {letters:.3f} phonemes {phonemes:.3f}", flush=True)
 
     model = train(spoken, codec.config, front_end, STEPS, seed, every=900, report=report)

@@ -1,0 +1,351 @@
+"""Low-rank adapters by `peft`: LoRA (Hu et al. 2021), DoRA (Liu et al. 2024) and AdaLoRA (Zhang et al. 2023).
+
+One switch turns all of them on or off, also for single rows of a batch. Switched off, each wrapped layer computes
+exactly the product of its base layer, so the output is equal to the base model's to the bit. In a batch of several
+languages the base product is computed for all rows together, as the base model does, and some rows alone take what the
+adapters add. On disk they are in peft's own format, and `PeftModel.from_pretrained` loads them.
+
+`peft` is imported in functions: it takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from config.errors import UserError
+from config.schema import AdapterKind, TrainOptions
+from core.model import tensor_files
+
+if TYPE_CHECKING:
+    from peft import AdaLoraModel, LoraConfig
+
+WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+_PEFT_PREFIX = "base_model.model."  # where PeftModel has the wrapped module
+_NAME = "default"
+_MARK = ".lora_"
+_INITIAL_RANK_RATIO = 1.5  # AdaLoRA: rank at the start over the average rank at the end
+_IMPORTANCE, _UNCERTAINTY, _KEPT = "importance", "uncertainty", "kept"
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """Which adapters to make. `steps` are those of the run, over which AdaLoRA allocates its ranks."""
+
+    kind: AdapterKind
+    ranks: Mapping[str, int]  # by the last part of the names of the layers that are wrapped
+    dropout: float = 0.0
+    scale: float = 2.0  # alpha over rank
+    steps: int = 1
+
+
+def plan_adapters(options: TrainOptions, targets: Mapping[str, Sequence[str]]) -> AdapterPlan:
+    """The adapters that `options` ask for; `targets` are the layers of each part of the model."""
+    given = {"attention": options.adapter_rank, "mlp": options.adapter_rank_mlp, "heads": options.adapter_rank_heads}
+    ranks = {part: options.adapter_rank if given.get(part) is None else given[part] or 0 for part in targets}
+    if not any(ranks.values()):
+        raise UserError("The adapters have rank 0 in every part of the model: there would be none.",
+                        "Give one part a rank above 0, or choose the scope `rows`, which has no adapters.")
+    if options.adapter == "adalora" and len(set(ranks.values()) - {0}) > 1:
+        listed = ", ".join(f"{part} {rank}" for part, rank in ranks.items())
+        raise UserError(f"AdaLoRA allocates one budget of ranks over all layers; the options ask for: {listed}.",
+                        "Leave the ranks of single parts empty, or 0 for no adapters there, or choose `lora`.")
+    return AdapterPlan(options.adapter, {name: ranks[part] for part, names in targets.items() for name in names
+                                         if ranks[part]}, options.adapter_dropout, options.adapter_scale,
+                       options.steps)
+
+
+class Adapters:
+    """The adapters inside one module; off until switched on."""
+
+    def __init__(self, module: nn.Module, config: LoraConfig, seed: int = 0) -> None:
+        """Wrap the layers of `module` that `config` names; `seed` draws the first factors."""
+        from peft import AdaLoraModel, LoraModel
+        from peft.tuners.lora import LoraLayer
+
+        adaptive = config.peft_type == "ADALORA"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            tuner = (AdaLoraModel if adaptive else LoraModel)(module, config, adapter_name=_NAME)
+        self.module, self.config = module, config
+        self.allocation = RankAllocation(tuner) if adaptive else None
+        self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
+        self._masks: dict[tuple[bool, ...], torch.Tensor] = {}  # a CUDA graph reads them where they are
+        if getattr(config, "use_dora", False):
+            for layer in self._layers:
+                layer.lora_variant[_NAME] = CachedNormDora()
+        module.train(module.training)  # the new layers too
+        self.on = False
+        self.switch(False)
+
+    @classmethod
+    def fresh(cls, module: nn.Module, plan: AdapterPlan, seed: int) -> Adapters:
+        """Adapters as planned; they start without effect, but for rounding in DoRA."""
+        from peft import AdaLoraConfig, LoraConfig
+
+        rank = max(plan.ranks.values())
+        if plan.kind == "adalora":
+            first = max(rank + 1, round(_INITIAL_RANK_RATIO * rank))
+            return cls(module, AdaLoraConfig(
+                target_r=rank, init_r=first, lora_alpha=plan.scale * first, lora_dropout=plan.dropout,
+                target_modules=list(plan.ranks), bias="none", total_step=plan.steps, orth_reg_weight=0.1,
+                tinit=plan.steps // 10, tfinal=plan.steps // 3, deltaT=max(1, plan.steps // 100),
+            ), seed)
+        lower = {name: other for name, other in plan.ranks.items() if other != rank}
+        return cls(module, LoraConfig(
+            r=rank, lora_alpha=plan.scale * rank, lora_dropout=plan.dropout, target_modules=list(plan.ranks),
+            bias="none", rank_pattern=lower, alpha_pattern={name: plan.scale * other for name, other in lower.items()},
+            use_dora=plan.kind == "dora"), seed)
+
+    @classmethod
+    def load(cls, module: nn.Module, folder: Path) -> Adapters:
+        """Adapters that `save` wrote; `UserError` when they do not fit `module`."""
+        from peft import PeftConfig
+
+        adapters = cls(module, PeftConfig.from_pretrained(str(folder)))
+        stored = tensor_files.read(folder / WEIGHTS, "Take another checkpoint.")
+        tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
+        own = adapters.tensors()
+        if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in tensors.items()}:
+            raise UserError(
+                f"The adapters in {folder} do not fit the model: {len(tensors)} tensors there, {len(own)} wanted.",
+                "They belong to another base model.",
+            )
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(tensors[name])
+        for layer in adapters._layers:  # while the base's weights are still as they were loaded
+            if (variant := layer.lora_variant.get(_NAME)) is not None:
+                variant.scale(layer, _NAME)
+        return adapters
+
+    def save(self, folder: Path) -> None:
+        """Write peft's two files into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config.save_pretrained(str(folder))
+        tensor_files.write(folder / WEIGHTS, {_PEFT_PREFIX + name: value for name, value in self.tensors().items()})
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trained factors by their names in the module."""
+        return {name: value for name, value in self.module.named_parameters() if _MARK in name}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The trained factors by peft's names, without the adapter's own."""
+        return {_stored_name(name): value for name, value in self.parameters().items()}
+
+    @property
+    def scale(self) -> float:
+        """Alpha over rank."""
+        return adapter_scale(self.config.to_dict())
+
+    def carries_scale(self, name: str) -> bool:
+        """Whether this tensor is the one of its layer that the adapter's output is proportional to."""
+        return (".lora_E" if self.allocation else ".lora_B") in name
+
+    @torch.no_grad()
+    def folded(self) -> dict[str, torch.Tensor]:
+        """The wrapped weights by their names in the base, with the adapters merged into them."""
+        from peft.tuners.lora import LoraLayer
+
+        merged = {}
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, LoraLayer):
+                weight = layer.get_base_layer().weight + layer.get_delta_weight(_NAME)
+                variant = layer.lora_variant.get(_NAME)
+                merged[f"{name}.weight"] = weight if variant is None else variant.scale(layer, _NAME)[:, None] * weight
+        return merged
+
+    def switch(self, on: bool) -> None:
+        """Turn all adapters on or off."""
+        for layer in self._layers:
+            layer.enable_adapters(on)
+        self.on = on
+
+    @contextmanager
+    def uncast(self) -> Iterator[None]:
+        """Context without peft's cast of the input to the adapters' type.
+
+        For training under autocast, which casts by itself: casting twice costs a tenth of a step.
+        """
+        for layer in self._layers:
+            layer.cast_input_dtype_enabled = False
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                layer.cast_input_dtype_enabled = True
+
+    @contextmanager
+    def switched(self, on: bool) -> Iterator[None]:
+        """Context of `switch`."""
+        before = self.on
+        self.switch(on)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    @contextmanager
+    def in_rows(self, rows: Sequence[bool]) -> Iterator[None]:
+        """Context in which the adapters act on these rows of a batch alone; for inference.
+
+        A batch may hold the rows several times, one copy after another, as guidance does.
+        """
+        key = tuple(rows)
+        if key not in self._masks:
+            self._masks[key] = torch.tensor(key, device=next(self.module.parameters()).device)
+        with self.switched(True), ExitStack() as stack:
+            for layer in self._layers:
+                stack.enter_context(_gated(layer, self._masks[key], key))
+            yield
+
+
+@contextmanager
+def _gated(layer: nn.Module, mask: torch.Tensor, rows: tuple[bool, ...]) -> Iterator[None]:
+    """Let one layer's adapter act on the rows of `mask` alone."""
+    saved: list[torch.Tensor] = []
+
+    def save(_module: nn.Module, _input: object, output: torch.Tensor) -> None:
+        saved[:] = [output.clone()]  # AdaLoRA adds to the base product in place
+
+    def blend(_module: nn.Module, _input: object, output: torch.Tensor) -> torch.Tensor:
+        plain = saved.pop()
+        if len(plain) % len(mask):
+            raise ValueError(f"{len(plain)} rows for {len(mask)} switches")
+        switches = mask.repeat(len(plain) // len(mask)).reshape(-1, *[1] * (plain.dim() - 1))
+        return torch.where(switches, output, plain)
+
+    base_layer: nn.Module = layer.base_layer  # type: ignore[assignment]
+    hooks = [base_layer.register_forward_hook(save), layer.register_forward_hook(blend)]
+    layer.rows_switched = rows  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        del layer.rows_switched
+
+
+def adapter_scale(config: Mapping[str, Any]) -> float:
+    """Alpha over rank, by peft's own settings; `plan_adapters` asks for the same in every layer."""
+    return float(config["lora_alpha"]) / float(config["init_r" if config.get("peft_type") == "ADALORA" else "r"])
+
+
+def _stored_name(name: str) -> str:
+    """peft leaves out the adapter's name, and the last part of a magnitude's."""
+    stored = re.sub(rf"\.{_NAME}(?=\.|$)", "", name)
+    return stored.removesuffix(".weight") if ".lora_magnitude_vector." in stored else stored
+
+
+if TYPE_CHECKING:
+    from peft import AdaLoraModel
+
+class RankAllocation:
+    """AdaLoRA's rank allocation (arXiv:2303.10512) as peft does it, with a state that can be resumed.
+
+    Every layer begins with more directions than it will have. The importance of each is averaged over the steps, and
+    from a tenth of the run to its last third the least important ones of all layers together are set to zero, until the
+    budget is met.
+    """
+
+    def __init__(self, tuner: AdaLoraModel) -> None:
+        self._tuner, self._allocator = tuner, tuner.rankallocator
+        self._kept: dict[str, torch.Tensor] = {}  # directions that the last allocation left, by factor
+        tuner.peft_config[tuner.trainable_adapter_name].rank_pattern = None
+
+    def follow(self, step: int) -> None:
+        """After `step` optimizer steps, while the gradients of the last one are still there."""
+        config = self._tuner.peft_config[self._tuner.trainable_adapter_name]
+        config.rank_pattern = {name: kept.bool().tolist() for name, kept in self._kept.items()} or None
+        self._tuner.update_and_allocate(step)
+        found = config.rank_pattern or {}
+        self._kept = {name: torch.tensor(kept, dtype=torch.uint8) for name, kept in found.items()}
+        config.rank_pattern = None  # files have all directions, those set to zero too
+
+    def penalty(self) -> torch.Tensor:
+        """Distance of the directions of a layer from orthogonality, the mean over the factors."""
+        weight = self._tuner.peft_config[self._tuner.trainable_adapter_name].orth_reg_weight
+        parts = []
+        for name, value in self._tuner.model.named_parameters():
+            if ".lora_A." in name or ".lora_B." in name:
+                product = value @ value.T if ".lora_A." in name else value.T @ value
+                parts.append(torch.linalg.matrix_norm(product - torch.eye(len(product), device=value.device)))
+        return weight * torch.stack(parts).mean()
+
+    def ranks(self) -> dict[str, int]:
+        """Number of directions that each layer has left, by its name."""
+        return {name: int((value != 0).sum()) for name, value in self._tuner.model.named_parameters()
+                if ".lora_E." in name}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What the next call of `follow` depends on besides the adapters."""
+        parts = {_IMPORTANCE: self._allocator.exp_avg_ipt, _UNCERTAINTY: self._allocator.exp_avg_unc, _KEPT: self._kept}
+        return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Restore what `state` returned."""
+        self._allocator.reset_ipt()
+        self._kept = {}
+        named = dict(self._tuner.model.named_parameters())
+        for path, value in state.items():
+            part, _, name = path.partition("/")
+            if part == _KEPT:
+                self._kept[name] = value.cpu()
+            else:
+                mine = self._allocator.exp_avg_ipt if part == _IMPORTANCE else self._allocator.exp_avg_unc
+                mine[name] = value.to(named[name].device)
+                self._allocator.ipt[name] = torch.zeros_like(mine[name])
+
+
+class CachedNormDora:
+    """DoRA (arXiv:2402.09353) of one layer, in the place of peft's variant.
+
+    A layer's output is `scale * (W x + s B A x)` with one scale a row: its learnt magnitude over the norm of that row
+    of `W + s B A`. peft computes the norms from a dense `W + s B A` at every product, in the type of the activations.
+    Here they are in float32, from the factors, and cached until a factor changes. So they also exist when the weights
+    have been quantized for synthesis.
+    """
+
+    def __init__(self) -> None:
+        self._norm: torch.Tensor | None = None  # (outputs,)
+        self._seen: tuple[object, ...] = ()
+
+    def forward(self, module, active_adapter: str, x: torch.Tensor, result: torch.Tensor, **_: object) -> torch.Tensor:
+        """Rows (..., width) whose base product is `result` (..., outputs) to (..., outputs)."""
+        factors = module.lora_B[active_adapter](module.lora_A[active_adapter](module.lora_dropout[active_adapter](x)))
+        bias = getattr(module.get_base_layer(), "bias", None)
+        plain = result if bias is None else result - bias
+        made = self.scale(module, active_adapter) * (plain + factors * module.scaling[active_adapter])
+        return made if bias is None else made + bias
+
+    def scale(self, module, active_adapter: str) -> torch.Tensor:
+        """(outputs,), with a gradient for the magnitude alone: the paper takes the norm as a constant."""
+        return module.lora_magnitude_vector[active_adapter].weight / self._norms(module, active_adapter)
+
+    @torch.compiler.disable
+    def _norms(self, module, active_adapter: str) -> torch.Tensor:
+        first, second = module.lora_A[active_adapter].weight, module.lora_B[active_adapter].weight
+        weight = getattr(module.get_base_layer(), "weight", None)
+        plain = weight if isinstance(weight, nn.Parameter) else None  # None once it is quantized
+        kind = self._seen[3:] if plain is None else (plain.dtype,)
+        seen = (first._version, second._version, first.device, *kind)
+        if self._norm is None or seen != self._seen:
+            assert plain is not None, "the norms must be computed before the weights are quantized"
+            self._norm, self._seen = _row_norms(plain, first, second, module.scaling[active_adapter]), seen
+        return self._norm
+
+
+def _row_norms(weight: torch.Tensor, first: torch.Tensor, second: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Norms (outputs,) of the rows of `weight + scaling * second @ first`, in float32, without that matrix."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+        plain, a, b = weight.detach().float(), first.detach().float(), second.detach().float()
+        crossed = ((plain @ a.T) * b).sum(1)
+        added = ((b @ (a @ a.T)) * b).sum(1)
+        return (plain.square().sum(1) + 2 * scaling * crossed + scaling**2 * added).clamp(min=0).sqrt()

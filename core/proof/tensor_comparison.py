@@ -1,0 +1,365 @@
+"""Compare the weights of a checkpoint from elsewhere with the base's: which tensor is which, and how each differs.
+
+A tensor is equal, rounded, shrunk, of low rank, trained, permuted, replaced or broken. Values are compared in float32
+after both were read, so a file saved in another type is not taken for a trained one. A difference of low rank is what a
+merged LoRA leaves (Hu et al. 2021); a uniform shrinking is what decoupled weight decay leaves where no gradient came
+(Loshchilov and Hutter 2019). New rows that began as zeros, as the mean row, or as the mean row and almost nothing (the
+mean resizing of transformers adds a normal of 1e-9 of the old rows' covariance) and were never trained are alike: a
+model cannot tell the new letters from each other.
+
+Tensors are matched by name, else by value. Trainers put prefixes before names (`t3.`, `model.`, `module.`,
+`_orig_mod.`), and adapters put `.base_layer` into them. A tensor that was trained a little still has its direction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from core.library.diagnosis import NEW_ROWS, State, TensorFinding
+from models.base import WeightsFile
+
+_ROUNDINGS = (torch.bfloat16, torch.float16)
+_OWN_AT_LEAST = 0.5  # cosine below which a row has nothing to do with the one that was there
+_TWIN_AT_LEAST = 0.9  # cosine from which a row is another's
+_SHRUNK_BY_REST = 0.1  # share of the difference that a common factor may leave unexplained
+_MOST_RANK = 136  # columns of the sketch; a LoRA of rank 128 and some to see that it ends there
+_WHOLE = 256  # sides up to which all singular values are computed
+_LOW = 0.25  # of the shorter side; a rank above is not called low
+_NEAR = 1e-3  # of the old rows' length: nearer rows are alike. The mean resizing leaves 5e-5
+_CHUNK = 1024  # rows compared with all others at once
+_WITHIN = (("_orig_mod.", ""), (".base_layer.", "."), (".parametrizations.weight.original", ".weight"))
+_SAMPLES = 256  # values of a tensor that are compared
+_ALIKE = 0.9  # cosine of the samples of two tensors that match
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """How one tensor differs. Moves are lengths of differences over lengths of base rows."""
+
+    state: State
+    words: str
+    change: float = 0.0
+    rows_moved: int = 0
+    largest: float = 0.0
+    median: float = 0.0
+    rank: int | None = None
+    rows_behind: int = 0  # base rows that stand behind all of them, where `among` has more
+
+
+def compare_tensors(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None = None) -> TensorChange:
+    """How `after` differs from `before`, of the same shape.
+
+    For a table with one row an id, `among` is the whole table of which `after` is the beginning: its rows are
+    looked for at other places, and counted where they hold something else.
+    """
+    kind = after.dtype
+    old, new = before.float(), after.float()
+    if broken := int((~torch.isfinite(new)).sum()):
+        where = "" if among is None else f" (rows {format_spans(~torch.isfinite(new).all(1))})"
+        words = f"{broken} of {new.numel()} values are no numbers{where}{_beside(before, after, among)}"
+        return TensorChange("broken", words)
+    if torch.equal(old, new):
+        stored = "" if before.dtype == kind else f", stored as {dtype_name(kind)}"
+        return TensorChange("equal", f"bit-identical{stored}")
+    moved, rounded = _moved_rows(before, new)
+    if not moved.any():
+        return TensorChange("rounded", f"equal but for rounding to {rounded}", _relative(old, new))
+    if old.ndim < 2:
+        old, new, moved = old.reshape(1, -1), new.reshape(1, -1), moved.any().reshape(1)
+    return _moved(old.flatten(1), new.flatten(1), moved, among, kind)
+
+
+def _beside(before: torch.Tensor, after: torch.Tensor, among: torch.Tensor | None) -> str:
+    """The change of the values that are numbers, in words; the others are replaced by those of the base.
+
+    Of a matrix whose whole rows changed these are compared: a replaced value would add to the rank of a difference.
+    """
+    numbers = torch.isfinite(after)
+    filled = torch.where(numbers, after, before.to(after.dtype))
+    if not numbers.any() or not torch.isfinite(filled).all():  # those of the base are none either, as it is stored
+        return ""
+    rest = compare_tensors(before, filled,
+                   None if among is None else among.nan_to_num(0.0, 0.0, 0.0))
+    whole = numbers.flatten(1).all(1) if after.ndim > 1 else numbers.new_zeros(0)
+    if among is None and whole.any():
+        rows = compare_tensors(before[whole], after[whole])
+        rest = rest if rows.state in ("equal", "rounded") else rows
+    return f"; all others are {rest.words}" if rest.state in ("equal", "rounded") else f"; beside these: {rest.words}"
+
+
+def dtype_name(kind: torch.dtype) -> str:
+    """Such as `bfloat16`."""
+    return str(kind).removeprefix("torch.")
+
+
+def is_transposed(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether `after` is `before` with rows for columns; a square matrix that is nearer to itself is not."""
+    if before.ndim != 2 or after.shape != before.shape[::-1]:
+        return False
+    old, new = before.float(), after.float()
+    if float(_cosine(old.reshape(1, -1), new.T.reshape(1, -1))[0]) <= _TWIN_AT_LEAST:
+        return False
+    return old.shape != new.shape or bool((new - old).norm() > (new.T - old).norm())
+
+
+def format_spans(rows: torch.Tensor, most: int = 4) -> str:
+    """Indices of the rows that are True, such as `12-40, 99`."""
+    found: list[list[int]] = []
+    for index in rows.nonzero().reshape(-1).tolist():
+        if found and found[-1][1] == index - 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:most])
+    return shown + (" and more" if len(found) > most else "")
+
+
+def find_rows(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """(N,) for each row of `before` (N, D) the row of `after` (M, D) that is nearest to it; -1 where none is near."""
+    similar = _unit(before.float()) @ _unit(after.float()).T
+    best, place = similar.max(1)
+    own = similar.diagonal()[:len(place)]
+    stays = torch.arange(len(place))
+    place[:len(own)] = torch.where(own >= best[:len(own)] - 1e-6, stays[:len(own)], place[:len(own)])
+    return torch.where(best > _TWIN_AT_LEAST, place, -1)
+
+
+def _moved(old: torch.Tensor, new: torch.Tensor, moved: torch.Tensor, among: torch.Tensor | None,
+           kind: torch.dtype) -> TensorChange:
+    """The change of (N, D) rows of which some moved by more than rounding."""
+    lengths = old.norm(dim=1)
+    moves = (new - old).norm(dim=1) / torch.where(lengths > 0, lengths, lengths.mean().clamp(min=1e-12))
+    own = _cosine(old, new)
+    count = int(moved.sum())
+
+    def change(state: State, words: str, rank: int | None = None, rows_behind: int = 0) -> TensorChange:
+        return TensorChange(state, words, _relative(old, new), count, float(moves.max()), float(moves[moved].median()),
+                            rank, rows_behind)
+
+    if among is not None and (permuted := _permuted(old, among.float(), moved, own)):
+        return change("permuted", permuted[0], rows_behind=permuted[1])
+    strangers = moved & (own < _OWN_AT_LEAST)
+    if among is not None and strangers.any():
+        return change("replaced", f"{int(strangers.sum())} of {len(old)} rows hold something else altogether "
+                                  f"(rows {format_spans(strangers)})")
+    if (factor := _factor(old[moved], new[moved], kind)) is not None:
+        which = "" if moved.all() else f"{count} of {len(old)} rows "
+        return change("shrunk", f"{which}shrunk to {factor:.4g} of what it was: weight decay")
+    if len(old) > 1 and float(_cosine(old.reshape(1, -1), new.reshape(1, -1))[0]) < _OWN_AT_LEAST:
+        return change("replaced", "it has nothing to do with the base tensor")
+    if (rank := low_rank(new - old, new, kind)) is not None:
+        return change("low rank", f"the difference has rank {rank}, as a merged LoRA leaves it", rank=rank)
+    words = f"trained: moved by {_relative(old, new):.2%} of its length" if old.any() else "trained: it was zero before"
+    return change("trained", words)
+
+
+def _moved_rows(before: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """Which rows (N,) moved by more than a rounding, taking the rounding that explains most; and its name."""
+    old = before.float()
+    fewest, name = _rows_differ(old, new), "nothing"
+    for kind in _ROUNDINGS:
+        there = _rows_differ(old.to(kind).float(), new)
+        if int(there.sum()) < int(fewest.sum()):
+            fewest, name = there, dtype_name(kind)
+    return fewest, name
+
+
+def _rows_differ(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    differ = old != new
+    return differ.reshape(len(old), -1).any(1) if old.ndim > 1 else differ.any().reshape(1) if old.ndim == 0 else differ
+
+
+def _permuted(old: torch.Tensor, among: torch.Tensor, moved: torch.Tensor, own: torch.Tensor) -> tuple[str, int] | None:
+    """How many base rows stand at another place, in words, and how many of them behind the last of `old`.
+
+    None when they are not the most of those that moved.
+    """
+    where = find_rows(old, among)
+    away = moved & (where >= 0) & (where != torch.arange(len(old))) & (own < _TWIN_AT_LEAST)
+    count, strange = int(away.sum()), int((moved & (own < _OWN_AT_LEAST)).sum())
+    if count < 2 or count * 2 < strange:
+        return None
+    first = int(away.nonzero()[0])
+    words = f"{count} of {len(old)} rows stand at another place (row {first} is now row {int(where[first])})"
+    return words, int((away & (where >= len(old))).sum())
+
+
+def _factor(old: torch.Tensor, new: torch.Tensor, kind: torch.dtype) -> float | None:
+    """The common factor of all rows, where it and the rounding to `kind` explain the difference; else None."""
+    factor = float((old * new).sum() / old.square().sum().clamp(min=1e-30))
+    rest, gone = float((new - factor * old).norm()), float((new - old).norm())
+    rounding = _noise(new, kind)
+    explained = rest < _SHRUNK_BY_REST * gone + 2 * rounding * old.numel() ** 0.5
+    return factor if explained and (1 - factor) * float(old.norm()) > 10 * rounding else None
+
+
+def _noise(values: torch.Tensor, kind: torch.dtype) -> float:
+    """The standard deviation that rounding to `kind` leaves, or to float32 where that is coarser."""
+    step = max(torch.finfo(kind).eps if kind.is_floating_point else 0.0, torch.finfo(torch.float32).eps)
+    return 0.3 * step * float(values.square().mean().sqrt())
+
+
+def low_rank(difference: torch.Tensor, weight: torch.Tensor, kind: torch.dtype) -> int | None:
+    """The rank of a matrix (N, D) above the rounding noise of `weight` as `kind`; None when it is not low.
+
+    Large matrices are sketched (Halko, Martinsson and Tropp 2011): a low rank shows in few random columns.
+    """
+    rows, columns = difference.shape
+    if min(rows, columns) < 4:
+        return None
+    noise = _noise(weight, kind)
+    values = _singular_values(difference)
+    floor = max(2 * noise * (rows**0.5 + columns**0.5), 1e-6 * float(values[0]))
+    rank = int((values > floor).sum())
+    rest = max(0.0, float(difference.square().sum()) - float(values[:rank].square().sum()))
+    allowed = (2 * noise * (rows * columns) ** 0.5) ** 2 + 1e-6 * float(difference.square().sum())
+    lowest = min(_MOST_RANK - 8, int(_LOW * min(rows, columns)))
+    return rank if 0 < rank <= max(1, lowest) and rest <= allowed else None
+
+
+def _singular_values(matrix: torch.Tensor) -> torch.Tensor:
+    """The largest singular values, all of them for a small matrix."""
+    if min(matrix.shape) <= _WHOLE:
+        return torch.linalg.svdvals(matrix)
+    noise = torch.randn(matrix.shape[1], _MOST_RANK, generator=torch.Generator().manual_seed(0))
+    basis, _ = torch.linalg.qr(matrix @ noise)
+    return torch.linalg.svdvals(basis.T @ matrix)
+
+
+def _relative(old: torch.Tensor, new: torch.Tensor) -> float:
+    """The length of the difference over that of the old values; 1 where these were zero."""
+    gone, length = float((new - old).norm()), float(old.norm())
+    return gone / (length or gone or 1.0)
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+
+
+def _cosine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (_unit(one) * _unit(other)).sum(1)
+
+
+def compare_new_rows(name: str, before: torch.Tensor, after: torch.Tensor,
+                     used: Collection[int] | None = None) -> list[TensorFinding]:
+    """A finding for the rows of `after` (M, D) behind those of `before` (N, D); none where there are no more.
+
+    `used` are the ids that have a piece, where the tokenizer is known: rows without one only fill up the table.
+    """
+    rows, kind = after[len(before):].float(), dtype_name(after.dtype)
+    if not len(rows):
+        return []
+    shape, count = tuple(rows.shape), len(rows)
+    if broken := int((~torch.isfinite(rows)).any(1).sum()):
+        words = f"{broken} of {count} rows hold values that are no numbers"
+        return [TensorFinding(name, NEW_ROWS, "broken", words, shape, kind, rows=count)]
+    with_piece = sorted(row - len(before) for row in used or () if len(before) <= row < len(after))
+    read = rows[with_piece] if with_piece else rows
+    length = float(before.float().norm(dim=1).median().clamp(min=1e-12))
+    different = count_distinct(read, _NEAR * length)
+    words = f"their length is {float(read.norm(dim=1).median()) / length:.2f} times that of the old rows"
+    if len(read) < count:
+        words += f"; {count - len(read)} have no piece and are not counted"
+    if different == 1 < len(read):
+        words += "; all of them are alike, so that none can be told from another"
+    elif different < len(read):
+        words += f"; only {different} of them differ from each other, and rows that are alike cannot be told apart"
+    if len(read) == 1:  # many files have a spare row: it counts only where it is known to be read
+        untrained = bool(with_piece) and not read.any()
+    else:
+        untrained = different == 1 or different * 2 < len(read)
+    return [TensorFinding(name, NEW_ROWS, "untrained" if untrained else "new", words, shape, kind, rows=count,
+                    distinct=different)]
+
+
+def count_distinct(rows: torch.Tensor, near: float) -> int:
+    """How many of the rows (N, D) lie farther than `near` from each one before them."""
+    centred = (rows - rows.mean(0)).double()
+    count = 0
+    for start in range(0, len(centred), _CHUNK):
+        some = centred[start:start + _CHUNK]
+        alike = torch.cdist(some, centred[:start + len(some)]) <= near
+        count += int((~alike.tril(start - 1).any(1)).sum())
+    return count
+
+
+
+@dataclass(frozen=True)
+class TensorMatching:
+    """`found` gives the checkpoint's name for a base name; the rest has no match."""
+
+    found: Mapping[str, str]
+    prefix: str  # before all of the names
+    renamed: Mapping[str, str]  # matched by their values: base name, and the name there
+    missing: tuple[str, ...]  # of the base
+    extra: tuple[str, ...]  # of the checkpoint
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Extra tensors that are low-rank factors and were not merged."""
+        return tuple(name for name in self.extra if ".lora_" in f".{name}")
+
+
+def match_tensors(base: WeightsFile, other: WeightsFile, tables: Sequence[str]) -> TensorMatching:
+    """Matches of the base's tensors in `other`; `tables` may have more rows there."""
+    clean = {}
+    for name in other.names:
+        plain = name
+        for inside, instead in _WITHIN:
+            plain = plain.replace(inside, instead)
+        clean[plain] = name
+    prefix = _prefix(base.names, tuple(clean))
+    found = {name: clean[prefix + name] for name in base.names if prefix + name in clean}
+    missing = [name for name in base.names if name not in found]
+    extra = sorted(set(other.names) - set(found.values()), key=other.names.index)
+    renamed = _match_values(base, other, missing, extra, tables)
+    return TensorMatching(
+        found | renamed, prefix, renamed, tuple(name for name in missing if name not in renamed),
+        tuple(name for name in extra if name not in renamed.values()),
+    )
+
+
+def _prefix(wanted: Sequence[str], there: Sequence[str]) -> str:
+    """The most frequent prefix before names of the base; the shorter where two are as frequent."""
+    known, counted = set(wanted), Counter[str]()
+    for name in there:
+        parts = name.split(".")
+        starts = [".".join(parts[:cut]) + "." if cut else "" for cut in range(len(parts))]
+        counted.update(start for start in starts if name[len(start):] in known)
+    return min(counted, key=lambda start: (-counted[start], len(start)), default="")
+
+
+def _match_values(base: WeightsFile, other: WeightsFile, missing: Sequence[str], extra: Sequence[str],
+                  tables: Sequence[str]) -> dict[str, str]:
+    """Base tensors without a match by name whose values stand under another name."""
+    samples: dict[tuple[str, int], torch.Tensor] = {}  # of the checkpoint, each read once
+    found: dict[str, str] = {}
+    for name in missing:
+        shape, grows = base.shape(name), name in tables
+        fitting = [one for one in extra if one not in found.values() and _fits(shape, other.shape(one), grows)]
+        if not shape or not fitting:
+            continue
+        own, alike = _sample(base, name, shape[0]), {}
+        for one in fitting:
+            if (one, shape[0]) not in samples:
+                samples[one, shape[0]] = _sample(other, one, shape[0])
+            alike[one] = float(own @ samples[one, shape[0]])
+        best = max(alike, key=lambda one: alike[one])
+        if alike[best] > _ALIKE:
+            found[name] = best
+    return found
+
+
+def _sample(file: WeightsFile, name: str, rows: int) -> torch.Tensor:
+    """Some values of the first `rows` rows, spread evenly, of length one."""
+    flat = file.tensor(name)[:rows].reshape(-1)
+    picked = flat[torch.linspace(0, len(flat) - 1, min(_SAMPLES, len(flat))).long()].double()
+    return picked / picked.norm().clamp(min=1e-30)
+
+
+def _fits(shape: tuple[int, ...], there: tuple[int, ...], grows: bool) -> bool:
+    return shape == there or (grows and shape[1:] == there[1:] and len(there) > 0 and there[0] > shape[0])

@@ -1,0 +1,246 @@
+"""Intelligibility: sentences are synthesized, vocoded and transcribed by a recogniser.
+
+An error is the sum of edits over the sum of reference lengths, over all sentences. The recogniser's error on original
+recordings stands beside it, because a recogniser makes mistakes too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from config.languages import language_name
+from core.jobs.events import Progress
+from core.jobs.reporter import ProgressCallback, no_progress
+from core.library import records
+from core.library.catalog import resolve
+from core.library.records import CheckpointRecord
+from core.model import loading
+from core.model.loading import VoiceModel
+from core.speech.scoring import Recogniser
+from core.workspace import Workspace
+from data import manifest
+from data.acoustics import audio
+from models.base import PreparedVoice, RecognitionScore, Sampling, Vocoder, Voice
+
+_BATCH = 20  # texts generated together
+_MAX_RECORDINGS = 40  # scored for the recogniser's own error
+
+
+@dataclass(frozen=True)
+class HeldOutSentence:
+    """A held-out sentence to synthesize, with its original recording where there is one."""
+
+    text: str
+    original: Path | None
+
+
+@dataclass(frozen=True)
+class EvaluatedSentence:
+    """A synthesized sentence; `score` is None where no recogniser knows the language."""
+
+    text: str
+    language: str
+    voice: str
+    waveform: torch.Tensor  # (S,)
+    sample_rate: int  # Hz
+    score: RecognitionScore | None
+
+
+@dataclass(frozen=True)
+class CorpusScore:
+    """The error over some sentences of a language; `left_out` cannot be encoded or are too long."""
+
+    language: str
+    sentences: int
+    edits: int
+    letters: int
+    left_out: int = 0
+
+    @property
+    def error(self) -> float:
+        return self.edits / max(1, self.letters)
+
+
+@dataclass
+class SpeechEvaluator:
+    """Vocoder, voices and recogniser of a base model, loaded once.
+
+    Vocoder and recogniser are functions, so equal codes have equal scores. With `remember` they are not computed
+    again, at the cost of the memory of every waveform.
+    """
+
+    vocoder: Vocoder
+    voices: dict[str, Voice]
+    recogniser: Recogniser | None
+    remember: bool = False
+    _scored: dict[tuple[str, str, str, bytes], EvaluatedSentence] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: VoiceModel, recogniser: Recogniser | None = None, remember: bool = False) -> SpeechEvaluator:
+        """The evaluator of the base model of `model`."""
+        family, folder = model.family, model.base_folder
+        return cls(family.vocoder(folder, model.device), family.voices(folder), recogniser, remember)
+
+    def can_score(self, language: str) -> bool:
+        """Whether an error can be measured for `language`."""
+        return self.recogniser is not None and language in self.recogniser.languages
+
+    def speak(self, model: VoiceModel, texts: Sequence[tuple[str, str]], sampling: Sampling,
+              progress: ProgressCallback = no_progress) -> list[EvaluatedSentence]:
+        """Each pair of language and text, in the model's voices in rotation per language. Languages share batches."""
+        languages = list(dict.fromkeys(language for language, _ in texts))
+        unit = f"{language_name(languages[0])} sentences" if len(languages) == 1 else "sentences"
+        names, turns, items = sorted(self.voices), Counter[str](), []
+        for language, text in texts:
+            items.append((language, text, names[turns[language] % len(names)]))
+            turns[language] += 1
+        prepared: dict[tuple[str, bool], PreparedVoice] = {}
+        for language, _, name in items:
+            if (name, model.adapts(language)) not in prepared:
+                with model.speaking(language):
+                    prepared[name, model.adapts(language)] = model.model.prepare(self.voices[name])
+        sentences: list[EvaluatedSentence] = []
+        for start in range(0, len(items), _BATCH):
+            batch = items[start:start + _BATCH]
+            progress(Progress(start, len(items), unit, "evaluated"))
+            voices = [prepared[name, model.adapts(language)] for language, _, name in batch]
+            text_ids = [model.front_end.encode(text, language) for language, text, _ in batch]
+            with model.speaking_each([language for language, *_ in batch]):
+                generated = model.model.generate(text_ids, voices, sampling)
+            for (language, text, name), one in zip(batch, generated, strict=True):
+                reference = model.front_end.verbalize(text, language)  # recognisers write words, not digits
+                key = (reference, language, name, one.codes.tobytes())
+                if (sentence := self._scored.get(key)) is None:
+                    waveform, rate = self.vocoder.decode(one.codes, self.voices[name]), self.vocoder.sample_rate
+                    score = score_waveform(self.recogniser, waveform, rate, reference, language)
+                    sentence = EvaluatedSentence(reference, language, name, waveform, rate, score)
+                if self.remember:
+                    self._scored[key] = sentence
+                sentences.append(sentence)
+                progress(Progress(len(sentences), len(items), unit, "evaluated"))
+        return sentences
+
+
+def evaluate_language(evaluator: SpeechEvaluator, model: VoiceModel, language: str,
+                      sentences: Sequence[HeldOutSentence], sampling: Sampling,
+                      progress: ProgressCallback = no_progress) -> tuple[CorpusScore, list[EvaluatedSentence]]:
+    """The error of some sentences of a language, and each of them."""
+    return evaluate_languages(evaluator, model, {language: sentences}, sampling, progress)[language]
+
+
+def evaluate_languages(evaluator: SpeechEvaluator, model: VoiceModel,
+                       sentences: Mapping[str, Sequence[HeldOutSentence]], sampling: Sampling,
+                       progress: ProgressCallback = no_progress
+                       ) -> dict[str, tuple[CorpusScore, list[EvaluatedSentence]]]:
+    """`evaluate_language` for several languages, whose sentences share batches."""
+    front_end, texts = model.front_end, []
+    for language, some in sentences.items():
+        for text in (one.text for one in some):
+            readable = not front_end.unknown_characters(text, language) and front_end.normalise(text, language)
+            if readable and len(front_end.encode(text, language)) <= model.model.max_text_length:
+                texts.append((language, text))
+    spoken = evaluator.speak(model, texts, sampling, progress)
+    found = {}
+    for language, some in sentences.items():
+        own = [item for item in spoken if item.language == language]
+        scores = [item.score for item in own if item.score is not None]
+        found[language] = corpus_score(language, scores, len(some) - len(own)), own
+    return found
+
+
+def evaluate_recordings(evaluator: SpeechEvaluator, language: str, sentences: Sequence[HeldOutSentence],
+                        progress: ProgressCallback = no_progress) -> CorpusScore:
+    """The recogniser's own error on the recordings that are there."""
+    recorded = [(one.text, one.original) for one in sentences if one.original is not None]
+    rate, scores = evaluator.vocoder.sample_rate, []
+    for text, path in recorded:
+        assert evaluator.recogniser is not None
+        scores.append(evaluator.recogniser.score(audio.load(path, rate), rate, text, language))
+        progress(Progress(len(scores), len(recorded), f"{language_name(language)} sentences", "recorded"))
+    return corpus_score(language, scores)
+
+
+def corpus_score(language: str, scores: Sequence[RecognitionScore], left_out: int = 0) -> CorpusScore:
+    """The error over all letters of some scores."""
+    return CorpusScore(language, len(scores), sum(item.edits for item in scores),
+                       sum(len(item.reference) for item in scores), left_out)
+
+
+def score_waveform(recogniser: Recogniser | None, waveform: torch.Tensor, sample_rate: int, text: str,
+                   language: str) -> RecognitionScore | None:
+    """The score of waveform (S,); None when no recogniser knows the language."""
+    if recogniser is None or language not in recogniser.languages:
+        return None
+    return recogniser.score(waveform, sample_rate, text, language)
+
+
+def recogniser_error(workspace: Workspace, model: VoiceModel, recogniser: Recogniser | None,
+                     language: str) -> float | None:
+    """The recogniser's error on original recordings of `language`; None when there is nothing to measure it on."""
+    if recogniser is None or language not in recogniser.languages:
+        return None
+    sentences = spread_evenly(held_out_recordings(workspace, model, language), _MAX_RECORDINGS)
+    scores = [recogniser.score(*audio.read(one.original), one.text, language) for one in sentences if one.original]
+    if scores:
+        return corpus_score(language, scores).error
+    if model.ref.startswith("export:"):
+        return loading.export_record(model).recogniser_errors.get(language)
+    return None
+
+
+def spread_evenly(sentences: Sequence[HeldOutSentence], count: int) -> list[HeldOutSentence]:
+    """`count` of the sentences, evenly spread over their order."""
+    if count >= len(sentences):
+        return list(sentences)
+    return [sentences[index * len(sentences) // count] for index in range(count)]
+
+
+def held_out(model: VoiceModel, language: str) -> list[HeldOutSentence]:
+    """Held-out sentences of a base language that come with the model."""
+    return [HeldOutSentence(text, path) for text, path in model.family.held_out(model.base_folder, language)]
+
+
+def held_out_recordings(workspace: Workspace, model: VoiceModel, language: str) -> list[HeldOutSentence]:
+    """Held-out sentences of `language` with recordings; none when they are not on this machine."""
+    if not model.front_end.is_new(language):
+        return held_out(model, language)
+    dataset = _dataset(workspace, model)
+    if dataset is None or dataset.card.language != language:
+        return []
+    verbalize = model.front_end.verbalize  # recognisers write words, not digits
+    return [HeldOutSentence(verbalize(clip.text, language), dataset.audio_path(clip))
+            for clip in dataset.split(manifest.HELD_OUT)]
+
+
+def longest_texts(workspace: Workspace, model: VoiceModel) -> dict[str, int]:
+    """Text ids of the longest sentence that each language was trained or measured on.
+
+    Positions beyond it exist, but how they sound is not known, so longer texts are synthesized in parts.
+    """
+    found = dict(loading.export_record(model).longest_texts) if model.ref.startswith("export:") else {}
+    for language in model.front_end.languages:
+        texts = [sentence.text for sentence in held_out_recordings(workspace, model, language)]
+        if model.front_end.is_new(language) and (dataset := _dataset(workspace, model)) is not None:
+            texts = [clip.text for clip in dataset.clips if clip.language == language]
+        known = [text for text in texts if not model.front_end.unknown_characters(text, language)]
+        if known:
+            found[language] = max(len(model.front_end.encode(text, language)) for text in known)
+    return found
+
+
+def _dataset(workspace: Workspace, model: VoiceModel) -> manifest.PreparedDataset | None:
+    """The dataset that `model` was trained on, when it is in the workspace."""
+    kind = model.ref.partition(":")[0]
+    if kind == "run":
+        folder = resolve(workspace, model.ref).folder
+        name = records.read_record(folder / records.CHECKPOINT, CheckpointRecord).dataset
+    elif kind == "export":
+        name = loading.export_record(model).dataset
+    else:
+        return None
+    return manifest.load(workspace.dataset(name)) if name in workspace.list_datasets() else None

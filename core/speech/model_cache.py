@@ -1,0 +1,117 @@
+"""Models that stay loaded between requests, each while its files are those that were read.
+
+A model is cached under its reference, precision and device together with the state of every file it came from: path,
+size, inode, and the times of the last write and the last change, of which the latter cannot be set by hand. The state
+is taken before the files are read, so a file that changes while it is read is read again at the next request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from config.schema import SoundOptions, SpeakingPrecision
+from core.library import records
+from core.library.catalog import resolve
+from core.library.records import CheckpointRecord, ExtensionRecord
+from core.model.loading import VoiceModel, load
+from core.model.precision import apply_synthesis_precision
+from core.speech import evaluation
+from core.speech.synthesis import Synthesizer, find_voice
+from core.workspace import Workspace
+from models.base import Vocoder, Voice
+
+_MAX_MODELS = 2  # those of one comparison
+
+FileState = tuple[str, int, int, int, int]
+Key = tuple[str, SpeakingPrecision, str, frozenset[FileState]]
+
+
+@dataclass(frozen=True)
+class CachedSynthesizer:
+    """A synthesizer for one request, and its precision in words; `cached`: an earlier request loaded its model."""
+
+    synthesizer: Synthesizer
+    precision: str
+    cached: bool
+
+
+@dataclass(frozen=True)
+class _CachedModel:
+    model: VoiceModel
+    vocoder: Vocoder
+    vocoder_key: tuple[object, ...]
+    precision: str
+    longest: dict[str, int]
+    voices: dict[tuple[str, frozenset[FileState]], Voice] = field(default_factory=dict)
+
+
+class ModelCache:
+    """Loads synthesizers, and keeps the models of the last ones."""
+
+    def __init__(self) -> None:
+        self._models: dict[Key, _CachedModel] = {}  # least recently used first
+
+    def synthesizer(self, ref: str, workspace: Workspace, device: torch.device, precision: SpeakingPrecision,
+                    voice: str, sound: SoundOptions, longest: dict[str, int] | None = None) -> CachedSynthesizer:
+        """`ref` with `voice`; loaded when it is not cached, or when one of its files is not what was read.
+
+        `longest` overrides the longest texts of the model's own training data.
+        """
+        key = (ref, precision, str(device), _file_states(_sources(workspace, ref)))
+        cached = self._models.pop(key, None)
+        model = cached or self._load(workspace, ref, device, precision)
+        self._models[key] = model
+        path = Path(voice).expanduser()
+        voice_key = voice, _file_states([path] if voice and path.is_file() else [])
+        if voice_key not in model.voices:
+            model.voices.clear()
+            model.voices[voice_key] = find_voice(model.model, voice)
+        synthesizer = Synthesizer(model.model, model.voices[voice_key], longest or model.longest, sound, model.vocoder)
+        return CachedSynthesizer(synthesizer, model.precision, cached is not None)
+
+    def _load(self, workspace: Workspace, ref: str, device: torch.device, precision: SpeakingPrecision) -> _CachedModel:
+        """Load after dropping what is out of date, then the least recently used."""
+        for key in [key for key in self._models if key[:2] == (ref, precision)]:
+            del self._models[key]
+        while len(self._models) >= _MAX_MODELS:
+            del self._models[next(iter(self._models))]
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        model = load(workspace, ref, device)
+        vocoder_key = (model.family.name, _file_states([model.base_folder]), precision, str(device))
+        shared = next((other.vocoder for other in self._models.values() if other.vocoder_key == vocoder_key), None)
+        vocoder = shared or model.family.vocoder(model.base_folder, device)
+        described = apply_synthesis_precision(precision, model, vocoder)
+        return _CachedModel(model, vocoder, vocoder_key, described, evaluation.longest_texts(workspace, model))
+
+
+def _sources(workspace: Workspace, ref: str) -> list[Path]:
+    """Files and folders that a model is made from, and the texts that determine the length of a piece."""
+    kind, _, name = ref.partition(":")
+    if kind == "extension":
+        extension = records.read_record(workspace.extension(name) / records.EXTENSION, ExtensionRecord)
+        return [workspace.extension(name), workspace.model(extension.origin.model)]
+    found = resolve(workspace, ref)
+    if found.kind == "base":
+        return [found.folder]
+    if found.kind == "export":
+        dataset, folders = records.read_export_record(found.folder).dataset, [found.folder]
+    else:
+        record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
+        dataset, folders = record.dataset, [found.folder, workspace.model(record.origin.model)]
+    texts = workspace.datasets / dataset
+    if dataset and texts.is_dir():
+        folders += [texts / "manifest.jsonl", texts / "dataset.yaml"]
+    return folders
+
+
+def _file_states(paths: Iterable[Path]) -> frozenset[FileState]:
+    """The state of every file in `paths`."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    seen = ((str(file), os.stat(file)) for file in files if file.is_file())
+    return frozenset((path, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in seen)

@@ -1,0 +1,248 @@
+"""Recognisers that score synthesized speech: the one that comes with a model, and one of the user's choice.
+
+A chosen recogniser scores the new language of a run alone. Its transcript is compared with the text by letters:
+spaces, case and punctuation are not pronounced.
+"""
+
+from __future__ import annotations
+
+import shlex
+import unicodedata
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from config.errors import UserError
+from config.languages import language_name
+from config.schema import TrainOptions
+from core.jobs.reporter import Reporter, stage
+from core.library import records
+from core.library.catalog import resolve
+from core.library.records import CheckpointRecord, ExportRecord
+from core.model import loading
+from core.model.loading import VoiceModel
+from core.sources import recognisers
+from core.sources.recognisers import AS_RECOGNISER, BUILT_IN
+from core.speech.transcription import HubTranscriber, Transcriber, recogniser_language_names
+from core.workspace import Workspace
+from data.acoustics import audio
+from models.base import RecognitionScore
+from models.registry import family
+
+_BUILT_IN_MODEL, _REVISION = "tiny", "main"
+_WANTED = ("*.json", "*.txt", "*.model", "*model*.safetensors", "pytorch_model*.bin")
+_UNWANTED = ("*/*",)  # files in folders are of other programs
+
+
+class Recogniser(Protocol):
+    """Measures how intelligible speech is."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages that it can score."""
+        ...
+
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        """Compare the transcript of waveform (S,) with `text`."""
+        ...
+
+
+class RecogniserChoice(Protocol):
+    """What names a recogniser: the options of a training, the record of a checkpoint or of an export."""
+
+    @property
+    def recogniser(self) -> str:
+        """The chosen recogniser; empty for the one that comes with the model."""
+        ...
+
+    @property
+    def recogniser_language(self) -> str:
+        """The recogniser's name of the language; empty for the usual names."""
+        ...
+
+
+class TranscribingRecogniser:
+    """Scores one language by the transcripts of a `Transcriber`."""
+
+    def __init__(self, transcriber: Transcriber, language: str) -> None:
+        self._transcriber = transcriber
+        self.languages: tuple[str, ...] = (language,)
+
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        """See `Recogniser`."""
+        resampled = audio.resample(waveform.float().cpu(), sample_rate, self._transcriber.sample_rate)
+        transcript = self._transcriber.transcribe([resampled.numpy()])[0].text
+        return RecognitionScore.of(scored_letters(text), scored_letters(transcript))
+
+
+@dataclass(frozen=True)
+class CompositeRecogniser:
+    """The chosen recogniser for its languages, the model's own for the others."""
+
+    chosen: Recogniser
+    own: Recogniser
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.chosen.languages, *self.own.languages)))
+
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        recogniser = self.chosen if language in self.chosen.languages else self.own
+        return recogniser.score(waveform, sample_rate, text, language)
+
+
+@dataclass(frozen=True)
+class UnavailableRecogniser:
+    """The model's own recogniser, without the language whose chosen recogniser cannot be loaded."""
+
+    own: Recogniser | None
+    missing: str  # the language
+    reason: str  # without a path: it may be published
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        return tuple(code for code in self.own.languages if code != self.missing) if self.own else ()
+
+    def score(self, waveform: torch.Tensor, sample_rate: int, text: str, language: str) -> RecognitionScore:
+        assert self.own is not None
+        return self.own.score(waveform, sample_rate, text, language)
+
+
+def scored_letters(text: str) -> str:
+    """Letters, digits and their combining marks, case folded."""
+    return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold()
+                   if sign.isalnum() or unicodedata.category(sign)[0] == "M")
+
+
+def download_recogniser(choice: RecogniserChoice, language: str, workspace: Workspace, reporter: Reporter) -> None:
+    """Download the chosen recogniser if it is on the hub and not in the workspace."""
+    if choice.recogniser not in ("", BUILT_IN):
+        with stage(reporter, "recogniser"):
+            recognisers.ensure_recogniser(choice.recogniser, _REVISION,
+                              recogniser_language_names(language, choice.recogniser_language), workspace, reporter)
+
+
+def load_recogniser(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
+    """The recogniser of a training, which may select its best checkpoint; `UserError` where it cannot be loaded."""
+    try:
+        return _load(workspace, model, choice)
+    except UserError as error:
+        raise UserError(f"{error.message} It is needed to score the speech.", error.hint) from error
+
+
+def load_recogniser_or_warn(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+                            choice: RecogniserChoice | None = None,
+                            languages: Collection[str] | None = None) -> Recogniser | None:
+    """The recogniser of `choice`, else of the training of `model`, beside the model's own.
+
+    Where it cannot be loaded, `warn` gets the reason and its language is not scored: the errors of two recognisers
+    must not be compared. It is loaded only where its language is among `languages`, if these are given.
+    """
+    if choice is None and model.ref.startswith("export:"):
+        choice = _locate_recogniser(workspace, loading.export_record(model))
+    elif choice is None and model.ref.startswith("run:"):
+        choice = records.read_record(resolve(workspace, model.ref).folder / records.CHECKPOINT, CheckpointRecord)
+    if choice is None or (languages is not None and _new_language(model) not in languages):
+        return model.family.recogniser(model.base_folder)
+    try:
+        return _load(workspace, model, choice)
+    except UserError as error:
+        return replace_unavailable(workspace, model, warn, choice, error)
+
+
+def replace_unavailable(workspace: Workspace, model: VoiceModel, warn: Callable[[str], None],
+                        choice: RecogniserChoice, error: UserError) -> UnavailableRecogniser:
+    """The recogniser that remains when `error` prevents loading that of `choice`; `warn` gets reason and remedy."""
+    language, name, folder = _new_language(model), choice.recogniser, _folder(workspace, choice.recogniser)
+    gone = folder is not None and not folder.is_dir()
+    elsewhere = name != BUILT_IN and "/" not in name  # a folder, of which an export records the name alone
+    if not gone:
+        fault = "cannot be loaded"
+    elif elsewhere:
+        fault = "is on the machine that it was trained on"
+    else:
+        fault = "is not here" if isinstance(choice, ExportRecord) else "is not there any more"
+    shown = folder.name if folder is not None and Path(name).is_absolute() else name
+    reason = f"the recogniser {shown} of its training {fault}"
+    detail = f": {error.message}" if not gone else "." if elsewhere else f" ({folder})."
+    warn(f"{language_name(language)} is not measured: {reason}{detail} {_remedy(choice, language, folder, gone)}")
+    return UnavailableRecogniser(model.family.recogniser(model.base_folder), language, reason)
+
+
+def unmeasured_reason(recogniser: Recogniser | None, language: str) -> str:
+    """Why the recogniser that was chosen for `language` is unavailable; empty where none was chosen, or it is there."""
+    unavailable = isinstance(recogniser, UnavailableRecogniser) and language == recogniser.missing
+    return recogniser.reason if unavailable else ""  # type: ignore[union-attr]
+
+
+def _load(workspace: Workspace, model: VoiceModel, choice: RecogniserChoice) -> Recogniser | None:
+    own, language = model.family.recogniser(model.base_folder), _new_language(model)
+    if not choice.recogniser or not language:
+        return own
+    folder = _folder(workspace, choice.recogniser)
+    if folder is None:
+        chosen: Recogniser | None = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+    elif not folder.is_dir():
+        raise UserError(f"There is no recogniser {folder}.",
+                        f"Put it back, or choose another ({AS_RECOGNISER.option}).")
+    else:
+        if not Path(choice.recogniser).is_absolute():
+            recognisers.check(folder)
+        transcriber = HubTranscriber.load(folder, model.device, language, choice.recogniser_language)
+        chosen = TranscribingRecogniser(transcriber, language)
+    return CompositeRecogniser(chosen, own) if chosen is not None and own is not None else chosen or own
+
+
+def _new_language(model: VoiceModel) -> str:
+    """The language that a chosen recogniser scores; empty for a model without a new language."""
+    return next((code for code in model.front_end.languages if model.front_end.is_new(code)), "")
+
+
+def _locate_recogniser(workspace: Workspace, record: ExportRecord) -> ExportRecord:
+    """`record` with the folder of its recogniser instead of its name, where the run of the export is here."""
+    if record.recogniser in ("", BUILT_IN) or "/" in record.recogniser:
+        return record
+    with suppress(UserError):
+        run = records.read_record(resolve(workspace, f"run:{record.run}@{record.step}").folder / records.CHECKPOINT,
+                           CheckpointRecord)
+        if run.origin == record.origin and records.strip_folder(run.recogniser) == record.recogniser:
+            return replace(record, recogniser=run.recogniser)
+    return record
+
+
+def _folder(workspace: Workspace, name: str) -> Path | None:
+    """The folder of a recogniser, whether it exists or not; None for the built-in one."""
+    if name == BUILT_IN:
+        return None
+    if Path(name).is_absolute():
+        return Path(name)
+    try:
+        return recognisers.folder_of(workspace, name, _REVISION)
+    except UserError:  # its record is damaged, which the check of its files reports
+        return workspace.recognisers / recognisers.folder_name(name)
+
+
+def _remedy(choice: RecogniserChoice, language: str, folder: Path | None, gone: bool) -> str:
+    """How to get the recogniser back; the owner of an export alone has neither dataset nor extension."""
+    name = choice.recogniser
+    if folder is None:
+        return f"Get the built-in model (python -m scripts.download --model {_BUILT_IN_MODEL}), then do this again."
+    if "/" not in name and gone:
+        return f"Copy it into {folder}, then do this again."
+    if "/" not in name or Path(name).is_absolute():
+        return f"Put a whole recogniser into {folder}, then do this again."
+    fetch = "Fetch" if gone else f"Delete {folder}, then fetch"
+    if isinstance(choice, TrainOptions | CheckpointRecord):
+        option = f" {AS_RECOGNISER.language_option} {choice.recogniser_language}" if choice.recogniser_language else ""
+        return (f"{fetch} it again by the check of a training that names it (python -m scripts.preflight --dataset "
+                f"{choice.dataset} --extension {choice.extension} {AS_RECOGNISER.option} {name}{option}; on the page: "
+                "Train, Check first), and do this again.")
+    adapter = f"adapter.{recogniser_language_names(language, choice.recogniser_language)[0]}*.safetensors"
+    include = [word for pattern in (*_WANTED, adapter) for word in ("--include", pattern)]  # of MMS one language
+    exclude = [word for pattern in _UNWANTED for word in ("--exclude", pattern)]
+    download = shlex.join(["hf", "download", name, *include, *exclude, "--local-dir", str(folder)])
+    return f"{fetch} it ({download}), then do this again."

@@ -1,0 +1,370 @@
+"""Speech recognition: the built-in model's recogniser, and those that transformers loads from a folder.
+
+A `Transcriber` gives texts, a `CTCModel` log-probabilities by frame. Of the hub there are CTC models (wav2vec 2.0,
+MMS, HuBERT) and Whisper and its like. No code of a repository is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+
+from config.errors import UserError
+from core import compute
+from core.jobs.reporter import Reporter, stage
+from core.sources import recognisers
+from core.sources.recognisers import AS_RECOGNISER, BUILT_IN, repair_hint
+from core.workspace import Workspace
+from data import sound_files
+from data.languages.latin import romanise
+from models.base import CTCRecogniser
+from models.registry import family
+
+_CHUNK_S, _CONTEXT_S = 16.0, 2.0  # of a long recording that goes into a CTC model at once, and on either side of it
+_BUILT_IN_MODEL = "tiny"
+_MAX_NEW_TOKENS = 440  # room of Whisper's decoder beside its prompt
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+# ISO 639-1 and 639-3, https://iso639-3.sil.org; of a macrolanguage the one that MMS and others have recordings of.
+_LANGUAGE_TABLE = """
+aa aar  af afr  ak aka  am amh  ar ara  as asm  av ava  ay aym  az azj  ba bak  be bel  bg bul  bm bam  bn ben
+bo bod  br bre  bs bos  ca cat  ce che  cs ces  cv chv  cy cym  da dan  de deu  dv div  dz dzo  ee ewe  el ell
+en eng  eo epo  es spa  et est  eu eus  fa fas  ff ful  fi fin  fo fao  fr fra  fy fry  ga gle  gd gla  gl glg
+gn grn  gu guj  ha hau  he heb  hi hin  hr hrv  ht hat  hu hun  hy hye  id ind  ig ibo  is isl  it ita  ja jpn
+jv jav  ka kat  kg kon  ki kik  kk kaz  kl kal  km khm  kn kan  ko kor  ku kmr  kw cor  ky kir  lb ltz  lg lug
+ln lin  lo lao  lt lit  lv lav  mg mlg  mi mri  mk mkd  ml mal  mn mon  mr mar  ms zlm  mt mlt  my mya  nb nob
+nd nde  ne npi  nl nld  nn nno  no nob  nr nbl  ny nya  oc oci  om orm  or ory  os oss  pa pan  pl pol
+ps pus  pt por  qu que  rm roh  rn run  ro ron  ru rus  rw kin  sa san  sc srd  sd snd  se sme  sg sag  si sin
+sk slk  sl slv  sm smo  sn sna  so som  sq sqi  sr srp  ss ssw  st sot  su sun  sv swe  sw swh  ta tam  te tel
+tg tgk  th tha  ti tir  tk tuk  tl tgl  tn tsn  to ton  tr tur  ts tso  tt tat  tw twi  ug uig  uk ukr  ur urd
+uz uzb  ve ven  vi vie  wo wol  xh xho  yi yid  yo yor  za zha  zh cmn  zu zul
+"""
+_LETTERS = _LANGUAGE_TABLE.split()
+_ISO3 = dict(zip(_LETTERS[::2], _LETTERS[1::2], strict=True))
+_SCRIPTS = ("latin", "cyrillic", "arabic", "devanagari", "khmer", "ethiopic")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The text of a clip and the mean probability of its signs, 0 to 1."""
+
+    text: str
+    score: float
+
+
+class Transcriber(Protocol):
+    """Turns speech into text."""
+
+    sample_rate: int  # Hz
+
+    def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
+        """Clips (S,) at `sample_rate`, each by itself."""
+        ...
+
+
+class CTCModel(Protocol):
+    """Turns speech into log-probabilities of letters by frame."""
+
+    sample_rate: int  # Hz
+    frame_s: float
+    blank: int
+    separator: int | None  # label between words, where it has one
+
+    def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
+        """Log-probabilities (F, V) of (S,)."""
+        ...
+
+    def encode(self, word: str) -> list[int]:
+        """A word as labels, without letters that have none."""
+        ...
+
+
+class BuiltInRecogniser:
+    """The recogniser of the built-in model: it knows that model's synthetic voices, and has no spaces."""
+
+    blank = 0
+    separator: int | None = None
+
+    def __init__(self, recogniser: CTCRecogniser, language: str) -> None:
+        if language not in recogniser.languages:
+            raise UserError(f"The built-in recogniser does not know {language!r}; it knows "
+                            f"{', '.join(recogniser.languages)}, in synthetic voices.",
+                            "Choose another recogniser, such as openai/whisper-small or facebook/mms-1b-all.")
+        self._recogniser, self._language = recogniser, language
+        self.sample_rate, self.frame_s = recogniser.sample_rate, recogniser.frame_s
+        self._ids = {letter: number for number, letter in enumerate(recogniser.letters, 1)}
+
+    @classmethod
+    def load(cls, workspace: Workspace, language: str) -> BuiltInRecogniser:
+        recogniser = family(_BUILT_IN_MODEL).recogniser(workspace.model(_BUILT_IN_MODEL))
+        assert recogniser is not None
+        return cls(recogniser, language)
+
+    def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
+        return self._recogniser.log_probabilities(torch.from_numpy(waveform), self._language).numpy()
+
+    def encode(self, word: str) -> list[int]:
+        return [self._ids[letter] for letter in self._recogniser.normalise(word, self._language) if letter in self._ids]
+
+    def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
+        found = []
+        for waveform in waveforms:
+            ids, score = best_path(self.log_probabilities(waveform), self.blank)
+            found.append(Transcript("".join(self._recogniser.letters[number - 1] for number in ids), score))
+        return found
+
+
+class _HubModel:
+    """A model with its feature extractor and tokenizer, set to one language."""
+
+    def __init__(self, folder: Path, device: torch.device, language: str, called: str) -> None:
+        import transformers  # slow
+
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        self.folder, self.device = folder, device
+        with _offline(folder):
+            self.config: Any = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
+            self.kind = _kind(self.config)
+            self.extractor: Any = transformers.AutoFeatureExtractor.from_pretrained(folder, **_LOCAL)
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
+            loader = transformers.AutoModelForCTC if self.kind == "ctc" else transformers.AutoModelForSpeechSeq2Seq
+            self.model: Any = loader.from_pretrained(folder, **_LOCAL, dtype=torch.float32)
+            self.language = self._set_language(language, called)
+        self.model.eval().requires_grad_(False).to(device)
+        self.sample_rate = int(self.extractor.sampling_rate)
+        blank = self.tokenizer.pad_token_id
+        self.blank = int(self.config.pad_token_id if blank is None else blank)
+
+    def _set_language(self, language: str, called: str) -> str | None:
+        """Load the language's adapter (MMS); return the language code to generate with (Whisper)."""
+        if self.kind == "ctc":
+            if getattr(self.config, "adapter_attn_dim", None) is None:
+                return None
+            names = recogniser_language_names(language, called)
+            found = next((name for name in names if (self.folder / f"adapter.{name}.safetensors").is_file()), "")
+            if not found:
+                raise UserError(f"The recogniser has no language {' or '.join(names[:2])}.",
+                                f"Give its name of the language, such as `amh` ({AS_RECOGNISER.by_name}), or "
+                                f"choose another ({AS_RECOGNISER.option}).")
+            self.tokenizer.set_target_lang(found)
+            self.model.load_adapter(found, local_files_only=True, use_safetensors=True)
+            return None
+        if not (known := getattr(self.model.generation_config, "lang_to_id", None)):
+            return None
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+        name = called.strip("<|> ").lower()  # a code or the English name
+        names = (name, TO_LANGUAGE_CODE.get(name, ""), name.replace("_", "-").split("-")[0]) if name else (
+            language, language.split("-")[0])
+        codes = {code.strip("<|>") for code in known}
+        found = next((name for name in names if name in codes), "")
+        if not found:
+            raise UserError(f"The recogniser does not know {called or language!r}.",
+                            f"Give its name of the language, such as `am` or `amharic` ({AS_RECOGNISER.by_name}), or "
+                            f"choose another ({AS_RECOGNISER.option}), such as facebook/mms-1b-all.")
+        return found
+
+    def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
+        """Log-probabilities (F, V) of a CTC model for (S,)."""
+        inputs = self.extractor(waveform, sampling_rate=self.sample_rate, return_tensors="pt").to(self.device)
+        return self.model(**inputs).logits[0].float().log_softmax(-1).cpu().numpy()
+
+
+class HubTranscriber:
+    """Texts by a recogniser that transformers loads."""
+
+    def __init__(self, loaded: _HubModel) -> None:
+        self._loaded = loaded
+        self.sample_rate = loaded.sample_rate
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, language: str, called: str) -> HubTranscriber:
+        """`called`: the recogniser's name of the language; empty for the usual names."""
+        return cls(_HubModel(folder, device, language, called))
+
+    @torch.inference_mode()
+    def transcribe(self, waveforms: Sequence[np.ndarray]) -> list[Transcript]:
+        loaded, found = self._loaded, []
+        if loaded.kind == "ctc":
+            for waveform in waveforms:  # one by one: padding changes the output of some of these models
+                rows = loaded.log_probabilities(waveform)
+                text = loaded.tokenizer.decode(rows.argmax(1).tolist(), skip_special_tokens=True)  # it joins repeats
+                found.append(Transcript(" ".join(text.split()), best_path(rows, loaded.blank)[1]))
+            return found
+        inputs = loaded.extractor(list(waveforms), sampling_rate=loaded.sample_rate, return_tensors="pt",
+                                  return_attention_mask=True).to(loaded.device)
+        prompt = {"language": loaded.language, "task": "transcribe"} if loaded.language else {}
+        room = min(_MAX_NEW_TOKENS, int(getattr(loaded.config, "max_target_positions", 0) or _MAX_NEW_TOKENS) - 8)
+        output = loaded.model.generate(**inputs, **prompt, max_new_tokens=max(1, room), return_dict_in_generate=True,
+                                       output_scores=True)
+        generated = output.sequences[:, -len(output.scores):]
+        log_probs = torch.stack(output.scores, 1).float().log_softmax(-1).gather(2, generated[..., None])[..., 0]
+        ends = {loaded.tokenizer.eos_token_id, loaded.tokenizer.pad_token_id}
+        mask = torch.tensor([[int(number) not in ends for number in row] for row in generated], device=log_probs.device)
+        texts = loaded.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+        for text, row, keep in zip(texts, log_probs, mask, strict=True):
+            score = float(row[keep].exp().mean()) if bool(keep.any()) else 0.0
+            found.append(Transcript(" ".join(text.split()), score))
+        return found
+
+
+class HubCTCModel:
+    """Log-probabilities of letters by a recogniser that transformers loads."""
+
+    def __init__(self, loaded: _HubModel, sample: str) -> None:
+        if loaded.kind != "ctc":
+            raise UserError(f"The recogniser in {loaded.folder.name} writes whole texts and gives no time of a letter.",
+                            "To align, choose a CTC model, such as facebook/mms-1b-all.")
+        self._loaded = loaded
+        self.sample_rate, self.blank = loaded.sample_rate, loaded.blank
+        self.frame_s = float(loaded.config.inputs_to_logits_ratio) / loaded.sample_rate
+        vocabulary = loaded.tokenizer.get_vocab()
+        self.separator = vocabulary.get(getattr(loaded.tokenizer, "word_delimiter_token", None) or "|")
+        special = {loaded.tokenizer.pad_token, loaded.tokenizer.word_delimiter_token}
+        self._speller = Speller.of({sign: number for sign, number in vocabulary.items() if sign not in special}, sample)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, language: str, called: str, sample: str) -> HubCTCModel:
+        """`sample` is some text of the language."""
+        return cls(_HubModel(folder, device, language, called), sample)
+
+    @torch.inference_mode()
+    def log_probabilities(self, waveform: np.ndarray) -> np.ndarray:
+        return self._loaded.log_probabilities(waveform)
+
+    def encode(self, word: str) -> list[int]:
+        return self._speller.encode(word)
+
+
+def best_path(log_probs: np.ndarray, blank: int) -> tuple[list[int], float]:
+    """The labels of the likeliest path through (F, V), and their mean probability; 0 where all is blank."""
+    best = log_probs.argmax(1)
+    starts = [frame for frame in range(len(best))
+              if best[frame] != blank and (frame == 0 or best[frame - 1] != best[frame])]
+    score = float(np.exp(log_probs[starts, best[starts]]).mean()) if starts else 0.0
+    return best[starts].tolist(), score
+
+
+@dataclass(frozen=True)
+class Speller:
+    """Encodes words as labels of a vocabulary; romanises a script that the vocabulary does not have."""
+
+    signs: Mapping[str, int]
+    romanised: bool = False
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], sample: str) -> Speller:
+        """For a language of which `sample` is some text."""
+        signs = {sign: number for sign, number in vocabulary.items() if len(sign) == 1}
+        plain, latin = cls(signs), cls(signs, romanised=True)
+        letters = [letter for letter in sample if letter.isalpha()][:5000]
+        known = sum(bool(plain.encode(letter)) for letter in letters)
+        return latin if letters and known < len(letters) / 2 else plain
+
+    def encode(self, word: str) -> list[int]:
+        text = romanise(word) if self.romanised else unicodedata.normalize("NFC", word)
+        return [number for letter in text if letter.isalnum() or unicodedata.category(letter)[0] == "M" or letter == "'"
+                for number in self._signs_of(letter)]
+
+    def _signs_of(self, letter: str) -> list[int]:
+        for form in (letter, letter.lower(), letter.upper()):
+            if form in self.signs:
+                return [self.signs[form]]
+        parts = unicodedata.normalize("NFKD", letter)
+        return [self.signs[form] for part in parts for form in (part.lower(), part.upper()) if form in self.signs][:4]
+
+
+def recogniser_language_names(language: str, called: str = "") -> tuple[str, ...]:
+    """What recognisers may call a language, the likeliest first: ISO 639-3, the code itself, and scripts of MMS.
+
+    `called` is the user's answer, and then the only one.
+    """
+    if called:
+        return (called,)
+    short = language.split("-")[0]
+    letters = _ISO3.get(short, short)
+    return tuple(dict.fromkeys((letters, language, short, *(f"{letters}-script_{script}" for script in _SCRIPTS))))
+
+
+def load_transcriber(name: str, revision: str, language: str, called: str, device: str, workspace: Workspace,
+                     reporter: Reporter) -> Transcriber:
+    """The recogniser `name`, downloaded if necessary; `called` is its name of the language, where that is given."""
+    if name == BUILT_IN:
+        return BuiltInRecogniser.load(workspace, language)
+    folder = _download(name, revision, language, called, workspace, reporter)
+    return HubTranscriber.load(folder, compute.setup_device(device), language, called)
+
+
+def load_ctc_model(name: str, revision: str, language: str, called: str, sample: str, device: str,
+                   workspace: Workspace, reporter: Reporter) -> CTCModel:
+    """The same, as a CTC model; `sample` is some text of the language."""
+    if name == BUILT_IN:
+        return BuiltInRecogniser.load(workspace, language)
+    folder = _download(name, revision, language, called, workspace, reporter)
+    return HubCTCModel.load(folder, compute.setup_device(device), language, called, sample)
+
+
+def _download(name: str, revision: str, language: str, called: str, workspace: Workspace, reporter: Reporter) -> Path:
+    with stage(reporter, "recogniser"):
+        return recognisers.ensure_recogniser(name, revision, recogniser_language_names(language, called), workspace,
+                                             reporter)
+
+
+def stream_log_probabilities(model: CTCModel, path: Path, progress: Callable[[float], None]) -> Iterator[np.ndarray]:
+    """Log-probabilities of a long recording in consecutive blocks (F, V); `progress` gets the seconds done."""
+    rate = model.sample_rate
+    chunk, context = round(_CHUNK_S * rate), round(_CONTEXT_S * rate)
+    wanted, skipped = round(_CHUNK_S / model.frame_s), round(_CONTEXT_S / model.frame_s)
+    waiting, before, done = np.zeros(0, np.float32), 0, 0  # `before`: samples of `waiting` that were done before
+    for block in sound_files.read_resampled(path, rate):
+        waiting = np.concatenate([waiting, block])
+        while len(waiting) - before >= chunk + context:
+            rows = model.log_probabilities(waiting[:before + chunk + context])
+            yield rows[skipped if before else 0:][:wanted]
+            waiting, before = waiting[before + chunk - context:], context
+            done += chunk
+            progress(done / rate)
+    if len(waiting) > before:
+        rest = -(-(len(waiting) - before) * wanted // chunk)
+        silence = np.zeros(rate // 2, np.float32)
+        yield model.log_probabilities(np.concatenate([waiting, silence]))[skipped if before else 0:][:rest]
+        progress((done + len(waiting) - before) / rate)
+
+
+def _kind(config: Any) -> str:
+    """`ctc`, or `text` for models that write."""
+    from transformers import MODEL_FOR_CTC_MAPPING, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+
+    named = config.architectures or []
+    if any(name.endswith("ForCTC") for name in named) or (not named and type(config) in MODEL_FOR_CTC_MAPPING):
+        return "ctc"
+    if type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
+        return "text"
+    raise UserError(f"{' or '.join(named) or config.model_type} is no speech recogniser that Lisan can use.",
+                    "Choose a CTC model (wav2vec 2.0, MMS, HuBERT) or one that writes text (Whisper).")
+
+
+@contextmanager
+def _offline(folder: Path) -> Iterator[None]:
+    """No network while a recogniser is loaded; its faults as `UserError`."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError,
+            SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"The recogniser in {folder} could not be loaded: {type(error).__name__}: {reason}.",
+                        repair_hint(folder)) from error
+    finally:
+        constants.HF_HUB_OFFLINE = before

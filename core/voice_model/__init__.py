@@ -1,1 +1,0 @@
-"""A voice model in memory: base, new rows, adapters and front-end as one."""
