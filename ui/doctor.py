@@ -12,11 +12,11 @@ from config.errors import UserError
 from config.schema import DoctorOptions
 from core.job.state import JobState
 from core.proof.diagnosis import FILE, Diagnosis, Finding, read
-from ui import present, steps
-from ui.curves import Series, chart
+from ui import job_views, verb_form
+from ui.charts import Series, chart
 from ui.form import Value, build_form, command_line, parse
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, join, paragraph, span
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
 _SHOWN = 12  # tensors in the table before the fold
@@ -34,7 +34,8 @@ _COLOURS = {"attention": "var(--series-1)", "the rest": "var(--series-2)"}
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    steps.lead("Doctor", "A model was finetuned elsewhere, and an old language sounds wrong, or you want to know "
+    verb_form.tab_header("Doctor", "A model was finetuned elsewhere, and an old language sounds wrong, or you want to "
+                                   "know "
                "before you use it. Give it and the base it was made from: every tensor is compared, and you read what "
                "moved, whether its tokenizer fits, and whether the old languages can still work. The files stay "
                "as they are.")
@@ -68,7 +69,7 @@ def _lay_out_question(page: Page) -> None:
             if not getattr(options, name):
                 title = DoctorOptions.model_fields[name].title
                 raise UserError(f"{title}: nothing was given.", f"{DoctorOptions.model_fields[name].description}")
-        return [page.begun(page.start("doctor", options))]
+        return [page.started_notice(page.start("doctor", options))]
 
     page.on(start.click, run, form.widgets, [notice])
 
@@ -150,15 +151,15 @@ def _restore(page: Page, name: str, language: str, tokenizer: str) -> Sequence[o
                         "Get it first (on Model), examine the checkpoint with its name as the base, then restore.")
     options = parse(DoctorOptions, {**state.job.settings, "restore": name, "language": language.strip(),
                                     "tokenizer": tokenizer.strip() or known, "measure": False})
-    return [page.begun(page.start("doctor", options))]
+    return [page.started_notice(page.start("doctor", options))]
 
 
 def _answer(state: JobState | None, looked: JobState | None) -> Html:
     """How it goes, then the verdict."""
     if state is None:
-        return present.empty("The verdict appears here: what moved, tensor by tensor, the worst first.")
+        return job_views.empty("The verdict appears here: what moved, tensor by tensor, the worst first.")
     found = diagnosis_of(looked)
-    card = present.job_card(state)
+    card = job_views.job_card(state)
     if found is None:
         return card
     return join((card if state.status != "finished" else NOTHING, _restored(state.result), verdict_view(found)))
@@ -172,7 +173,7 @@ def _details(state: JobState | None) -> Html:
 def _restored(result: Mapping[str, object] | None) -> Html:
     if not result or "ref" not in result:
         return NOTHING
-    return present.notice(f"Restored as {result['ref']}, with {result['new_rows']} new rows behind the "
+    return job_views.notice(f"Restored as {result['ref']}, with {result['new_rows']} new rows behind the "
                           f"{result['old_rows']} of the base. Hear it on Listen; its proof is on Certificate. "
                           "What was found below is of the checkpoint, which stays as it is.", "good")
 
@@ -181,7 +182,7 @@ def verdict_view(found: Diagnosis) -> Html:
     """The verdict, and what was compared."""
     verdict = found.verdict
     banner = div(f"verdict {_TONES[verdict.level]}", element("strong", verdict.headline), paragraph(verdict.advice))
-    about = present.facts([
+    about = job_views.facts([
         ("Base", found.base), ("Checkpoint", found.checkpoint.rpartition("/")[2]),
         ("Stored as", ", ".join(found.dtypes)), ("Tensors", sum(one.part != "new rows" for one in found.findings)),
         ("Changed", sum(one.touched for one in found.findings)), ("Old languages", _LANGUAGES[verdict.base_languages]),
@@ -229,7 +230,7 @@ def _table(findings: Sequence[Finding]) -> Html:
 
 def _sheet(findings: Sequence[Finding]) -> Html:
     head = ("Tensor", "Part", "State", "Moved by", "Rows moved", "What")
-    return present.table_of(head, [_row(one) for one in findings])
+    return table(head, [_row(one) for one in findings])
 
 
 def _row(one: Finding) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from core import jobs
 from core.job import kept, places
 from core.job.directory import NO_DEVICE
 from core.job.state import JobState
-from ui import present
+from ui import job_views
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, shortened
 from ui.page import Page
@@ -22,7 +22,8 @@ def build(page: Page) -> None:
         "Each piece of work is a process of its own. Close this page, reload it or restart the app: "
         "the work goes on, and this list shows the same.")))
     queue = gr.HTML(elem_id="queue")
-    page.live.panel(queue, lambda view: present.queue(places.in_order([job for job in view.jobs if job.alive])), "jobs")
+    page.live.panel(queue, lambda view: job_views.queue_view(places.in_order([job for job in view.jobs if job.alive])),
+                    "jobs")
     gr.HTML(element("h3", "Look into one"))
     with gr.Row(elem_classes="controls"):
         chosen = gr.Dropdown([], label="Job", elem_id="job-choice", scale=4)
@@ -35,7 +36,7 @@ def build(page: Page) -> None:
     detail = gr.HTML(elem_id="job-detail")
     gr.HTML(element("h3", "History"))
     history = gr.HTML(elem_id="history")
-    page.live.panel(history, lambda view: present.history(view.jobs), "jobs")
+    page.live.panel(history, lambda view: job_views.history_view(view.jobs), "jobs")
     page.live.watch("job", chosen)
     page.live.panel(chosen, job_choices, "jobs")
     page.live.panel(detail, job_detail, "jobs")
@@ -50,12 +51,13 @@ def build(page: Page) -> None:
 
 
 def _chosen(view: View) -> JobState | None:
-    return view.looked_at("job")
+    return view.selected_job("job")
 
 
 def job_choices(view: View) -> object:
     """All jobs to choose from, by what they do; when none is chosen, one that lives, else the newest."""
-    titles = {job.id: f"{present.clock(job.job.created)} {present.VERB_TITLES[job.verb]} ({present.short_id(job.id)})"
+    titles = {job.id: f"{job_views.clock(job.job.created)} {job_views.VERB_TITLES[job.verb]} "
+                      f"({job_views.short_id(job.id)})"
               for job in view.jobs}
     return gr.update(**view.choices("job", titles, _chosen(view)))
 
@@ -75,31 +77,31 @@ def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]
 def job_detail(view: View) -> Html:
     """State, options, result and log of the chosen job."""
     state = _chosen(view)
-    if gone := view.gone("job"):
-        return present.gone(gone)
+    if gone := view.deleted("job"):
+        return job_views.job_deleted(gone)
     if state is None:
-        return present.empty("Start something, and it appears here.")
+        return job_views.empty("Start something, and it appears here.")
     options = [(name, shortened(str(value))) for name, value in state.job.settings.items()]
     return join((
-        present.job_card(state), present.result_facts(state.result),
-        element("details", element("summary", "Options, as they were when it was queued"), present.facts(options)),
-        element("h4", "Log"), present.log(jobs.log_tail(state.job, 16_384)),
+        job_views.job_card(state), job_views.result_facts(state.result),
+        element("details", element("summary", "Options, as they were when it was queued"), job_views.facts(options)),
+        element("h4", "Log"), job_views.log(jobs.log_tail(state.job, 16_384)),
     ))
 
 
 def stop_job(page: Page, name: str) -> Sequence[object]:
     """Ask a job to finish its step, save and end."""
     job = jobs.load(page.workspace, name)
-    told = present.stop_words(jobs.state(job))
+    told = job_views.stop_message(jobs.state(job))
     jobs.stop(job)
-    return [present.notice(told)]
+    return [job_views.notice(told)]
 
 
 def force_job(page: Page, name: str) -> Sequence[object]:
     """End a job's process now."""
     job = jobs.load(page.workspace, name)
     jobs.force_stop(job)
-    return [present.notice(f"Stopped by force. {kept.words(job)}")]
+    return [job_views.notice(f"Stopped by force. {kept.words(job)}")]
 
 
 def move_job(page: Page, name: str, direction: places.Direction) -> Sequence[object]:
@@ -113,4 +115,4 @@ def resume_job(page: Page, name: str) -> Sequence[object]:
     job = jobs.load(page.workspace, name)
     resumed = jobs.resume_with_next(job, page.live.board.states())
     more = f" {len(resumed) - 1} more that waited for it go on after it." if len(resumed) > 1 else ""
-    return [present.notice(kept.words(job) + more)]
+    return [job_views.notice(kept.words(job) + more)]

@@ -9,7 +9,7 @@ import gradio as gr
 from core.job import pages
 from core.job.reader import JobBoard
 from core.workspace import Workspace
-from ui import certificate, dataset, doctor, embeddings, jobs, listen, model, present, start, tokenizer, train
+from ui import certificate, dataset, doctor, embeddings, job_views, jobs, listen, model, start, tokenizer, train
 from ui.live import QUIET, Live, View
 from ui.markup import NOTHING, Html, div, element, span
 from ui.page import TABS, Page
@@ -48,8 +48,8 @@ def header_view(view: View) -> Html:
     alive = [state for state in view.jobs if state.alive]
     running = next((state for state in alive if state.status in ("running", "stopping")), None)
     if running is not None:
-        share = present.progress_share(running)
-        text = present.title_of(running) + (f", {share:.0%}" if share is not None else "")
+        share = job_views.progress_share(running)
+        text = job_views.job_title(running) + (f", {share:.0%}" if share is not None else "")
         pill = span("pill busy", span("pulse"), text)
     elif alive:
         pill = span("pill wait", "Waiting for its turn")
@@ -63,7 +63,7 @@ def others_view(open_pages: tuple[Path, ...]) -> Html:
     if len(open_pages) < 2:
         return NOTHING
     where = ", ".join(pages.addresses(open_pages))
-    return present.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All show the same jobs, and "
+    return job_views.notice(f"This workspace is open in {len(open_pages)} apps ({where}). All show the same jobs, and "
                           "each works; what one starts, the others see.")
 
 

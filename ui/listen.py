@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from core import jobs
 from core.job.state import JobState
 from core.library import offers
 from core.library.catalog import resolve, voice_models
-from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
+from ui import comparison_views, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
 from ui.markup import NOTHING, Html, div, element, join
 from ui.page import Page
-from ui.speaking import Manner
+from ui.voice_settings import VoiceSettings
 
 _FIRST = ("am", "en", "fr")  # languages, while no model is here
 _HEAR = "watch('value', () => window.lisanHear && window.lisanHear(element));"
@@ -38,7 +38,7 @@ class _Asking:
     speak: gr.Button
     notice: gr.HTML
     readiness: gr.HTML  # what the language lacks on this machine
-    manner: Manner
+    manner: VoiceSettings
     stream: gr.Checkbox
     blind: gr.Checkbox
 
@@ -61,7 +61,9 @@ class _Hearing:
 
 def build(page: Page) -> None:
     """Lay out the tab and make it live."""
-    steps.lead("Listen", "The same sentence, voice and seed, before and after. A judge that knows the language writes "
+    verb_form.tab_header("Listen", "The same sentence, voice and seed, before and after. A judge that knows the "
+                                   "language "
+                               "writes "
                "down what it hears; the share it gets wrong stands under each clip, beside its share on recordings.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
@@ -70,7 +72,7 @@ def build(page: Page) -> None:
             hearing = _lay_out_hearing(page)
     _follow(page, asking, hearing)
     asking.examples.input(lambda chosen: chosen, [asking.examples], [asking.text], **QUIET)
-    asking.text.change(lambda text: listening.length_notice(text or "", page.live.board.states()), [asking.text],
+    asking.text.change(lambda text: comparison_views.length_notice(text or "", page.live.board.states()), [asking.text],
                        [asking.length], **QUIET)
     manner = asking.manner
     page.on(asking.speak.click, lambda *values: _speak(page, manner.names, *values),
@@ -85,12 +87,12 @@ def _lay_out_asking() -> _Asking:
     finetuned = gr.Dropdown([], label="After: the trained voice", elem_id="listen-finetuned")
     language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
     ready = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
-    text = gr.Textbox(sentences.EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+    text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
     length = gr.HTML(elem_id="listen-length", elem_classes="notices")
     examples = gr.Radio([], label="Or try one of these", elem_classes="chips", elem_id="listen-examples")
     speak = gr.Button("Speak both", variant="primary", size="lg", elem_id="speak")
     notice = gr.HTML(elem_classes="notices")
-    manner = speaking.lay_out()
+    manner = voice_settings.build()
     stream = gr.Checkbox(True, label="Play it while it is made", elem_id="listen-stream")
     blind = gr.Checkbox(False, label="Blind: hide which is which, and vote", elem_id="listen-blind")
     return _Asking(finetuned, language, text, length, examples, speak, notice, ready, manner, stream, blind)
@@ -113,7 +115,7 @@ def _lay_out_hearing(page: Page) -> _Hearing:
 def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
     """Let every part show what the workspace holds."""
     live = page.live
-    speaking.follow(page, asking.manner)
+    voice_settings.attach(page, asking.manner)
     for name, widget in (("finetuned", asking.finetuned), ("text", asking.text),
                          ("language", asking.language), ("pair", page.pair), ("asked", hearing.asked),
                          ("blind", asking.blind), ("stream", asking.stream)):
@@ -122,7 +124,7 @@ def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
         (asking.finetuned, lambda view: _offer_trained(page, view)),
         (asking.speak, lambda view: _button(page, view)),
         (asking.language, lambda view: _offer_languages(page, view)),
-        (asking.readiness, lambda view: speaking.readiness(page.workspace, view)),
+        (asking.readiness, lambda view: voice_settings.readiness(page.workspace, view)),
         (asking.text, lambda view: _suggest_text(page, view)),
         (asking.examples, lambda view: _offer_examples(page, view)),
         (page.pair, pair_choices), (hearing.status, status_view),
@@ -139,27 +141,27 @@ def chosen(view: View) -> JobState | None:
 
     One that never began, since what it was to compare was not made, gives way to what there is to hear.
     """
-    state = view.looked_at("pair", *listening.VERBS)
-    return view.newest(*listening.VERBS) if state is not None and state.status == "skipped" else state
+    state = view.selected_job("pair", *comparison_views.VERBS)
+    return view.newest(*comparison_views.VERBS) if state is not None and state.status == "skipped" else state
 
 
 def pair_choices(view: View) -> object:
     """All that was spoken, by when, what and who."""
-    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in listening.VERBS}
+    titles = {job.id: voice_settings.pair_title(view, job) for job in view.jobs if job.verb in comparison_views.VERBS}
     found = view.choices("pair", titles, chosen(view))
     return gr.update(**found, visible=bool(found["choices"]))
 
 
 def status_view(view: View) -> Html:
     state = chosen(view)
-    if gone := view.gone("pair"):
-        return present.gone(gone)
+    if gone := view.deleted("pair"):
+        return job_views.job_deleted(gone)
     if state is None:
-        return present.empty("Nothing has been spoken yet. Choose a voice and a sentence, and press the button.")
+        return job_views.empty("Nothing has been spoken yet. Choose a voice and a sentence, and press the button.")
     if state.status != "finished":
-        return present.job_card(state)
+        return job_views.job_card(state)
     told = state.warnings and view.chosen.get("blind") != "True"  # a warning may name a side
-    return div("card", present.warnings(state.warnings)) if told else NOTHING
+    return div("card", job_views.warnings(state.warnings)) if told else NOTHING
 
 
 def clips_view(page: Page, view: View) -> Html:
@@ -167,8 +169,8 @@ def clips_view(page: Page, view: View) -> Html:
     state = chosen(view)
     if state is None:
         return NOTHING
-    blind = listening.Blind(_is_blind(page, view, state), _voted(page, state))
-    return listening.comparison(state, records.originals(state), blind)
+    blind = comparison_views.BlindMode(_is_blind(page, view, state), _voted(page, state))
+    return comparison_views.comparison(state, records.originals(state), blind)
 
 
 def hearing_view(page: Page, view: View) -> Html:
@@ -185,34 +187,35 @@ def _offer_trained(page: Page, view: View) -> object:
     """Trained voices, newest first; the first is preselected. Last comes none of them, for the base alone."""
     found = [model for model in voice_models(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
-    _, after = speaking.chosen(page.workspace, view)
-    nobody = ("None: the base speaks alone", speaking.ALONE) if found else ("None yet: the base speaks alone", "")
-    return gr.update(choices=[*((speaking.label(view, model), model.reference) for model in found), nobody],
+    _, after = voice_settings.chosen(page.workspace, view)
+    nobody = ("None: the base speaks alone", voice_settings.BASE_ONLY) if found else ("None yet: the base speaks alone",
+                                                                                      "")
+    return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), nobody],
                      value=after.reference if after else nobody[1])
 
 
 def _button(page: Page, view: View) -> object:
-    before, after = speaking.chosen(page.workspace, view)
+    before, after = voice_settings.chosen(page.workspace, view)
     return gr.update(value="Speak both" if before and after else "Speak")
 
 
 def _offer_languages(page: Page, view: View) -> object:
     """Those of the chosen voice; before there is one, those that it will have."""
-    codes = speaking.languages(page.workspace, view) or _FIRST
-    return gr.update(choices=[(present.language_name(code), code) for code in codes], value=_language(page, view))
+    codes = voice_settings.languages(page.workspace, view) or _FIRST
+    return gr.update(choices=[(job_views.language_name(code), code) for code in codes], value=_language(page, view))
 
 
 def _language(page: Page, view: View) -> str:
     """The language that will be spoken: the chosen one where the voice has it, else the voice's first."""
-    codes = speaking.languages(page.workspace, view) or _FIRST
+    codes = voice_settings.languages(page.workspace, view) or _FIRST
     return view.chosen["language"] if view.chosen["language"] in codes else codes[0]
 
 
 def _suggest_text(page: Page, view: View) -> object:
     """A sentence of the language in the place of an example in another one; what was typed stays."""
-    others = [text for code, texts in sentences.EXAMPLES.items() if code != _language(page, view) for text in texts]
-    own = sentences.EXAMPLES.get(_language(page, view), ("",))
-    return suggest.free(view.chosen["text"], own[0], others)
+    others = [text for code, texts in EXAMPLES.items() if code != _language(page, view) for text in texts]
+    own = EXAMPLES.get(_language(page, view), ("",))
+    return verb_form.suggest_value(view.chosen["text"], own[0], others)
 
 
 def _offer_examples(page: Page, view: View) -> object:
@@ -220,19 +223,19 @@ def _offer_examples(page: Page, view: View) -> object:
     code = view.chosen["language"] or "am"
     own = [text for found in records.datasets(page.workspace) if found.language == code
            for text in records.held_out_texts(page.workspace, found.name, 5)]
-    return gr.update(choices=list(dict.fromkeys([*own, *sentences.EXAMPLES.get(code, ())]))[:6])
+    return gr.update(choices=list(dict.fromkeys([*own, *EXAMPLES.get(code, ())]))[:6])
 
 
 def _speak(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
            voice: str, *values: Value) -> Sequence[object]:
     """Queue what was asked for: both voices side by side, or the base alone."""
-    alone = finetuned in (speaking.ALONE, "")
+    alone = finetuned in (voice_settings.BASE_ONLY, "")
     if not (base if alone else finetuned):
         raise UserError("There is no voice yet.", "Get a base model first: the Model tab does it with one button.")
     if not (text or "").strip():
         raise UserError("The text is empty.", "Write what should be said, or choose an example.")
     family = offers.family_of_voice(page.workspace, resolve(page.workspace, base if alone else finetuned))
-    manner = {"voice": voice or "", **speaking.settings(family, names, values)}
+    manner = {"voice": voice or "", **voice_settings.settings(family, names, values)}
     if alone:
         said = {"voice_model": base, "language": language, "text": text.strip(), **manner}
         job = page.start("synthesize", parse(SynthesizeOptions, said))
@@ -240,7 +243,7 @@ def _speak(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: 
         asked = {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **manner}
         job = page.start("compare", parse(CompareOptions, asked))
         if blind:
-            votes.cover(_votes_file(page), job.id)
+            comparison_views.set_blind(_votes_file(page), job.id)
     return [NOTHING, job.id, page.show(job.id)]
 
 
@@ -250,17 +253,17 @@ def _votes_file(page: Page) -> Path:
 
 def _is_blind(page: Page, view: View, state: JobState) -> bool:
     """Whether a comparison is heard blind: now, or since it was asked for so."""
-    return view.chosen["blind"] == "True" or votes.is_covered(_votes_file(page), state.id)
+    return view.chosen["blind"] == "True" or comparison_views.is_blind(_votes_file(page), state.id)
 
 
 def _uncover(page: Page, pair: str) -> Sequence[object]:
     """Tell which is which without a vote."""
-    votes.cover(_votes_file(page), pair, on=False)
+    comparison_views.set_blind(_votes_file(page), pair, on=False)
     return [NOTHING, False]
 
 
 def _voted(page: Page, state: JobState) -> frozenset[int]:
-    return frozenset(vote.index for vote in votes.read(_votes_file(page)) if vote.job == state.id)
+    return frozenset(vote.index for vote in comparison_views.read_votes(_votes_file(page)) if vote.job == state.id)
 
 
 def _question(page: Page, view: View) -> int | None:
@@ -268,21 +271,22 @@ def _question(page: Page, view: View) -> int | None:
     state = chosen(view)
     if state is None or not _is_blind(page, view, state):
         return None
-    return listening.open_question(state, _voted(page, state))
+    return comparison_views.open_question(state, _voted(page, state))
 
 
 def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
     def vote(pair: str) -> Sequence[object]:
         state = jobs.state(jobs.load(page.workspace, pair))
-        index = listening.open_question(state, _voted(page, state))
+        index = comparison_views.open_question(state, _voted(page, state))
         if index is None:
             raise UserError("There is nothing left to vote on here.", "Speak another sentence.")
-        clip = listening.clips(state)[index]["base"]
-        choice = dict(zip("AB", votes.order(state.id, index), strict=True)).get(letter, "same")
-        votes.save(_votes_file(page), votes.Vote(
-            state.id, index, clip.language, clip.text, choice, str(state.job.settings.get("finetuned", "")),  # type: ignore[arg-type]
+        clip = comparison_views.clips(state)[index]["base"]
+        choice = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True)).get(letter, "same")
+        comparison_views.save_vote(_votes_file(page), comparison_views.Vote(
+            state.id, index, clip.language, clip.text, choice, str(state.job.settings.get("finetuned", "")),
+            # type: ignore[arg-type]
         ))
-        return [present.notice("Thank you. It is kept in votes.jsonl in the workspace.")]
+        return [job_views.notice("Thank you. It is kept in votes.jsonl in the workspace.")]
 
     return vote
 
@@ -292,4 +296,12 @@ def _tally(page: Page, view: View) -> Html:
     if state is None or not _is_blind(page, view, state):
         return NOTHING
     voted = bool(_voted(page, state))
-    return join((listening.tally(votes.read(_votes_file(page))),)) if voted else element("span")
+    return join((comparison_views.votes_view(comparison_views.read_votes(_votes_file(page))),)) if voted else element("span")
+
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "am": ("ሰላም ለሁሉም", "ውሃ እፈልጋለሁ", "ዛሬ በጣም ደስ ብሎኛል"),
+    "en": ("The old boat came home before the rain.", "She opened the window and listened."),
+    "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
+}
+

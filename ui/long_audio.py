@@ -14,10 +14,10 @@ from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, Tr
 from core.job.directory import Job
 from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
 from core.text import lab_text
-from ui import present
+from ui import job_views
 from ui.form import Form, Value, build_form, command_line
 from ui.live import View
-from ui.markup import NOTHING, Html, element, join, paragraph
+from ui.markup import NOTHING, Html, element, join, paragraph, table
 from ui.page import Page
 
 TAB = "data"
@@ -69,7 +69,7 @@ def build(page: Page, form: Form, looked: gr.HTML) -> None:
     page.on(start.click, lambda: [NOTHING], [], [looked])
 
 
-def build_offer(page: Page, form: Form, looked: gr.HTML) -> None:
+def build_results(page: Page, form: Form, looked: gr.HTML) -> None:
     """Lay out what there is, and the button that takes the newest clips with texts as the source of `form`."""
     shown = gr.HTML(elem_id="long-result")
     with gr.Row(elem_classes="controls"):
@@ -99,7 +99,7 @@ def _take(page: Page) -> Sequence[object]:
     card = ready(page, View(TAB, {}, tuple(page.live.board.states())))
     if card is None:
         raise UserError("There are no clips with texts.", "Make them under Long recordings first.")
-    return [present.notice(f"The clips of {card.name} are the source now: check and prepare them.", "good"),
+    return [job_views.notice(f"The clips of {card.name} are the source now: check and prepare them.", "good"),
             f"{PREFIX}{card.name}", card.name, card.language]
 
 
@@ -108,7 +108,7 @@ def _chosen(kind: str) -> Sequence[object]:
     return [NOTHING, gr.update(choices=list(offered), value=offered[0]), gr.update(visible=kind == WITH)]
 
 
-def orders(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple[str, Options]]:
+def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple[str, Options]]:
     """The verbs and options that the fold asks for. Pasted text becomes a file of the workspace when `keep` is set."""
     clips = {name: values[name] for name in ClipOptions.model_fields}
     common = {"source": values["source"], "segments": values["segments"], "language": values["language"]}
@@ -131,16 +131,16 @@ def orders(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple
 def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
     values = dict(zip((*_SHARED, *_OWN, *clips), given, strict=True))
     begun: list[Job] = []
-    for verb, options in orders(page, values, keep=True):
+    for verb, options in jobs_to_start(page, values, keep=True):
         begun.append(page.start(verb, options, after=[job.id for job in begun]))
-    return [join(map(page.begun, begun))]
+    return [join(map(page.started_notice, begun))]
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
     values = {field: view.chosen[f"prepare.{field}"] for field in _SHARED}
     values |= {field: view.chosen[f"long.{field}"] for field in (*_OWN, *clips)}
     try:
-        asked = orders(page, values, keep=False)
+        asked = jobs_to_start(page, values, keep=False)
     except UserError:
         return NOTHING  # said when the button is pressed
     return element("pre", "\n".join(command_line(verb, options, page.workspace.path) for verb, options in asked),
@@ -151,7 +151,7 @@ def shown_view(page: Page, view: View) -> Html:
     """The newest jobs, what there is, and what to listen to."""
     jobs = [state for verb in ("segment", "transcribe", "align") if (state := view.newest(verb)) is not None]
     newest = sorted(jobs, key=lambda state: state.job.created)[-2:]
-    cards = join(present.job_card(state) for state in newest)
+    cards = join(job_views.job_card(state) for state in newest)
     found = [segments for name in page.workspace.list_segments() if (segments := _loaded(page, name)) is not None]
     return join((cards, segments_view(found), *(doubts_view(one) for one in found)))
 
@@ -167,11 +167,11 @@ def segments_view(found: Sequence[Segments]) -> Html:
     """The segments of the workspace."""
     if not found:
         return NOTHING
-    rows = [(f"{PREFIX}{card.name}", present.language_name(card.language),
-             f"{card.clips} of {present.duration(card.recorded_s)}", _texts(card), card.recogniser or "–")
+    rows = [(f"{PREFIX}{card.name}", job_views.language_name(card.language),
+             f"{card.clips} of {job_views.duration(card.recorded_s)}", _texts(card), card.recogniser or "–")
             for card in (one.card for one in found)]
     head = ("Source", "Language", "Clips", "With text", "Recogniser")
-    return join((element("h4", "Cut from long recordings"), present.table_of(head, rows)))
+    return join((element("h4", "Cut from long recordings"), table(head, rows)))
 
 
 def _texts(card: Card) -> str:
@@ -188,7 +188,7 @@ def doubts_view(segments: Segments) -> Html:
     rows = [(piece.recording, _clock(piece), piece.doubt, piece.text[:120]) for piece in doubtful[:_MOST_DOUBTS]]
     more = len(doubtful) - len(rows)
     return element("details", element("summary", f"{len(doubtful)} clips of {segments.card.name} to listen to"),
-                   present.table_of(("Recording", "At", "Why", "Text"), rows),
+                   table(("Recording", "At", "Why", "Text"), rows),
                    paragraph(f"{more} more are in {segments.folder.name}/metadata.jsonl.", class_="small")
                    if more > 0 else NOTHING)
 

@@ -11,7 +11,7 @@ from core import jobs
 from core.job.journal import Result
 from core.job.state import JobState
 from core.library.catalog import FAMILIES, Family, Variant, family_of, variant
-from ui import present
+from ui import job_views
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -153,18 +153,18 @@ def _progress(view: View, family: Family) -> Html:
         return NOTHING
     wanted = state.job.settings.get("variant")
     title = f"Get {family.title}" + (f", {wanted}" if wanted else "")
-    card = present.job_card(state, title)
+    card = job_views.job_card(state, title)
     if state.result is not None and family.variants:
         return join((card, result_view(state.result)))
-    return join((card, present.plan(state.plan.lines, "What is fetched") if state.plan else NOTHING))
+    return join((card, job_views.plan(state.plan.lines, "What is fetched") if state.plan else NOTHING))
 
 
 def result_view(result: Result) -> Html:
     """What came of a download, in tiles."""
-    return present.facts([
+    return job_views.facts([
         ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
-        ("Size", present.size(float(result.get("bytes") or 0))),
-        ("Fetched", present.size(float(result.get("bytes_fetched") or 0))),
+        ("Size", job_views.size(float(result.get("bytes") or 0))),
+        ("Fetched", job_views.size(float(result.get("bytes_fetched") or 0))),
         ("Commit", str(result.get("revision") or "not known")[:12]),
     ])
 
@@ -175,18 +175,18 @@ def _options(family: Family, values: Sequence[object]) -> DownloadOptions:
 
 def _get(page: Page, family: Family, values: Sequence[object]) -> Sequence[object]:
     job = page.start("download", _options(family, values))
-    return [page.begun(job)]
+    return [page.started_notice(job)]
 
 
 def _stop(page: Page, family: Family) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         jobs.stop(state.job)
-    return [present.notice("It stops. What has come is kept.")]
+    return [job_views.notice("It stops. What has come is kept.")]
 
 
 def _resume(page: Page, family: Family) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         jobs.resume(state.job)
-    return [present.notice("It goes on where it was.")]
+    return [job_views.notice("It goes on where it was.")]

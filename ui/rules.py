@@ -9,9 +9,9 @@ import gradio as gr
 from config.errors import UserError
 from core.text import rules_preview, rules_text, text_rules
 from core.text.rules_preview import FoldCost, Line
-from ui import present, records
+from ui import job_views, records
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, escape, join, paragraph
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, table
 from ui.page import Page
 
 TAB = "tokenizer"
@@ -102,7 +102,7 @@ def _open(page: Page, name: str) -> Sequence[object]:
 def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
     made = rules_text.with_entry(text, table, written, said)
     text_rules.checked(made)
-    return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
+    return [job_views.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
 
 
 def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
@@ -111,7 +111,7 @@ def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
                         f"Open them to change them, or save as {text_rules.free_name(page.workspace, name.strip())!r}.")
     saved = text_rules.save(page.workspace, name.strip(), text)
     what = "is there already" if saved.state == "already there" else "is saved"
-    told = present.notice(f"{saved.name} {what}, and chosen for the next tokenizer.", "good")
+    told = job_views.notice(f"{saved.name} {what}, and chosen for the next tokenizer.", "good")
     names = _all_names(page)
     return [told, gr.update(choices=names, value=saved.name), saved.name,
             gr.update(choices=["", *names], value=saved.name)]
@@ -125,7 +125,7 @@ def _all_names(page: Page) -> list[str]:
     return text_rules.choices(page.workspace)
 
 
-def offered(page: Page, dataset: str) -> list[str]:
+def rule_choices(page: Page, dataset: str) -> list[str]:
     """What the form offers for the texts of `dataset`; nothing first."""
     language = records.dataset(page.workspace, dataset).language if dataset in page.workspace.list_datasets() else ""
     return ["", *(text_rules.choices(page.workspace, language) if language else _all_names(page))]
@@ -152,7 +152,7 @@ def _shown(page: Page, view: View) -> Html:
 def shown_view(lines: Sequence[Line]) -> Html:
     """Each text before and after, with what changed marked in both; hovering tells which rule it was."""
     if not lines:
-        return present.empty("Write a text above to see what the rules make of it.")
+        return job_views.empty("Write a text above to see what the rules make of it.")
     changed = sum(bool(line.changes) for line in lines)
     count = paragraph(f"{changed} of {len(lines)} texts change.", class_="small")
     return join((count, *(_line(line) for line in lines)))
@@ -182,7 +182,7 @@ def known_view(entries: Sequence[text_rules.Entry]) -> Html:
     if not own:
         return NOTHING
     rows = [(entry.name, entry.language or "any", _state(entry)) for entry in own]
-    return join((element("h3", "Your own rules"), present.table_of(("Rules", "Language", "State"), rows)))
+    return join((element("h3", "Your own rules"), table(("Rules", "Language", "State"), rows)))
 
 
 def _state(entry: text_rules.Entry) -> str:
@@ -198,18 +198,18 @@ def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
     if not texts:
         raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
     costs = rules_preview.fold_costs(text_rules.checked(text), texts)
-    return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
+    return costs_view(costs, len(texts)) if costs else job_views.notice("These rules have no foldings.")
 
 
 def costs_view(costs: Sequence[FoldCost], count: int) -> Html:
     """What each folding would do to the texts."""
     parts = [paragraph(f"Measured on {count} text{'s' if count != 1 else ''}.", class_="small")]
     for cost in costs:
-        facts = present.facts([
+        facts = job_views.facts([
             ("Distinct words", f"{cost.words} become {cost.words_after}"),
             ("Fall together", cost.fallen_together),
             ("Letters to learn", f"{cost.letters} become {cost.letters_after}"),
-            ("Spelled otherwise", present.percent(cost.occurrences / cost.total if cost.total else 0.0)),
+            ("Spelled otherwise", job_views.percent(cost.occurrences / cost.total if cost.total else 0.0)),
         ])
         same = "; ".join(" = ".join(group) for group in cost.merged)
         parts += [element("h3", cost.name), paragraph(cost.about, class_="small"), facts]

@@ -13,7 +13,7 @@ from core.job.reader import JobBoard
 from core.workspace import Workspace
 from tests.browser.conftest import NARROW, Take
 from tests.serving import ROOT, served
-from ui import sentences
+from ui import listen
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ def test_a_base_model_is_heard_before_anything_was_trained(
         try:
             expect(page.locator("#listen-finetuned input")).to_have_value("None yet: the base speaks alone")
             expect(page.locator("#speak")).to_have_text("Speak")
-            expect(page.locator("#listen-text textarea")).to_have_value(sentences.EXAMPLES["en"][0])
+            expect(page.locator("#listen-text textarea")).to_have_value(listen.EXAMPLES["en"][0])
             page.locator("#listen-text textarea").fill("The old man found a letter.")
             page.locator("#speak").click()
             expect(page.locator("#clips audio")).to_have_count(1)

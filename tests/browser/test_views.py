@@ -25,7 +25,7 @@ from tests.browser.conftest import (
     wait_until,
 )
 from tests.serving import App, served
-from ui import votes
+from ui import comparison_views
 from ui.page import TABS
 
 pytestmark = pytest.mark.browser
@@ -270,14 +270,14 @@ def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_pag
 def test_what_was_asked_for_blind_stays_so_after_a_reload(scene: Scene, open_page: Visit) -> None:
     file = scene.workspace.path / "votes.jsonl"
     file.unlink(missing_ok=True)
-    votes.cover(file, scene.comparison.id)
+    comparison_views.set_blind(file, scene.comparison.id)
     page = open_page(scene.app.url + "?tab=listen")
     expect(page.locator("#clips")).to_contain_text("Voice A")
     expect(page.locator("#listen-blind input")).not_to_be_checked()
     page.locator("#vote-none").click()
     expect(page.locator("#clips")).to_contain_text("91% misheard")
     expect(page.locator("#vote")).to_be_hidden()
-    assert votes.read(file) == []
+    assert comparison_views.read_votes(file) == []
 
 
 @pytest.mark.undisturbed

@@ -14,7 +14,7 @@ from config.text_rules import TextRules
 from core.text import lab_text, text_rules
 from core.text.lab_report import BASE, Block, Candidate, Cell, LabReport, Recommendation, Sentence
 from core.workspace import Workspace
-from ui import lab as page
+from ui import tokenizer as page
 
 PLAIN = Candidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, 0.015, 1.0, 12.0, 90, 2, 5, (("ጯ", 0), ("<b>", 3)))
 LONGER = Candidate("bpe-50", "bpe", 50, 48, 88, 39, 39, 0.0, None, 0.6, 7.2, 60, 0, 4, ())
@@ -33,7 +33,7 @@ def of(workspace: Workspace) -> page.Page:
 
 
 def test_a_report_is_shown_whole_and_escaped() -> None:
-    shown = page.report_view(REPORT)
+    shown = page.lab_report_view(REPORT)
     for text in ("Recommended: bpe-50", "It needs 40% fewer tokens.", "39 of 39", "1.5% of your text", "82.0%",
                  "Over 128 tokens", "2 of 100", "English, French", "bpe-800: the text gives no more",
                  "2 characters that the training text has fewer than 10 times", "1 stay below 10 with these"):
@@ -62,11 +62,11 @@ def test_a_block_counts_what_is_there_and_what_is_rare() -> None:
 
 
 def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Workspace) -> None:
-    made = page.made_of(of(workspace), REPORT)
+    made = page.recommended_options(of(workspace), REPORT)
     assert (made.algorithm, made.merges, made.rules, made.dataset, made.tokenizer) == (
         "bpe", 50, "am", "voice", "tiny-am")
     (workspace.tokenizers / "tiny-am").mkdir()
-    assert page.made_of(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
+    assert page.recommended_options(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
 
 
 def read_by(name: str, rules: TextRules, **changes: str) -> LabReport:
@@ -76,17 +76,17 @@ def read_by(name: str, rules: TextRules, **changes: str) -> LabReport:
 def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", text_rules.read(workspace, "am"))
     report = read_by("mine", text_rules.load(workspace, "mine"), rules_of="new")
-    assert page.other_rules(of(workspace), report) == ""
+    assert page.rules_warning(of(workspace), report) == ""
     path = workspace.rules / "mine.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
-    assert "rules 'mine', which the tokenizer new has, were changed since" in page.other_rules(of(workspace), report)
+    assert "rules 'mine', which the tokenizer new has, were changed since" in page.rules_warning(of(workspace), report)
     path.unlink()
     with pytest.raises(UserError, match="no text rules named 'mine'"):
-        page.other_rules(of(workspace), report)
+        page.rules_warning(of(workspace), report)
     with pytest.raises(UserError, match="rules of the tokenizer new, which have no name"):
-        page.other_rules(of(workspace), replace(report, rules=""))
-    assert page.other_rules(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
-    assert page.other_rules(of(workspace), REPORT) == ""  # a comparison of before
+        page.rules_warning(of(workspace), replace(report, rules=""))
+    assert page.rules_warning(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
+    assert page.rules_warning(of(workspace), REPORT) == ""  # a comparison of before
 
 
 def test_a_report_says_whose_rules_it_read_by() -> None:
@@ -101,7 +101,7 @@ def test_a_report_says_whose_rules_it_read_by() -> None:
 def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, chosen: str, taken: str) -> None:
     given = {"model": "tiny", "dataset": "voice", "rules": chosen, "tokenizer_file": "", "byte_fallback": "False",
              "sizes": "10", "sentences": "5", "text": ""}
-    assert page.options(of(workspace), given, keep=False).rules == taken
+    assert page.lab_options(of(workspace), given, keep=False).rules == taken
 
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Wo
              byte_fallback: str = "False") -> LabOptions:
         given = {"model": "tiny", "dataset": "voice", "rules": "", "tokenizer_file": "", "byte_fallback": byte_fallback,
                  "sizes": sizes, "sentences": sentences, "text": text}
-        return page.options(of(workspace), given, keep=keep)
+        return page.lab_options(of(workspace), given, keep=keep)
 
     made = said("ሰላም\nለሁሉም")
     assert (made.sizes, made.sentences) == ((10, 20), 5)

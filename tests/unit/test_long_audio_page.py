@@ -41,7 +41,7 @@ def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
 
 
 def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace, tmp_path: Path) -> None:
-    orders = page.orders(of(workspace), values(tmp_path, max_clip_s="10", denoise="True"), keep=True)
+    orders = page.jobs_to_start(of(workspace), values(tmp_path, max_clip_s="10", denoise="True"), keep=True)
     assert orders == [
         ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", max_clip_s=10, denoise=True)),
         ("transcribe", TranscribeOptions(segments="talks", recogniser="openai/whisper-small"))]
@@ -49,14 +49,14 @@ def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace
 
 def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Workspace, tmp_path: Path) -> None:
     given = values(tmp_path, kind=page.WITH, recogniser="built-in", text="ሰላም ለሁሉም።\nእንዴት ነህ?")
-    (verb, options), = page.orders(of(workspace), given, keep=False)
+    (verb, options), = page.jobs_to_start(of(workspace), given, keep=False)
     assert isinstance(options, AlignOptions)
     assert verb == "align"
     assert not Path(options.text).exists()
-    (_, options), = page.orders(of(workspace), given, keep=True)
+    (_, options), = page.jobs_to_start(of(workspace), given, keep=True)
     assert isinstance(options, AlignOptions)
     assert Path(options.text).read_text("utf-8") == "ሰላም ለሁሉም።\nእንዴት ነህ?\n"
-    (_, options), = page.orders(of(workspace), {**given, "text": "/in/a.srt"}, keep=True)
+    (_, options), = page.jobs_to_start(of(workspace), {**given, "text": "/in/a.srt"}, keep=True)
     assert isinstance(options, AlignOptions)
     assert options.text == "/in/a.srt"
 
@@ -64,7 +64,7 @@ def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Works
 @pytest.mark.parametrize("source", ["", "demo", "segments:talks"])
 def test_what_are_no_long_recordings_is_refused(workspace: Workspace, source: str) -> None:
     with pytest.raises(UserError):
-        page.orders(of(workspace), values(source), keep=False)
+        page.jobs_to_start(of(workspace), values(source), keep=False)
 
 
 def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
@@ -116,7 +116,7 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         queued.append((verb, tuple(after)))
         return SimpleNamespace(id=f"{verb}-1")
 
-    stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
+    stub = SimpleNamespace(workspace=workspace, start=start, started_notice=lambda job: "")
     said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN, *clips)))  # type: ignore[arg-type]
     assert said == [""], "the source is not changed yet"
     assert queued == [("segment", ()), ("transcribe", ("segment-1",))]

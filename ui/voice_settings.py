@@ -15,7 +15,7 @@ from core.library import offers
 from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
 from core.speech import references
 from core.workspace import Workspace
-from ui import listening, present
+from ui import comparison_views, job_views
 from ui.form import Form, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
@@ -25,13 +25,13 @@ _SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampli
              "sampling.guidance", "sampling.seed")
 _SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "sound.watermark")
 _REST = ("precision",)
-ALONE = "alone"
+BASE_ONLY = "alone"
 """Chosen in the place of a trained voice: the base speaks alone."""
 _LAID_OUT = ("base", "finetuned", "voice", "device")  # here or in the tab, or left as it is
 
 
 @dataclass(frozen=True)
-class Manner:
+class VoiceSettings:
     """The widgets."""
 
     base: gr.Dropdown
@@ -52,7 +52,7 @@ class Manner:
         return (*self.sampling.widgets, *self.sound.widgets)
 
 
-def lay_out() -> Manner:
+def build() -> VoiceSettings:
     """The fold with all of it."""
     with gr.Accordion("Voice, base and sampling", open=False, elem_classes="fold"):
         with gr.Row(elem_classes="grid"):
@@ -65,10 +65,10 @@ def lay_out() -> Manner:
         sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=(*_LAID_OUT, *_SOUND), more="Precision")
         with gr.Column(visible=False, elem_id="listen-sound") as group:
             sound = build_form(CompareOptions, first=_SOUND, leave_out=(*_LAID_OUT, *_SAMPLING, *_REST))
-    return Manner(base, voice, upload, notice, own, sampling, sound, group)
+    return VoiceSettings(base, voice, upload, notice, own, sampling, sound, group)
 
 
-def follow(page: Page, manner: Manner) -> None:
+def attach(page: Page, manner: VoiceSettings) -> None:
     """Let every part show what the chosen model has, and keep what is uploaded."""
     live = page.live
     live.watch("base", manner.base)
@@ -82,7 +82,7 @@ def follow(page: Page, manner: Manner) -> None:
         if name in _SAMPLING[:-1]:
             live.panel(widget, _placeholder(page, name.partition(".")[2]), "listen")
     for event in (manner.upload.upload, manner.upload.stop_recording):
-        page.on(event, lambda path: keep(page, path), [manner.upload],
+        page.on(event, lambda path: save_recording(page, path), [manner.upload],
                 [manner.notice, manner.voice, manner.upload], files=True)
 
 
@@ -99,7 +99,7 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
     found = voice_models(workspace, view.jobs)
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
-    newest = trained[0] if trained and view.chosen["finetuned"] != ALONE else None
+    newest = trained[0] if trained and view.chosen["finetuned"] != BASE_ONLY else None
     after = _named(trained, view.chosen["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
     before = _named(bases, view.chosen["base"]) or fitting or (bases[0] if bases else None)
@@ -109,16 +109,16 @@ def chosen(workspace: Workspace, view: View) -> tuple[VoiceModel | None, VoiceMo
 def label(view: View, model: VoiceModel) -> str:
     """A voice in a list of choices; one that was trained here by what learned from what."""
     state = view.job(model.name) if model.kind == "run" else None
-    return f"{present.run_name(state)}, step {model.step}" if state else model.label
+    return f"{job_views.run_name(state)}, step {model.step}" if state else model.label
 
 
 def pair_title(view: View, state: JobState) -> str:
     """What people know it by: when it was asked for, what is said, and who speaks."""
-    chosen_texts = [text for _, text in listening.texts_of(state)]  # none where the job takes held-out ones
-    texts = chosen_texts or [sides[side].text for sides in listening.clips(state).values() for side in [*sides][:1]]
+    chosen_texts = [text for _, text in comparison_views.texts_of(state)]  # none where the job takes held-out ones
+    texts = chosen_texts or [sides[side].text for sides in comparison_views.clips(state).values() for side in [*sides][:1]]
     more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
     said = f"{texts[0][:40]}{more}" if texts else "a sentence of each language"
-    return f"{present.clock(state.job.created)}  {said}, {who(view, state)}"
+    return f"{job_views.clock(state.job.created)}  {said}, {who(view, state)}"
 
 
 def who(view: View, state: JobState) -> str:
@@ -192,13 +192,13 @@ def own_values(family: Family) -> Html:
     return paragraph(f"What is left empty is the model's own: {words}.", class_="small")
 
 
-def keep(page: Page, path: str | None) -> Sequence[object]:
+def save_recording(page: Page, path: str | None) -> Sequence[object]:
     """Keep an uploaded recording, and choose it."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
     kept, reference = references.keep(page.workspace, Path(path), Path(path).name)
-    notes = [present.notice(note, "wait") for note in reference.notes]
-    said = present.notice(f"Kept as {kept.stem}; it speaks from now on.", "good")
+    notes = [job_views.notice(note, "wait") for note in reference.notes]
+    said = job_views.notice(f"Kept as {kept.stem}; it speaks from now on.", "good")
     return [join((said, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
             gr.update(value=None)]
 
@@ -208,13 +208,14 @@ def readiness(workspace: Workspace, view: View) -> Html:
     before, after = chosen(workspace, view)
     model = after or before
     if model is None:
-        return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
+        return job_views.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.",
+                                "wait")
     code = view.chosen["language"]
     try:
         lacks = offers.unready(offers.family_of_voice(workspace, model), code, code in offers.taught(workspace, model))
     except UserError as error:
-        return present.fault(error.message, error.hint)
-    return present.notice(lacks, "wait") if lacks else NOTHING
+        return job_views.fault(error.message, error.hint)
+    return job_views.notice(lacks, "wait") if lacks else NOTHING
 
 
 def settings(family: Family, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
