@@ -1,4 +1,4 @@
-"""Certificate tab: the proof of what moved and what did not, and the export that carries it."""
+"""Certificate tab: the checks of a run or export, the export of a run, and its push to the Hub."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ from ui.page import Page
 def build(page: Page) -> None:
     """Lay out the tab."""
     live = page.live
-    verb_form.tab_header("Certificate", "After each run, what should not have moved is measured again and compared. A "
-                                    "check that "
-               "fails is red, and a voice with a red check is not exported unless you name that check.")
+    verb_form.tab_header(
+        "Certificate", "Each run ends with checks of what must not change: frozen tensors, base-language token ids and "
+        "logits. A run with a failed check is exported only if you override that check.")
     subject = gr.Dropdown([], label="Run or export", elem_id="proof-choice")
     proof = gr.HTML(elem_id="proof")
     with gr.Accordion("Export", open=True, elem_classes="fold"):
-        gr.HTML(paragraph("A folder with the weights in the layout that the model's own tools load, and this "
-                          "certificate.", class_="small"))
+        gr.HTML(paragraph("Writes the weights in the model's original format, with this certificate.", class_="small"))
         with gr.Row(elem_classes="grid"):
-            name = gr.Textbox(ExportOptions.model_fields["export"].default, label="Name of the export",
+            name = gr.Textbox(ExportOptions.model_fields["export"].default, label="Export name",
                               elem_id="export-name", min_width=200)
-            override = gr.CheckboxGroup([], label="Export in spite of these failed checks", visible=False,
+            override = gr.CheckboxGroup([], label="Override failed checks", visible=False,
                                         elem_id="override", min_width=200)
         export = gr.Button("Export", variant="primary", size="lg", elem_id="export")
         notice = gr.HTML(elem_classes="notices")
         last = gr.HTML(elem_id="export-result")
-    with gr.Accordion("Push to the hub", open=False, elem_classes="fold"):
+    with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
     live.watch("proof", subject)
     live.panel(subject, lambda view: _subjects(page, view), "certificate")
@@ -71,7 +70,7 @@ def _subjects(page: Page, view: View) -> object:
 
 
 def _name(page: Page, view: View) -> str:
-    """That of the extension which the chosen run trained."""
+    """The extension of the chosen run."""
     state = view.job(_chosen(page, view).partition(":")[2])
     return str(state.job.settings["extension"]) if state else str(ExportOptions.model_fields["export"].default)
 
@@ -79,32 +78,32 @@ def _name(page: Page, view: View) -> str:
 def _proof(page: Page, view: View) -> Html:
     reference = _chosen(page, view)
     if not reference:
-        return job_views.empty("When a run has finished, its certificate is here.")
+        return job_views.empty("No certificate yet. Each finished run has one.")
     return certificate_view(read(records.certificate_path(page.workspace, reference)))
 
 
 def certificate_view(proof: Certificate) -> Html:
-    """Verdict, errors by language, checks with hashes, and what it was computed from."""
+    """Result, error rates by language, checks with hashes, and the run."""
     failed = proof.failed()
     counted = [check for check in proof.checks if check.verdict in ("passed", "failed")]
     if not counted:
-        banner = job_views.fault("Nothing was checked.", "A certificate without checks proves nothing; train again.")
+        banner = job_views.fault("No checks were made.", "A certificate without checks proves nothing. Train again.")
     elif failed:
         banner = div("verdict bad", element("strong", f"{len(failed)} of {len(counted)} checks failed"),
-                     paragraph("Red lines say what moved."))
+                     paragraph("The failed checks are marked red."))
     else:
-        banner = div("verdict good", element("strong", f"All {len(counted)} checks passed"), paragraph(_promise(proof)))
+        banner = div("verdict good", element("strong", f"All {len(counted)} checks passed"), paragraph(_meaning(proof)))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
                            ("Base model", proof.model), ("Made", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
 
 
-def _promise(proof: Certificate) -> str:
-    """What passing means, which is less in a scope whose drift is measured."""
+def _meaning(proof: Certificate) -> str:
+    """What passing means; in scope `full` the drift of base languages is measured, not excluded."""
     if any(check.name == "base_logits" and check.verdict == "measured" for check in proof.checks):
-        return "What must not move did not. The drift of the old languages was measured; it stands below."
-    return "What the voice could say before, it says exactly as before."
+        return "Frozen tensors are unchanged. The drift of the base languages was measured; see below."
+    return "The base languages are unchanged, bit for bit."
 
 
 _TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
@@ -120,8 +119,8 @@ def _check(check: Check) -> Html:
     ))
 
 
-BEFORE_HERE = ("Before, for a new language, is the extension that was not trained: its letters are there, and not yet "
-               "learned. On Listen the base reads a romanised spelling instead, which can be understood better.")
+UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
+                      "reads a romanised text instead, which has a lower error rate.")
 
 
 def _errors(rows: Sequence[LanguageError]) -> Html:
@@ -133,12 +132,12 @@ def _errors(rows: Sequence[LanguageError]) -> Html:
          str(row.sentences))
         for row in rows
     ]
-    table = table(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
-    new = paragraph(BEFORE_HERE, class_="small") if any(row.new for row in rows) else NOTHING
+    sheet = table(("Language", "Before", "After", "Original recordings", "Sentences"), cells)
+    new = paragraph(UNTRAINED_BASELINE, class_="small") if any(row.new for row in rows) else NOTHING
     codes = [job_views.language_name(row.language) for row in rows if row.chose]
-    chose = paragraph(f"{', '.join(codes)}: measured on the sentences that chose the checkpoint, because no others "
-                      "were held out. On others it can be higher.", class_="small") if codes else NOTHING
-    return join((element("h3", "How much the judge misheard"), table, chose, new))
+    chose = paragraph(f"{', '.join(codes)}: measured on the sentences that selected the checkpoint, as no others "
+                      "were held out; on other sentences it can be higher.", class_="small") if codes else NOTHING
+    return join((element("h3", "Character error rate (CER)"), sheet, chose, new))
 
 
 def _failed(page: Page, reference: str) -> tuple[str, ...]:
@@ -154,11 +153,11 @@ def _overrides(page: Page, view: View) -> object:
 
 def _export(page: Page, reference: str, name: str, override: Sequence[str] | None) -> Sequence[object]:
     if not (reference or "").startswith("run:"):
-        raise UserError("Choose a run to export.", "An export is made from a run; train one first.")
+        raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
     blocking = [check for check in _failed(page, reference) if check not in (override or ())]
     if blocking:
         raise UserError(f"These checks failed: {', '.join(blocking)}.",
-                        "Tick each of them to export in spite of it, or train again.")
+                        "Select each of them under Override failed checks, or train again.")
     settings = {"run": reference, "export": name, "override": tuple(override or ())}
     job = page.start("export", parse(ExportOptions, settings))
     return [page.started_notice(job)]
@@ -170,35 +169,36 @@ def _last_export(view: View) -> Html:
 
 
 _VERDICTS = ("passed", "failed", "measured", "skipped")
-_TWICE = ("export", "ref", "run", "scope", "overridden")  # told by the path, or by the certificate above
+_SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # in the path, or in the certificate above
 
 
 def exported_view(result: Result | None) -> Html:
-    """Where the export lies, its size and its errors; its checks counted, and those that did not pass by name."""
+    """Path, size and error rates of the export, the number of its checks and the names of the failed ones."""
     if not result:
         return NOTHING
     checks = {name: str(value) for name, value in result.items() if value in _VERDICTS}
     failed = [name.replace("_", " ") for name, verdict in checks.items() if verdict == "failed"]
-    tiles = [result_fact(name, value) for name, value in result.items() if name not in checks and name not in _TWICE]
-    said = f"{', '.join(failed)} failed; exported all the same" if failed else "none failed"
-    return join((paragraph("It is in ", element("code", str(result.get("path", ""))), ", and on Listen as ",
+    tiles = [result_fact(name, value) for name,
+             value in result.items() if name not in checks and name not in _SHOWN_ELSEWHERE]
+    outcome = f"{', '.join(failed)} failed (overridden)" if failed else "none failed"
+    return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
-                               + [(f"Of {len(checks)} checks", said)])))
+                               + [(f"Of {len(checks)} checks", outcome)])))
 
 
 def build_push(page: Page) -> None:
-    """Lay out export, repository and button where the caller stands."""
+    """Lay out export, repository and button."""
     fields = PushOptions.model_fields
     gr.HTML(paragraph(
-        "An export whose certificate has no failed check goes to a repository of huggingface.co, as one commit. "
-        "The token comes from HF_TOKEN in the environment that Lisan was started in, and is kept nowhere.",
+        "Uploads an export without failed checks to a repository on huggingface.co, as one commit. The token is read "
+        "from the environment variable HF_TOKEN and is not stored.",
         class_="small"))
     with gr.Row(elem_classes="grid"):
         export = gr.Dropdown([], label="Export", elem_id="push-export", min_width=200)
         repository = gr.Textbox("", label="Repository", info=fields["repository"].description, max_lines=1,
                                 placeholder="me/my-voice", elem_id="push-repository", min_width=200)
-    public = gr.Checkbox(False, label="Let everyone see it", elem_id="push-public")
+    public = gr.Checkbox(False, label="Public", elem_id="push-public")
     with gr.Row(elem_classes="controls"):
         push = gr.Button("Push", variant="primary", size="md", scale=0, min_width=160, elem_id="push")
         stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id="stop-push")
@@ -220,10 +220,10 @@ def _export_choices(page: Page, view: View) -> object:
 
 def _push(page: Page, export: str | None, repository: str, public: bool) -> Sequence[object]:
     if not export:
-        raise UserError("There is no export yet.", "Export a run first; then it can be pushed.")
+        raise UserError("There is no export yet.", "Export a run first.")
     if not os.environ.get("HF_TOKEN"):
-        raise UserError("HF_TOKEN is not set where Lisan was started.", "Make a token with write access in the "
-                        "settings of the hub, set HF_TOKEN to it, and start Lisan again.")
+        raise UserError("HF_TOKEN is not set.", "Create a token with write access in the settings of the Hub, set "
+                        "HF_TOKEN to it, and restart Lisan.")
     job = page.start("push", parse(PushOptions, {"export": export, "repository": repository, "public": public}))
     return [page.started_notice(job)]
 
@@ -237,27 +237,27 @@ def _stop(page: Page) -> Sequence[object]:
     for state in page.live.board.states():
         if state.verb == "push" and state.alive:
             jobs.stop(state.job)
-    return [job_views.notice("It stops; nothing is committed.")]
+    return [job_views.notice("Stopping; nothing is committed.")]
 
 
 def _last_push(view: View) -> Html:
     state = view.newest("push")
     if state is None:
         return NOTHING
-    plan = job_views.plan(state.plan.lines, "What is pushed") if state.plan else NOTHING
+    plan = job_views.plan(state.plan.lines, "Files to upload") if state.plan else NOTHING
     if state.result is None:
         return join((job_views.job_card(state), plan))
     return join((job_views.job_card(state), push_result_view(state.result)))
 
 
 def push_result_view(result: Result) -> Html:
-    """Where it is, and what arrived."""
+    """The address of the repository, and what was uploaded."""
     url = str(result.get("url", ""))
-    good = url.startswith(("http://", "https://"))
-    link = element("a", url, href=url, target="_blank", rel="noopener") if good else url
-    seen_by = "everyone" if result.get("public") else "its owner"
+    is_web = url.startswith(("http://", "https://"))
+    link = element("a", url, href=url, target="_blank", rel="noopener") if is_web else url
+    visible_to = "everyone" if result.get("public") else "its owner"
     return join((
-        job_views.notice(join(("It is at ", link)), "good"),
+        job_views.notice(join(("Pushed to ", link)), "good"),
         job_views.facts([("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
-                       ("Size", job_views.size(float(result.get("bytes") or 0))), ("Seen by", seen_by)]),
+                       ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)]),
     ))

@@ -1,4 +1,7 @@
-"""Review on the Data tab: the clips of a dataset, the worst first, by pages, and what is decided about them."""
+"""Review on the Data tab: a dataset's clips by page, worst first, and the decisions about them.
+
+`review.js` sends clicks and keys in the table as JSON commands.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ TAB, PAGE, ALL = "data", 10, "all clips"
 def build(page: Page) -> None:
     """Lay out the part of the tab."""
     gr.HTML(div("lead", element("h3", "Review"), paragraph(
-        "Each clip with what was found, the worst first. What you decide is noted at once and changes nothing yet: "
-        "it makes a new version of the dataset, and the old one stays as it is.")))
+        "Clips with findings, worst first. Decisions are saved at once and applied when you save a new version; the "
+        "old version stays.")))
     with gr.Row(elem_classes="grid"):
         dataset = gr.Dropdown([], label="Dataset", filterable=False, elem_id="review-dataset")
         kind = gr.Dropdown([ALL], value=ALL, label="Show", filterable=False, elem_id="review-kind")
         number = gr.Number(1, label="Page", minimum=1, precision=0, elem_id="review-page")
     found = gr.HTML(elem_id="review-found")
-    with gr.Accordion("How the clips are spread", open=True, elem_classes="fold"):
+    with gr.Accordion("Statistics", open=True, elem_classes="fold"):
         spread = gr.HTML(elem_id="review-plots")
     table = gr.HTML(elem_id="review-table")
     command = gr.Textbox(label="Command", container=False, elem_id="review-command", elem_classes="unseen")
@@ -43,14 +46,14 @@ def build(page: Page) -> None:
     notice = gr.HTML(elem_classes="notices", elem_id="review-notice")
     with gr.Row(elem_classes="grid"):
         name = gr.Textbox(label="Save as", max_lines=1, elem_id="review-name",
-                          info="Name of the new dataset; the old one stays.")
+                          info="Name of the new version.")
         model = gr.Dropdown([], label="Model", filterable=False, elem_id="review-model",
-                            info="Whose features are made of mended clips.")
-        save = gr.Button("Save as a new version", variant="primary", size="md", elem_id="review-save")
+                            info="Its features are extracted for fixed clips.")
+        save = gr.Button("Save new version", variant="primary", size="md", elem_id="review-save")
     saved = gr.HTML(elem_id="review-saved")
     for field, widget in (("dataset", dataset), ("kind", kind), ("page", number), ("model", model)):
         page.live.watch(f"review.{field}", widget)
-    panels = ((dataset, _datasets), (kind, _kinds), (spread, _spread), (found, _found), (table, _table),
+    panels = ((dataset, _datasets), (kind, _kinds), (spread, _spread), (found, _findings), (table, _table),
               (model, _models))
     for component, render in panels:
         page.live.panel(component, partial(render, page), TAB)
@@ -62,9 +65,9 @@ def build(page: Page) -> None:
     page.on(number.input, lambda: [NOTHING], [], [notice])
     page.on(back.click, lambda now: [NOTHING, max(1, int(now or 1) - 1)], [number], [notice, number])
     page.on(on.click, lambda now: [NOTHING, int(now or 0) + 1], [number], [notice, number])
-    page.on(command.submit, lambda chosen, asked: handle_command(page, chosen, asked), [dataset, command],
+    page.on(command.submit, lambda chosen, text: handle_command(page, chosen, text), [dataset, command],
             [notice, kind, number])
-    page.on(save.click, lambda *asked: _save(page, *asked), [dataset, name, model], [notice])
+    page.on(save.click, lambda *values: _save(page, *values), [dataset, name, model], [notice])
 
 
 def _datasets(page: Page, view: View) -> object:
@@ -73,7 +76,7 @@ def _datasets(page: Page, view: View) -> object:
 
 
 def _dataset(page: Page, chosen: str) -> str:
-    """The dataset that is looked at: the chosen one, else the first."""
+    """The chosen dataset, else the first."""
     there = page.workspace.list_datasets()
     return chosen if chosen in there else there[0] if there else ""
 
@@ -84,7 +87,7 @@ def _models(page: Page, view: View) -> object:
 
 
 def _index(page: Page, view: View) -> ClipIndex | None:
-    """What was measured of the dataset that is looked at; None before it is, which `_found` says for all."""
+    """The clip index of the chosen dataset; None where there is none, which `_findings` reports."""
     try:
         return review.index_of(page.workspace, _dataset(page, view.chosen["review.dataset"]))
     except UserError:
@@ -106,7 +109,7 @@ def _spread(page: Page, view: View) -> Html:
     return join((charts.dataset_charts(index.plots()), speakers_view(index.speakers(SHOWN_SPEAKERS))))
 
 
-def _found(page: Page, view: View) -> Html:
+def _findings(page: Page, view: View) -> Html:
     name = _dataset(page, view.chosen["review.dataset"])
     if not name:
         return NOTHING
@@ -116,7 +119,7 @@ def _found(page: Page, view: View) -> Html:
 
 
 def _shown(index: ClipIndex, view: View) -> tuple[list[Judged], int, int]:
-    """The clips of the page that is open, its number from 1, and how many there are."""
+    """The clips of the open page, its number from 1, and the number of clips."""
     kind = "" if view.chosen["review.kind"] in ("", ALL) else view.chosen["review.kind"]
     total = index.count(kind)
     last = max(1, -(-total // PAGE))
@@ -128,7 +131,7 @@ def _shown(index: ClipIndex, view: View) -> tuple[list[Judged], int, int]:
 def _table(page: Page, view: View) -> Html:
     name = _dataset(page, view.chosen["review.dataset"])
     if not name:
-        return job_views.empty("Prepare recordings first; their clips appear here.")
+        return job_views.empty("Prepare a dataset first; its clips appear here.")
     index = _index(page, view)
     if index is None:
         return NOTHING
@@ -136,22 +139,22 @@ def _table(page: Page, view: View) -> Html:
     made = review.decisions(page.workspace, name)
     facts = job_views.facts([
         ("With findings", f"{index.faulty():,} of {index.count():,}"),
-        ("Excluded now", made.excluded.total()),
-        ("Excluded before", len(review.excluded(page.workspace.dataset(name)))),
-        ("Texts written anew", made.texts),
-        ("To be mended", made.to_mend),
+        ("Newly excluded", made.excluded.total()),
+        ("Previously excluded", len(review.excluded(page.workspace.dataset(name)))),
+        ("Edited transcripts", made.texts),
+        ("To fix", made.to_mend),
     ])
     pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
     return join((facts, where, keys_view(), clip_rows(name, shown, made)))
 
 
-def handle_command(page: Page, chosen: object, asked: object) -> Sequence[object]:
-    """Do what was pressed or typed in the table: a JSON object of `do` and what it is about."""
+def handle_command(page: Page, chosen: object, command: object) -> Sequence[object]:
+    """Run a command of the table: a JSON object of `do` and its arguments."""
     try:
-        told = {str(key): str(value) for key, value in json.loads(str(asked or "{}")).items()}
+        told = {str(key): str(value) for key, value in json.loads(str(command or "{}")).items()}
     except (ValueError, AttributeError) as error:
-        raise UserError(f"The table asked for something that is not understood: {error}.",
+        raise UserError(f"Invalid command from the table: {error}.",
                         "Reload the page.") from error
     name, kind, clip = _named(page, told, str(chosen or "")), told.get("kind", ""), told.get("clip", "")
     stay = [gr.skip(), gr.skip()]
@@ -164,26 +167,26 @@ def handle_command(page: Page, chosen: object, asked: object) -> Sequence[object
             return [_decide(page, name, clip, text=told.get("text", "")), *stay]
         case "exclude-kind" | "exclude-errors" as do:
             count = review.exclude_kind(page.workspace, name, kind, errors_only=do == "exclude-errors")
-            return [_noted(f"{count:,} more clips with the finding {kind!r} are out"), *stay]
+            return [_noted(f"{count:,} more clips with the finding {kind!r} excluded"), *stay]
         case "fix":
             count = review.fix_kind(page.workspace, name, kind)
-            return [_noted(f"{count:,} more clips with the finding {kind!r} are mended"), *stay]
+            return [_noted(f"{count:,} more clips with the finding {kind!r} will be fixed"), *stay]
         case "undo-kind":
             count = review.undo_kind(page.workspace, name, kind)
-            return [_noted(f"{count:,} clips are as they were"), *stay]
-    raise UserError(f"The table asked for {told.get('do')!r}, which nobody knows.", "Reload the page.")
+            return [_noted(f"{count:,} clips restored"), *stay]
+    raise UserError(f"Unknown command from the table: {told.get('do')!r}.", "Reload the page.")
 
 
 def _named(page: Page, told: Mapping[str, str], chosen: str) -> str:
-    """The dataset that was on the page when something was pressed, whichever is chosen by now."""
+    """The dataset that was shown when the command was sent, whichever is chosen now."""
     name = told.get("dataset") or _dataset(page, chosen)
     if name not in page.workspace.list_datasets():
-        raise UserError(f"There is no dataset named {name!r} any more.", "Choose another one.")
+        raise UserError(f"Dataset {name!r} was deleted.", "Choose another one.")
     return name
 
 
 def _noted(what: str) -> Html:
-    return job_views.notice(f"{what}, in the next version.", "good")
+    return job_views.notice(f"{what} in the next version.", "good")
 
 
 def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, text: str | None = None) -> Html:
@@ -195,24 +198,25 @@ def _decide(page: Page, name: str, clip: str, *, included: bool | None = None, t
         return replace(there, included=bool(included), reason="" if included else "by hand")
 
     review.change(page.workspace, name, [clip], decided, lambda one: Decision(one, included=known))
-    return _noted(f"{clip} " + ("has another text" if text is not None else "is in again" if included else "is out"))
+    return _noted(f"{clip} " + ("has an edited transcript"
+                                if text is not None else "included again" if included else "excluded"))
 
 
 def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[object]:
     name, dataset = str(new or "").strip(), _dataset(page, str(chosen or ""))
     if not name:
-        raise UserError("The new version has no name yet.", f"Write one into Save as, such as {dataset}-2.")
+        raise UserError("The new version has no name.", f"Enter one under Save as, such as {dataset}-2.")
     given = {"dataset": dataset, "save_as": name, "model": str(model or "")}
     return [page.started_notice(page.start("revise", parse_options(ReviseOptions, given)))]
 
 
 _WAVE_HEIGHT = 40.0
 _KEYS = (("j", "next clip"), ("k", "previous clip"), ("space", "play or pause"), ("x", "exclude or include"),
-         ("e", "edit the text"), ("Esc", "leave the text, which keeps it"), ("n", "next page"), ("p", "previous page"))
+         ("e", "edit transcript"), ("Esc", "save the text"), ("n", "next page"), ("p", "previous page"))
 
 
 def keys_view() -> Html:
-    """What the keyboard does in the table."""
+    """The keyboard shortcuts of the table."""
     return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
 
 
@@ -222,30 +226,30 @@ def clip_rows(dataset: str, shown: Sequence[Judged], made: Mapping[str, Decision
 
 
 def clip_row(dataset: str, one: Judged, made: Decision | None) -> Html:
-    """One clip: what it is, how it sounds, what is said, what was found, and what can be done."""
+    """One clip: measurements, waveform, player, transcript, findings and button."""
     included = made is None or made.included
     text = made.text if made and made.text else one.clip.text
-    marks = [span("pill", "text anew")] if made and made.text else []
-    marks += [span("pill", "will be mended")] if made and made.fixes else []
+    marks = [span("pill", "edited")] if made and made.text else []
+    marks += [span("pill", "will be fixed")] if made and made.fixes else []
     marks += [] if included else [span("pill wait", "excluded")]
     head = div("clip-head", element("strong", one.clip.id), *marks, span("small", measurements(one)))
-    findings_view = [paragraph(job_views.level_badge(finding.level), " ", finding.message) for finding in one.findings]
-    said = element("textarea", text, rows="2", class_="clip-text", lang=one.clip.language, dir="auto",
-                   aria_label=f"What is said in {one.clip.id}")
+    found = [paragraph(job_views.level_badge(finding.level), " ", finding.message) for finding in one.findings]
+    transcript = element("textarea", text, rows="2", class_="clip-text", lang=one.clip.language, dir="auto",
+                   aria_label=f"Transcript of {one.clip.id}")
     press = element("button", "Exclude" if included else "Include", type="button", class_="small-button",
                     data_do="exclude" if included else "include")
     sound = div("clip-sound", waveform_view(one), player(media.url("datasets", dataset, one.clip.audio), one.clip.id))
     return div("clip" + ("" if included else " out"), head, sound,
-               div("clip-said", said, div("clip-found", *findings_view) if findings_view else NOTHING),
+               div("clip-said", transcript, div("clip-found", *found) if found else NOTHING),
                div("clip-do", press),
                data_clip=one.clip.id, tabindex="0", role="group", aria_label=f"Clip {one.clip.id}")
 
 
 def waveform_view(one: Judged) -> Html:
-    """The recording drawn from its peaks; the silence at its ends is paler."""
+    """The waveform from its peaks; the silence at both ends is paler."""
     peaks = list(bytes.fromhex(one.measures.outline)) if one.measures and one.measures.outline else []
     if one.measures is None or not peaks:
-        return div("wave none", "No waveform: prepare the dataset once more, and it is measured.")
+        return div("wave none", "No waveform. Prepare the dataset again to measure it.")
     heights = [max(0.6, _WAVE_HEIGHT / 2 * peak / 255) for peak in peaks]
     top = " ".join(f"{at},{_WAVE_HEIGHT / 2 - height:.1f}" for at, height in enumerate(heights))
     bottom = " ".join(f"{at},{_WAVE_HEIGHT / 2 + heights[at]:.1f}" for at in reversed(range(len(heights))))
@@ -255,26 +259,26 @@ def waveform_view(one: Judged) -> Html:
                           width=f"{width * length / duration_s:.1f}", class_="silent") for start, length in ends)
     drawing = element("svg", element("polygon", points=f"{top} {bottom}"), silent, preserveAspectRatio="none",
                       viewBox=f"0 0 {width} {_WAVE_HEIGHT:g}", aria_hidden="true")
-    return div("wave", drawing, span("wave-at"), title="Press where it shall play from")
+    return div("wave", drawing, span("wave-at"), title="Click to play from here")
 
 
 def measurements(one: Judged) -> str:
-    """What was measured, in a line."""
+    """Duration, loudness, signal-to-noise ratio and speaking rate, in a line."""
     if one.measures is None:
         return "not measured"
     parts = [f"{one.measures.duration_s:.1f} s"]
     parts += [f"{one.measures.level_lufs:.0f} LUFS"] if one.measures.level_lufs is not None else []
-    parts += [f"{one.measures.snr_db:.0f} dB over the noise"] if one.measures.snr_db is not None else []
-    parts += [f"{one.rate:.1f} letters a second"] if one.rate is not None else []
+    parts += [f"{one.measures.snr_db:.0f} dB SNR"] if one.measures.snr_db is not None else []
+    parts += [f"{one.rate:.1f} characters per second"] if one.rate is not None else []
     return " · ".join(parts)
 
 
 def findings_view(dataset: str, kinds: Sequence[Kind], made: Decisions, level_lufs: float | None) -> Html:
-    """Each kind of finding with how many clips have it, and what can be done about all of them at once."""
+    """Each kind of finding with its number of clips, and buttons that act on all of them."""
     if not kinds:
-        return job_views.notice("Nothing to complain about.", "good")
+        return job_views.notice("No problems found.", "good")
     lines = [_kind(one, made, level_lufs) for one in kinds]
-    return div("kinds", table(("", "Finding", "Clips", "For all of them at once"), lines),
+    return div("kinds", table(("", "Finding", "Clips", "Apply to all"), lines),
                data_dataset=dataset)
 
 
@@ -287,14 +291,14 @@ def _kind(one: Kind, made: Decisions, level_lufs: float | None) -> tuple[object,
     buttons += _excluding(one, out)
     buttons += [_button("Undo", "undo-kind", one.kind)] if out or mended else []
     told = [f"{out:,} excluded"] if out else []
-    told += [f"{mended:,} will be mended"] if mended else []
+    told += [f"{mended:,} will be fixed"] if mended else []
     note = review.BEFORE_EXCLUDING.get(one.kind, "") if out < one.count else ""
     return (job_views.level_badge(one.level), one.kind, one.parts or f"{one.count:,}",
             div("bulk", *buttons, *(span("pill wait", words) for words in told), span("small", note) if note else ""))
 
 
 def _excluding(one: Kind, out: int) -> list[Html]:
-    """Leave out all, or first the errors alone: a warning is for the ear to decide."""
+    """Exclude all, or only the errors: warnings need a person who listens."""
     if out >= one.count:
         return []
     if not one.parts:
@@ -312,14 +316,14 @@ SHOWN_SPEAKERS = 12
 
 
 def speakers_view(found: Speakers) -> Html:
-    """The voices with the most speech; those with one clip are told apart, because they leave no pair."""
+    """The speakers with the most speech, and those with a single clip, which have no other as a prompt."""
     if not found.count:
         return NOTHING
     rows = [(one.name, f"{one.clips:,}", job_views.duration(one.seconds)) for one in found.largest]
-    table = table(("Speaker", "Clips", "Speech"), rows) if rows else NOTHING
+    largest = table(("Speaker", "Clips", "Speech"), rows) if rows else NOTHING
     more = found.count - found.alone - len(rows)
-    return join((element("h4", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), table,
-                 paragraph(f"{more:,} more have less speech.", class_="small") if more else NOTHING, _alone(found)))
+    return join((element("h4", f"{found.count:,} speaker{'s' if found.count != 1 else ''}"), largest,
+                 paragraph(f"{more:,} more with less speech.", class_="small") if more else NOTHING, _alone(found)))
 
 
 def _alone(found: Speakers) -> Html:
@@ -328,5 +332,5 @@ def _alone(found: Speakers) -> Html:
     names = ", ".join(one.name for one in found.some_alone)
     more = f" and {found.alone - len(found.some_alone):,} more" if found.alone > len(found.some_alone) else ""
     who = "One speaker has" if found.alone == 1 else f"{found.alone:,} speakers have"
-    return paragraph(f"{who} a single clip, so there is no other of theirs that could be its prompt: {names}{more}.",
+    return paragraph(f"{who} a single clip, so no other clip can be its prompt: {names}{more}.",
                      class_="small")

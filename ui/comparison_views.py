@@ -1,4 +1,8 @@
-"""Clips side by side as HTML: players, spectrograms, what the judge heard. Pure functions of a comparison's state."""
+"""The clips of a comparison side by side (players, spectrograms, scores), and the votes of a blind one.
+
+Votes are JSON lines in the workspace's `votes.jsonl`. A blind comparison is noted there too, so that no reload and no
+second browser reveals it.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +24,17 @@ from ui.job_views import error_badge
 from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shortened, span, table
 
 SIDES = ("base", "finetuned")
-ONE = "speech"  # the side of a text that one model speaks
+ONE = "speech"  # the only side of a synthesis with one model
 VERBS = ("compare", "synthesize")
-"""Jobs that speak: two sides, or one."""
-BEFORE_HERE = ("So this “before” is not that of the certificate, which is the same letters with rows that are not "
-               "trained yet.")
-_LONG, _LETTERS_A_PIECE, _LONGEST_WORD = 300, 80, 200  # letters
-_TITLES = {"base": "Before", "finetuned": "After", ONE: "One voice"}
+"""Jobs that synthesize: two sides, or one."""
+ROMANISED_BASELINE = "“Before” on the certificate is different: the same text with untrained embedding rows."
+_LONG, _CHARACTERS_PER_CHUNK, _LONGEST_WORD = 300, 80, 200  # characters
+_TITLES = {"base": "Before", "finetuned": "After", ONE: "Speech"}
 
 
 @dataclass(frozen=True)
 class BlindMode:
-    """How a comparison is shown without saying which is which; `voted` are the clips whose answer is out."""
+    """Whether sides are hidden; those of the clips in `voted` are revealed."""
 
     on: bool
     voted: frozenset[int] = frozenset()
@@ -41,7 +44,7 @@ class BlindMode:
 
 
 def clips(state: JobState) -> dict[int, dict[str, AudioMade]]:
-    """The finished clips by number and side."""
+    """The finished clips by index and side."""
     found: dict[int, dict[str, AudioMade]] = {}
     for clip in state.audio:
         found.setdefault(clip.index, {})[clip.side] = clip
@@ -49,12 +52,12 @@ def clips(state: JobState) -> dict[int, dict[str, AudioMade]]:
 
 
 def sides_of(state: JobState) -> tuple[str, ...]:
-    """Of a comparison two, else one."""
+    """Two sides of a comparison, else one."""
     return SIDES if state.verb == "compare" else (ONE,)
 
 
 def texts_of(state: JobState) -> tuple[tuple[str, str], ...]:
-    """Language and text of what is to be said; empty where the job chooses the texts itself."""
+    """Language and text of each clip; empty where the job chooses the texts itself."""
     settings = state.job.settings
     if state.verb == "synthesize":
         return ((str(settings.get("language", "")), str(settings.get("text", ""))),)
@@ -68,69 +71,60 @@ def open_question(state: JobState, voted: frozenset[int]) -> int | None:
 
 
 def comparison(state: JobState, originals: Mapping[str, float], blind: BlindMode) -> Html:
-    """All clips of a job that speaks, each side beside the other; those still to come are shown as coming."""
+    """All clips of a job, both sides beside each other; those to come are shown as such."""
     made = clips(state)
-    wanted = range(max(len(texts_of(state)), len(made)))
-    rows = [_pair(state, index, made.get(index, {}), originals, blind) for index in wanted]
-    return join(rows) if rows else NOTHING
+    count = max(len(texts_of(state)), len(made))
+    return join(_pair(state, index, made.get(index, {}), originals, blind) for index in range(count))
 
 
 def _pair(state: JobState, index: int, sides: Mapping[str, AudioMade], originals: Mapping[str, float],
           blind: BlindMode) -> Html:
-    language, text = _asked(state, index, sides)
+    first = next(iter(sides.values()), None)
+    language, text = (first.language, first.text) if first else texts_of(state)[index]
     names = sides_of(state)
-    blind = blind if len(names) > 1 else BlindMode(False)
-    order = blind_order(state.id, index) if blind.hides(index) else names
-    hidden = blind.hides(index)
+    hidden = len(names) > 1 and blind.hides(index)
+    order = blind_order(state.id, index) if hidden else names
     cards = [
-        _side(state, sides.get(side), (f"Voice {letter}", f"Voice {letter}") if hidden else _title(state, side),
+        _side(state, sides.get(side), (f"Sample {letter}", f"Sample {letter}") if hidden else _title(state, side),
               originals.get(language), hidden)
         for letter, side in zip("AB", order, strict=False)
     ]
-    notes = [] if blind.hides(index) else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
+    notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
+    # a note of the base alone says that it reads another spelling
+    base_note, other_note = (sides[side].note if side in sides else "" for side in SIDES)
+    romanised = bool(notes and base_note and base_note != other_note)
     return div(
         "pair", div("said", span("badge", job_views.language_name(language)),
                     element("blockquote", shortened(text), lang=language),
                     *(span("small note", shortened(note, 500)) for note in notes),
-                    span("small note", BEFORE_HERE) if _base_reads_otherwise(sides) and notes else NOTHING),
+                    span("small note", ROMANISED_BASELINE) if romanised else NOTHING),
         div("sides", *cards), data_index=index,
     )
 
 
-def _base_reads_otherwise(sides: Mapping[str, AudioMade]) -> bool:
-    """Whether the base reads another spelling; what is the same for both sides is no such note."""
-    base, other = (sides[side].note if side in sides else "" for side in SIDES)
-    return bool(base) and base != other
-
-
 def length_notice(text: str, states: Sequence[JobState]) -> Html:
-    """What a long text will cost, by the last comparison where there is one; nothing for a short one."""
+    """The estimated duration of a long text, by the speed of the last job; nothing for a short one."""
     letters = len(text.strip())
     if letters <= _LONG:
         return NOTHING
-    said = f"{letters:,} letters: about {math.ceil(letters / _LETTERS_A_PIECE)} pieces, one after another"
+    message = f"{letters:,} characters: about {math.ceil(letters / _CHARACTERS_PER_CHUNK)} chunks"
     last = next((state for state in states if state.verb in VERBS and state.status == "finished" and state.audio), None)
     if last is not None:
         first = sides_of(last)[0]
         spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
         seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
-        who = "both voices take" if last.verb == "compare" else "one voice takes"
-        said += f"; {who} about {job_views.duration(seconds)}, as fast as the last time"
+        who = "both models take" if last.verb == "compare" else "one model takes"
+        message += f"; {who} about {job_views.duration(seconds)} at the speed of the last job"
     longest = max(text.split(), key=len)
     if len(longest) > _LONGEST_WORD:
-        said += (f". One word has {len(longest):,} letters ({shortened(longest, 12)}); a word is not cut, so it may be "
-                 "refused: put spaces into it")
-    return job_views.notice(f"{said}.")
-
-
-def _asked(state: JobState, index: int, sides: Mapping[str, AudioMade]) -> tuple[str, str]:
-    for clip in sides.values():
-        return clip.language, clip.text
-    return texts_of(state)[index]
+        message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "
+                    f"words "
+                    "are not split: add spaces")
+    return job_views.notice(f"{message}.")
 
 
 def _title(state: JobState, side: str) -> tuple[str, Html]:
-    """What a side is called, alone for a player's name and with its model."""
+    """The title of a side as a player's label, and with its model."""
     model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
     return _TITLES[side], join((element("strong", _TITLES[side]), span("small", model)))
 
@@ -139,38 +133,39 @@ def _side(state: JobState, clip: AudioMade | None, title: tuple[str, object], or
           hidden: bool) -> Html:
     label, head = title[0], div("side-head", title[1])
     if clip is None:
-        return div("side coming", head, paragraph("Being made." if state.alive else "Not made.", class_="small"))
+        return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"))
     def address(path: str) -> str:
         return media.covered_url(state.id, path) if hidden else media.url("runs", state.id, path)
 
     picture = (element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
                        class_="spectrogram")
                if clip.spectrogram else NOTHING)
-    length = f"{clip.duration_s:.1f} s of sound" + ("" if hidden else f", made in {clip.seconds:.1f} s")
-    later = paragraph("The score is shown when you have voted.", class_="small")
+    length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden else f", synthesized in {clip.seconds:.1f} s")
+    later = paragraph("The score appears after your vote.", class_="small")
     return div("side", head, player(address(clip.path), label), picture,
                paragraph(length, class_="small"), later if hidden else _score(clip, original))
 
 
 def _score(clip: AudioMade, original: float | None) -> Html:
-    """The judge's error beside its error on original recordings, so that neither is read alone."""
+    """The error rate of a clip beside that of original recordings, the recogniser's own level."""
     if clip.error is None:
-        why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No judge for this language."
+        why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No recogniser (ASR) for this language."
         return paragraph(why, class_="small")
-    beside = span("small", f"original recordings: {job_views.percent(original)}" if original is not None
+    beside = span("small", f"original recordings: CER {job_views.percent(original)}" if original is not None
                   else "original recordings: not measured here")
-    heard = paragraph("The judge heard: ", element("q", shortened(clip.heard), lang=clip.language), class_="small")
-    return join((div("score", error_badge(clip.error), beside), heard if clip.heard else NOTHING))
+    transcript = paragraph("Transcript (ASR): ", element("q", shortened(clip.heard), lang=clip.language),
+                           class_="small")
+    return join((div("score", error_badge(clip.error), beside), transcript if clip.heard else NOTHING))
 
 
 def votes_view(all_votes: Sequence[Vote]) -> Html:
-    """What people preferred when they did not know."""
+    """Preferences of the blind votes, by language."""
     if not all_votes:
         return NOTHING
     counted = count_votes(all_votes)
     rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
             for code in sorted({code for code, _ in counted})]
-    return div("card", element("h4", "Blind votes so far"),
+    return div("card", element("h4", "Blind votes"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
 
 
@@ -180,7 +175,7 @@ CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
 
 @dataclass(frozen=True)
 class Vote:
-    """One answer: which side of clip `index` of the comparison `job` was better, without knowing which is which."""
+    """Which side of clip `index` of the comparison `job` was better, by a person who did not know the sides."""
 
     job: str
     index: int
@@ -191,8 +186,8 @@ class Vote:
     time: float = 0.0
 
 
-def blind_order(job: str, index: int) -> tuple[str, str]:
-    """Sides behind A and B for one clip: as good as random, yet the same after a reload."""
+def blind_order(job: str, index: int) -> tuple[Choice, Choice]:
+    """The sides behind A and B for one clip: pseudorandom, and the same after a reload."""
     flipped = hashlib.blake2b(f"{job} {index}".encode()).digest()[0] % 2
     return ("finetuned", "base") if flipped else ("base", "finetuned")
 
@@ -218,19 +213,19 @@ def read_votes(path: Path) -> list[Vote]:
 
 
 def set_blind(path: Path, job: str, on: bool = True) -> None:
-    """Note that the comparison `job` is heard blind; or, with `on` false, that it was uncovered without a vote."""
+    """Note that the comparison `job` is blind; or, with `on` false, that it was revealed without a vote."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps({"job": job, "covered": on, "time": time.time()}) + "\n")
 
 
 def is_blind(path: Path, job: str) -> bool:
-    """Whether a comparison was asked for blind, and nobody uncovered it."""
-    told = [row["covered"] for row in _rows(path) if row.get("job") == job and "covered" in row]
-    return bool(told and told[-1])
+    """Whether a comparison is blind, and was not revealed."""
+    marks = [row["covered"] for row in _rows(path) if row.get("job") == job and "covered" in row]
+    return bool(marks and marks[-1])
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """The lines that can be read; one that was cut off counts for nobody."""
+    """The lines that can be read; a truncated one is skipped."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

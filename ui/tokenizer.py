@@ -1,4 +1,4 @@
-"""Tokenizer tab: the new language's letters and pieces, merged into the base tokenizer, with a report."""
+"""Tokenizer tab: build and check the merged tokenizer, compare candidates, map the characters of the script."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from ui.page import Page
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    verb_form.tab_header("Tokenizer", "The model reads pieces of text, called tokens. Here the letters of the new "
-                                      "language "
-                                  "are "
-               "added behind the ones it knows. The old ones keep their numbers, and the report proves it.")
+    verb_form.tab_header(
+        "Tokenizer", "Learn tokens for the new language and append them to the base tokenizer. Base token ids stay "
+        "unchanged, which the report checks.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
@@ -35,15 +34,15 @@ def build(page: Page) -> None:
                        "rules": lambda view: rules.rule_choices(page, view.chosen["tokenizer.dataset"])}
             verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
             step = verb_form.build_verb_form(
-                page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
+                page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
                 suggested={"tokenizer": (lambda view: _name(page, view),
                                          lambda: verb_form.generated_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
             page.live.panel(last, verb_form.last_job_view("tokenizer",
-                                                      "The report appears here: tokens added, letters covered, "
-                                                 "and the proof that the old languages read as before.",
+                                                      "The report appears here: tokens added, characters covered, "
+                                                 "and the check of the base languages.",
                                                  lambda state: report(page, state)), "tokenizer")
     build_lab(page, step.form)
     rules.build(page, step.form.widget("rules"))
@@ -54,7 +53,7 @@ def _name(page: Page, view: View) -> str:
 
 
 def report(page: Page, state: JobState) -> Html:
-    """The report's numbers, then the proof for each base language."""
+    """The report's numbers, then the check of each base language."""
     folder = page.workspace.tokenizers / str(state.job.settings.get("tokenizer", ""))
     numbers = records.tokenizer_numbers(folder)
     counts = numbers_view(numbers) if numbers else job_views.result_facts(state.result)
@@ -62,13 +61,13 @@ def report(page: Page, state: JobState) -> Html:
 
 
 def rules_view(report: Mapping[str, object]) -> Html:
-    """Which text rules a tokenizer has, and how many texts they wrote out."""
+    """The text rules of a tokenizer, and how many texts they changed."""
     name, changed = report.get("rules"), report.get("texts_written_out")
-    return paragraph(f"Text rules: {name}; {changed} texts are written out.", class_="small") if name else NOTHING
+    return paragraph(f"Text rules: {name}; {changed} texts changed.", class_="small") if name else NOTHING
 
 
 def numbers_view(numbers: Mapping[str, float]) -> Html:
-    """What was added and covered, before and after."""
+    """Tokens added and characters covered, before and after."""
 
     def count(name: str) -> str:
         return f"{numbers[name]:g}" if name in numbers else "–"
@@ -81,26 +80,26 @@ def numbers_view(numbers: Mapping[str, float]) -> Html:
 
     return job_views.facts([
         ("Tokens added", f"{count('tokens_added')} after {count('prefix_size')}"),
-        ("Letters covered", f"{count('characters_covered')} of {count('characters')}"),
-        ("Unknown, before", rate("unknown_rate_before")), ("Unknown, now", rate("unknown_rate")),
-        ("Tokens a letter, before", ratio("tokens_per_character_before")),
-        ("Tokens a letter, now", ratio("tokens_per_character")),
+        ("Characters covered", f"{count('characters_covered')} of {count('characters')}"),
+        ("Unknown characters, before", rate("unknown_rate_before")), ("Unknown characters, now", rate("unknown_rate")),
+        ("Tokens per character, before", ratio("tokens_per_character_before")),
+        ("Tokens per character, now", ratio("tokens_per_character")),
     ])
 
 
 def proof_view(proof: Sequence[records.ProofRow]) -> Html:
-    """Sentences of the old languages through both tokenizers."""
+    """Sentences of the base languages through both tokenizers."""
     if not proof:
         return NOTHING
     rows = [(job_views.language_name(one.language), one.text, one.before, one.after,
-             job_views.yes_no(one.same, "same ids", "differ")) for one in proof]
+             job_views.yes_no(one.same, "same ids", "different")) for one in proof]
     same = sum(one.same for one in proof)
     return join((
-        element("h3", "The old languages read as before"),
-        paragraph(f"{same} of {len(proof)} sentences have the very same ids through the base tokenizer and through "
-                  "the new one. The numbers are tokens.", class_="small"),
+        element("h3", "Base languages"),
+        paragraph(f"{same} of {len(proof)} sentences have the same token ids with the base and the new tokenizer. "
+                  "The columns count tokens.", class_="small"),
         element("details", element("summary", f"All {len(proof)} sentences"),
-                table(("Language", "Sentence", "Base", "New", "Verdict"), rows), open=same < len(proof)),
+                table(("Language", "Sentence", "Base", "New", "Result"), rows), open=same < len(proof)),
     ))
 
 
@@ -114,23 +113,23 @@ _SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text
 
 
 def build_lab(page: Page, form: Form) -> None:
-    """Lay out the fold; base, dataset and rules are those of the tokenizer's `form`."""
-    with gr.Accordion("Which tokenizer suits the text?", open=False, elem_classes="fold", elem_id="lab"):
+    """Lay out the accordion; model, dataset and rules are those of the tokenizer's `form`."""
+    with gr.Accordion("Compare tokenizers", open=False, elem_classes="fold", elem_id="lab"):
         gr.HTML(paragraph(
-            "Characters alone, and longer pieces learned in two ways at several sizes, are measured on the dataset "
-            "chosen above; so are the pieces of your own tokenizer and byte fallback, where More settings name "
-            "them. Below the table stands which characters the recordings have and which they lack."))
+            "Measures several tokenizers on the dataset above: characters alone, and BPE and SentencePiece pieces at "
+            "several sizes; also your own tokenizer and byte fallback where Advanced names them. A character map "
+            "shows what the recordings cover."))
         with gr.Row(elem_classes="grid"):
             sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
                                elem_id="lab-sizes")
             most = gr.Number(LabOptions().sentences, label=_FIELDS["sentences"].title, precision=0, minimum=0,
                              maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
-                         info="Paste text of the language, or the path of a text file on this machine; it may be left "
-                              "empty. It shows what the recordings lack, and what to record.")
+                         info="Optional: paste text of the language, or the path of a text file on this machine. Shows "
+                              "which characters the recordings lack, and what to record.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Compare", variant="primary", size="md", elem_id="run-lab", min_width=140)
-            make = gr.Button("Make the recommended one", size="md", elem_id="lab-make", visible=False, min_width=140)
+            make = gr.Button("Build recommended", size="md", elem_id="lab-make", visible=False, min_width=140)
         notice = gr.HTML(elem_classes="notices", elem_id="lab-notice")
         command = gr.HTML(elem_id="command-lab")
         shown = gr.HTML(elem_id="lab-result")
@@ -149,36 +148,37 @@ def _text(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def lab_options(page: Page, said: Mapping[str, str], *, keep: bool) -> LabOptions:
-    """What the fold says, by field. Pasted text becomes a file of the workspace when `keep` is set.
+def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> LabOptions:
+    """Options from the accordion's values. Pasted text becomes a file of the workspace when `keep` is set.
 
-    No rules in the form are none here too: the tokenizer that it makes would have none.
+    No rules in the form means none here too, as for the tokenizer itself.
     """
-    text, most = said["text"], said["sentences"]
+    text, most = values["text"], values["sentences"]
     if text and not _is_path(text):
         text = str((lab_text.keep if keep else lab_text.place)(page.workspace, text))
     return parse_options(LabOptions, {
-        **said, "rules": said["rules"] or NO_RULES, "byte_fallback": said["byte_fallback"] == "True", "text": text,
-        "sizes": tuple(said["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
+        **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
+        "text": text,
+        "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
 
 
 def _is_path(text: str) -> bool:
-    """Whether `text` looks like a path; one that leads nowhere is told of when the job is asked for."""
+    """Whether `text` looks like a path; whether it exists is checked at the start of the job."""
     return "\n" not in text and len(text) < 1000 and Path(text).expanduser().is_absolute()
 
 
 def _start(page: Page, *values: str) -> Sequence[object]:
-    said = dict(zip((*_SHARED, *_OWN), values, strict=True))
-    verb_form.require_choices("lab", tuple(said), values)
-    return [page.started_notice(page.start("lab", lab_options(page, said, keep=True)))]
+    named = dict(zip((*_SHARED, *_OWN), values, strict=True))
+    verb_form.require_choices("lab", tuple(named), values)
+    return [page.started_notice(page.start("lab", lab_options(page, named, keep=True)))]
 
 
 def _command(page: Page, view: View) -> Html:
-    said = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
-    said |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
-    if not said["model"] or not said["dataset"]:
+    values = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
+    values |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
+    if not values["model"] or not values["dataset"]:
         return NOTHING
-    return element("pre", command_line("lab", lab_options(page, said, keep=False), page.workspace.path),
+    return element("pre", command_line("lab", lab_options(page, values, keep=False), page.workspace.path),
                    class_="command")
 
 
@@ -199,7 +199,7 @@ def _changed_ns(path: Path) -> int:
 
 @lru_cache(maxsize=4)
 def _load(folder: Path, changed_ns: int) -> LabReport:
-    """The page asks every second or two."""
+    """Cached, as the page asks every second or two."""
     return LabReport.load(folder)
 
 
@@ -207,22 +207,22 @@ def _offer(view: View) -> object:
     found = _finished(view)
     if found is None:
         return gr.update(visible=False)
-    return gr.update(visible=True, value=f"Make the recommended one: {found[1].recommendation.name}")
+    return gr.update(visible=True, value=f"Build recommended: {found[1].recommendation.name}")
 
 
 def _make(page: Page) -> Sequence[object]:
-    """Start the tokenizer that the newest comparison recommends, and show its settings in the form."""
+    """Build the tokenizer that the newest comparison recommends, and show its settings in the form."""
     found = _finished(View(TAB, {}, tuple(page.live.board.states())))
     if found is None:
-        raise UserError("There is no finished comparison.", "Compare first.")
-    wanted, others = recommended_options(page, found[1]), rules_warning(page, found[1])
-    begun = page.started_notice(page.start("tokenizer", wanted))
-    return [join((begun, job_views.notice(others, "wait"))) if others else begun, wanted.algorithm, wanted.merges,
+        raise UserError("There is no finished comparison.", "Compare tokenizers first.")
+    wanted, warning = recommended_options(page, found[1]), rules_warning(page, found[1])
+    started = page.started_notice(page.start("tokenizer", wanted))
+    return [join((started, job_views.notice(warning, "wait"))) if warning else started, wanted.algorithm, wanted.merges,
             wanted.tokenizer_file, wanted.rules, wanted.tokenizer]
 
 
 def recommended_options(page: Page, report: LabReport) -> TokenizerOptions:
-    """The options that make what `report` recommends, under a name that is free, or says which candidate it is."""
+    """The options of the recommended tokenizer, under a free name or one with the candidate's."""
     best = report.candidate(report.recommendation.name)
     assert best is not None
     name = verb_form.tokenizer_name(page.workspace, report.model, report.dataset)
@@ -235,32 +235,33 @@ def recommended_options(page: Page, report: LabReport) -> TokenizerOptions:
 
 
 def rules_warning(page: Page, report: LabReport) -> str:
-    """What to say where the rules are not those any more that `report` read by; `UserError` where they are gone."""
+    """A warning where the text rules changed since `report`; `UserError` where they are gone."""
     if not report.rules_hash:
         return ""
     if not report.rules:
-        raise UserError(f"The comparison read by the rules of the tokenizer {report.rules_of}, which have no name "
-                        "that a new tokenizer could take them by.", "Choose text rules above, and compare again.")
+        raise UserError(f"The comparison used the rules of the tokenizer {report.rules_of}, which are not saved under "
+                        "a name.", "Choose text rules above, and compare again.")
     now = text_rules.load(page.workspace, report.rules)
     if text_rules.content_hash(now) == report.rules_hash:
         return ""
-    had = f", which the tokenizer {report.rules_of} has," if report.rules_of else ""
-    return (f"The rules {report.rules!r}{had} were changed since: the new tokenizer takes them as they are now, "
-            "and its numbers may differ from the comparison's.")
+    owner = f" of the tokenizer {report.rules_of}" if report.rules_of else ""
+    return (f"The rules {report.rules!r}{owner} changed since the comparison. The new tokenizer uses the present "
+            f"rules, "
+            "so its numbers may differ.")
 
 
 def _shown(view: View) -> Html:
     state = view.newest("lab")
     if state is None:
-        return job_views.empty("The comparison appears here: how much of the text each candidate covers, how many "
-                               "tokens "
-                             "it takes, and which of its rows the recordings could not teach.")
+        return job_views.empty("The comparison appears here: coverage, number of tokens, and tokens that are too rare "
+                               "in the "
+                               "recordings to train.")
     found = _finished(view)
     return join((job_views.job_card(state), lab_report_view(found[1]) if found else NOTHING))
 
 
 def lab_report_view(report: LabReport) -> Html:
-    """All of a comparison."""
+    """The whole report of a comparison."""
     return join((
         div("plan", element("strong", f"Recommended: {report.recommendation.name}"),
             paragraph(report.recommendation.reason)),
@@ -268,26 +269,27 @@ def lab_report_view(report: LabReport) -> Html:
 
 
 def candidates_view(report: LabReport) -> Html:
-    """The candidates beside each other, the recommended one marked."""
+    """The candidates as a table, with the recommended one marked."""
     rows = [(_candidate_name(one, report.recommendation.name), one.tokens_added or "–", _rare(one),
              f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
              f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
-    head = ("Candidate", "New rows", "Seen under ten times", "Characters", "Unknown", "Tokens a character",
-            "Tokens a second", f"Over {report.limit} tokens")
-    proven = (f"{len(report.proven)} base languages keep the ids of their sample sentences with the recommended one: "
+    head = ("Candidate", "New rows", "Seen < 10 times", "Characters", "Unknown", "Tokens per character",
+            "Tokens per second", f"Over {report.limit} tokens")
+    proven = (f"With the recommended one, {len(report.proven)} base languages keep their token ids: "
               f"{', '.join(job_views.language_name(code) for code in report.proven)}.")
     return join((element("h4", "Candidates"), table(head, rows),
-                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, read "
-                           f"{_read_by(report)}. {proven}", class_="small"),
-                 element("details", element("summary", f"{len(report.left_out)} were left out"),
+                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, "
+                           f"{_rules_text(report)}. "
+                           f"{proven}", class_="small"),
+                 element("details", element("summary", f"{len(report.left_out)} skipped"),
                          *map(paragraph, report.left_out)) if report.left_out else NOTHING))
 
 
-def _read_by(report: LabReport) -> str:
+def _rules_text(report: LabReport) -> str:
     if not report.rules and not report.rules_of:
         return "without text rules"
     name = f" {report.rules}" if report.rules else ""
-    return f"by the text rules{name}{f' of the tokenizer {report.rules_of}' if report.rules_of else ''}"
+    return f"with the text rules{name}{f' of the tokenizer {report.rules_of}' if report.rules_of else ''}"
 
 
 def _candidate_name(one: Candidate, recommended: str) -> Html:
@@ -309,13 +311,13 @@ def _unknown(one: Candidate) -> str:
 
 
 def script_view(report: LabReport) -> Html:
-    """The heat map: every character by its block, darker where training text has it more often."""
+    """The heat map: every character by Unicode block, darker where it is more frequent."""
     key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
         ("none", f"under {ENOUGH}", f"{ENOUGH} and more", "100 and more", "1000 and more"))),
         span("cell shade-0 wanted", "only in your text"))
-    return join((element("h4", "Characters of the script"), paragraph(
-        "How often the training text has each character, as the model reads it. A character that is seen fewer than "
-        f"{ENOUGH} times cannot be learnt well.", class_="small"), key, *map(_block, report.script)))
+    return join((element("h4", "Character map"), paragraph(
+        "Counts of each character in the training text, after text rules. A character seen fewer than "
+        f"{ENOUGH} times is too rare to learn.", class_="small"), key, *map(_block, report.script)))
 
 
 def _block(block: Block) -> Html:
@@ -329,23 +331,23 @@ def _block(block: Block) -> Html:
 def _cell(cell: Cell) -> Html:
     shade = max(number for number, least in enumerate(_SHADES) if cell.train >= least)
     wanted = " wanted" if cell.given and not cell.train else ""
-    name = unicodedata.name(cell.character, "without a name")
-    told = [f"U+{ord(cell.character):04X} {name}: {cell.train} times in training text"]
-    told += [f"{cell.held_out} held out"] if cell.held_out else []
-    told += [f"{cell.given} in your text"] if cell.given else []
+    name = unicodedata.name(cell.character, "unnamed")
+    counts = [f"U+{ord(cell.character):04X} {name}: {cell.train} times in training text"]
+    counts += [f"{cell.held_out} held out"] if cell.held_out else []
+    counts += [f"{cell.given} in your text"] if cell.given else []
     mark = "\u25cc" if unicodedata.combining(cell.character) or unicodedata.category(cell.character)[0] == "M" else ""
-    return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(told))
+    return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(counts))
 
 
 def sentences_view(report: LabReport) -> Html:
-    """What to record to close the gaps, for the text that was given."""
+    """Sentences to record for the characters that are too rare, chosen from the given text."""
     if not report.gaps:
         return NOTHING
     head = join((element("h4", "What to record"), paragraph(
-        f"Your text has {len(report.gaps)} characters that the training text has fewer than {ENOUGH} times: "
+        f"{len(report.gaps)} characters of your text occur fewer than {ENOUGH} times in the training text: "
         f"{' '.join(report.gaps)}", class_="small")))
     rows = [(number, one.text, " ".join(one.brings)) for number, one in enumerate(report.sentences, 1)]
-    rest = (f"{len(report.left_open)} stay below {ENOUGH} with these: {' '.join(report.left_open)}"
-            if report.left_open else f"With these recorded, each is seen at least {ENOUGH} times.")
-    return join((head, table(("Order", "Sentence", "Brings"), rows) if rows else NOTHING,
+    rest = (f"{len(report.left_open)} remain below {ENOUGH}: {' '.join(report.left_open)}"
+            if report.left_open else f"With these recordings, each occurs at least {ENOUGH} times.")
+    return join((head, table(("No.", "Sentence", "Adds"), rows) if rows else NOTHING,
                  paragraph(rest, class_="small")))
