@@ -57,17 +57,12 @@ def build() -> PresetSelector:
 
 def attach(page: Page, selector: PresetSelector, form: Form) -> None:
     """Let the form follow the preset, and show what it sets and what differs from it."""
-
-    def field_value(view: View, name: str) -> object:
-        value = wanted(page, view)[name]
-        return gr.update(value="" if value is None else value) if _follows(view, name) else gr.skip()
-
     live = page.live
     live.watch("preset", selector.name)
     live.watch("memory", selector.memory)
     live.watch("placed", selector.filled)
     for name in _FIELDS:
-        live.panel(form.widget(name), partial(field_value, name=name), "train")
+        live.panel(form.widget(name), partial(field_update, page, name), "train")
     live.panel(selector.filled, lambda view: filled_values(page, view), "train")
     live.panel(selector.about, lambda view: about_view(current_preset(page, view), changed_values(page, view)), "train")
     live.panel(selector.reset, lambda view: gr.update(visible=bool(changed_values(page, view))), "train")
@@ -101,6 +96,12 @@ def unchanged(page: Page, view: View) -> Mapping[str, Value]:
     """The value that each field has without a person's change."""
     return {name: view.chosen[f"train.{name}"] if _follows(view, name) else value
             for name, value in wanted(page, view).items()}
+
+
+def field_update(page: Page, name: str, view: View) -> object:
+    """The preset's value for a field that follows it."""
+    value = wanted(page, view)[name]
+    return gr.update(value="" if value is None else value) if _follows(view, name) else gr.skip()
 
 
 def filled_values(page: Page, view: View) -> str:

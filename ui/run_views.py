@@ -72,12 +72,8 @@ def _languages(state: JobState) -> list[str]:
 
 
 def _small_charts(state: JobState, logarithmic: bool, most: float | None) -> list[Html]:
-    by_group: dict[str, list[Point]] = {}
-    for step in state.steps:
-        for name, rate in rates_of(step).items():
-            by_group.setdefault(name, []).append((float(step.step), rate))
     rates = [Series(name, thin(points, _FEW_POINTS), colour)
-             for (name, points), colour in zip(by_group.items(), _COLOURS, strict=False)]
+             for (name, points), colour in zip(rates_by_group(state).items(), _COLOURS, strict=False)]
     measured = [("Gradient norm", _means(_along(state, lambda step: step.gradient_norm)), logarithmic),
                 ("Tokens per second", _means(_along(state, lambda step: step.tokens_per_s)), False)]
     drawn = [chart("Learning rate", rates, x_most=most, y_low=0.0, y_log=logarithmic)]
@@ -100,6 +96,15 @@ def _means(points: list[Point]) -> list[Point]:
 def _along(state: JobState, measure: Callable[[Step], float | None]) -> list[Point]:
     """Step and measured value; steps without one are left out."""
     return [(float(step.step), value) for step in state.steps if (value := measure(step)) is not None]
+
+
+def rates_by_group(state: JobState) -> dict[str, list[Point]]:
+    """Step and learning rate of each parameter group."""
+    by_group: dict[str, list[Point]] = {}
+    for step in state.steps:
+        for name, rate in rates_of(step).items():
+            by_group.setdefault(name, []).append((float(step.step), rate))
+    return by_group
 
 
 def rates_of(step: Step) -> dict[str, float]:

@@ -80,8 +80,8 @@ def test_what_is_not_first_is_folded_by_the_group_of_its_field() -> None:
     with gr.Blocks():
         made = form.build_form(TrainOptions, first=("extension", "dataset", "scope", "steps", "max_minutes", "device"))
     titles = [fold.title for fold in made.groups]
-    assert set(titles) == {"Adapters", "Optimizer", "Base protection", "What is learned from",
-                           "Validation and checkpoints", "Tracking and machines"}
+    assert set(titles) == {"Adapters", "Optimizer", "Data", "Losses and regularization",
+                           "Checkpoints and evaluation", "Hardware and tracking"}
     folded = [entry.name for fold in made.groups for entry in fold.fields]
     assert sorted(folded) == sorted(set(made.names) - {"extension", "dataset", "scope", "steps", "max_minutes",
                                                        "device"})

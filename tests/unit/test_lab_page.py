@@ -36,7 +36,7 @@ def test_a_report_is_shown_whole_and_escaped() -> None:
     shown = page.lab_report_view(REPORT)
     for text in ("Recommended: bpe-50", "It needs 40% fewer tokens.", "39 of 39", "1.5% of your text", "82.0%",
                  "Over 128 tokens", "2 of 100", "English, French", "bpe-800: the text gives no more",
-                 "2 characters that the training text has fewer than 10 times", "1 stay below 10 with these"):
+                 "2 characters of your text occur fewer than 10 times", "1 remain below 10"):
         assert text in shown
     assert shown.count("badge good") == 1
     assert "<b>" not in shown
@@ -79,7 +79,7 @@ def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace
     assert page.rules_warning(of(workspace), report) == ""
     path = workspace.rules / "mine.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
-    assert "rules 'mine', which the tokenizer new has, were changed since" in page.rules_warning(of(workspace), report)
+    assert "rules 'mine' of the tokenizer new changed since" in page.rules_warning(of(workspace), report)
     path.unlink()
     with pytest.raises(UserError, match="no text rules named 'mine'"):
         page.rules_warning(of(workspace), report)
@@ -90,8 +90,8 @@ def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace
 
 
 def test_a_report_says_whose_rules_it_read_by() -> None:
-    assert "read by the text rules am." in page.candidates_view(REPORT)
-    assert "by the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_of="new"))
+    assert "with the text rules am." in page.candidates_view(REPORT)
+    assert "with the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_of="new"))
     unnamed = replace(REPORT, rules="", rules_of="new", rules_hash="1")
     assert "by the text rules of the tokenizer new." in page.candidates_view(unnamed)
     assert "without text rules" in page.candidates_view(replace(REPORT, rules=""))

@@ -27,7 +27,7 @@ def of(workspace: Workspace) -> page.Page:
 def values(source: Path | str, **changes: object) -> dict:
     clips = {name: field.default for name, field in ClipOptions.model_fields.items()}
     return {"source": str(source), "language": "am", "kind": page.WITHOUT, "recogniser": "openai/whisper-small",
-            "segments": "talks", "called": "", "text": "", **clips, **changes}
+            "segments": "talks", "recogniser_language": "", "text": "", **clips, **changes}
 
 
 def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
@@ -76,7 +76,7 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
             Piece(**{**vars(second), "text": "ሰላም", "score": 0.9})]
     segments = segments.save_texts(told, "built-in")
     shown = page.doubts_view(segments)
-    assert "1 clips of talks to listen to" in shown
+    assert "1 flagged clips of talks" in shown
     assert "1:10" in shown
     assert "the recogniser is 20% sure" in shown
     assert "<i>" not in shown
@@ -134,5 +134,5 @@ def test_clips_are_offered_as_the_source_when_they_have_texts_and_not_before(wor
         view = View("data", {}, (JobState(job, status),))
         card = page.ready(of(workspace), view)
         assert (card is not None) == wanted
-    assert "Take the 2 clips of talks" in str(page.offer(card, "/in"))
+    assert "Use the 2 clips of talks" in str(page.offer(card, "/in"))
     assert "'visible': False" in str(page.offer(card, "segments:talks"))

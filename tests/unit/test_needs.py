@@ -33,7 +33,7 @@ def test_an_empty_workspace_lacks_both_and_says_where_each_is_made() -> None:
     found = verb_form.missing_prerequisites(View("tokenizer", CHOSEN, ()), "tokenizer", choices([], []))
     assert found == ("model", "dataset")
     said = verb_form.prerequisites_view(found)
-    for part in ("no base model", "Model tab", "no prepared recordings", "Data tab", "Start"):
+    for part in ("No base model", "Model tab", "No dataset", "Data tab", "Start"):
         assert part in said
 
 
@@ -59,4 +59,4 @@ def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> Non
     with pytest.raises(UserError) as refused:
         verb_form.require_choices("tokenizer", ("model",), (None,))
     assert "nothing is chosen" in refused.value.message
-    assert "where there is none, the Model tab" in refused.value.hint
+    assert "download one on the Model tab" in refused.value.hint

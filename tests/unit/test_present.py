@@ -75,7 +75,7 @@ def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
     state = JobState(job(), "running", steps=steps(50), stages=(Stage("load", 1.0), Stage("certificate")),
                      progress=Progress(18, 40, "English sentences", "spoken and heard"), eta_s=12.0)
     assert job_views.status_line(state) == (
-        "Making the certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
+        "Computing certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
     assert job_views.progress_share(state) == 18 / 40
     assert "Prove what it can say" in job_views.chain_view([state])
     assert "Practise speaking" not in job_views.job_card(state)
@@ -90,7 +90,7 @@ def test_a_training_that_its_time_limit_ended_is_not_shown_as_whole() -> None:
     state = JobState(job(), "finished", steps=steps(50), started_at=0.0, ended_at=120.0)
     assert job_views.ended_by_time_limit(state) == (50, 100)
     for shown in (job_views.job_card(state), job_views.chain_view([state])):
-        assert "Ended by the time limit at step 50 of 100. Took 2 min." in shown
+        assert "Time limit reached at step 50 of 100. Took 2 min." in shown
         assert "width:50.0%" in shown
     assert job_views.progress_share(JobState(job(), "finished", steps=steps(100))) == 1.0
 
@@ -114,8 +114,8 @@ def test_what_a_failure_kept_from_beginning_is_grey_and_its_reason_is_told_once(
 
 
 def test_the_queue_names_its_devices_and_an_empty_one_says_so() -> None:
-    assert "Nothing is running" in job_views.queue_view([])
-    assert "On the processor" in job_views.queue_view([JobState(job(), "running")])
+    assert "No job is running" in job_views.queue_view([])
+    assert "On the CPU" in job_views.queue_view([JobState(job(), "running")])
 
 
 def test_a_long_series_is_thinned_and_keeps_its_last_point() -> None:
@@ -142,10 +142,10 @@ def test_a_long_unbroken_text_is_cut_and_its_cost_is_said_before() -> None:
     assert "ሀ" * 240 + "..." in shown
     assert len(shown) < 5000
     notice = comparison_views.length_notice(text, [state])
-    for part in ("20,000 letters: about 250 pieces", "both voices take about 0 s", "One word has 20,000 letters"):
+    for part in ("20,000 characters: about 250 chunks", "both models take about 0 s", "One word has 20,000 characters"):
         assert part in notice
     assert comparison_views.length_notice("ሰላም", [state]) == ""
-    assert "both voices" not in comparison_views.length_notice("ሰላም " * 200, [])
+    assert "both models" not in comparison_views.length_notice("ሰላም " * 200, [])
 
 
 def test_the_two_figures_before_training_are_told_apart() -> None:
@@ -153,12 +153,12 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
     made = tuple(AudioMade(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
-    assert comparison_views.BEFORE_HERE in comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
+    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
     check = Check("judged_errors", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
     shown = certificate.certificate_view(proof)
-    assert certificate.BEFORE_HERE in shown
+    assert certificate.UNTRAINED_BASELINE in shown
     assert "before </span>" not in shown  # nothing stood there before
 
 
@@ -169,11 +169,11 @@ def test_a_failure_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "told"), [
-    ("error_originals_am", 0.0, ("Misheard in recordings, Amharic", "0.0%")),
-    ("error_am_before", 0.739, ("Misheard, Amharic, before", "73.9%")), ("error_am", None, ("Misheard, Amharic",
-                                                                                            "not measured")),
-    ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Clips held out", "40")),
-    ("old_rows_equal", True, ("Old rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
+    ("error_originals_am", 0.0, ("CER of original recordings, Amharic", "0.0%")),
+    ("error_am_before", 0.739, ("CER, Amharic, before", "73.9%")),
+    ("error_am", None, ("CER, Amharic", "not measured")),
+    ("megabytes", 24.13, ("Size", "24.13 MB")), ("held_out", 40, ("Held-out clips", "40")),
+    ("old_rows_equal", True, ("Base rows unchanged", "yes")), ("tokens_added", 1081, ("Tokens added", "1,081")),
 ])
 def test_results_have_names_and_units(name: str, value: object, told: tuple[str, str]) -> None:
     assert job_views.result_fact(name, value) == told
@@ -182,14 +182,14 @@ def test_results_have_names_and_units(name: str, value: object, told: tuple[str,
 def test_the_queue_says_each_jobs_place() -> None:
     shown = job_views.queue_view([JobState(job(), "running"),
                                 JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
-    assert '<td data-name="Place">2</td>' in shown
+    assert '<td data-name="Position">2</td>' in shown
 
 
 def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
     other = JobState(job(), "finished")
     view = View("train", {"run": "train-0"}, (other,))
     assert train.chosen(view) is None
-    assert "The job train-0 is gone" in train.status_view(view)
+    assert "Job train-0 was deleted" in train.status_view(view)
     assert train.chosen(View("train", {"run": ""}, (other,))) is other
 
 
@@ -199,7 +199,7 @@ def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
 def test_no_other_job_is_shown_in_the_place_of_one_that_was_deleted(
         field: str, shown: Callable[[View], str], choices: Callable[[View], dict[str, object]]) -> None:
     view = View("any", {field: "gone-1"}, (JobState(job(), "finished"), JobState(job("compare"), "finished")))
-    assert "The job gone-1 is gone" in shown(view)
+    assert "Job gone-1 was deleted" in shown(view)
     offered = choices(view)
     assert offered["value"] == "gone-1"
     assert offered["choices"][0] == ("gone-1 (gone)", "gone-1")  # type: ignore[index]
@@ -223,7 +223,7 @@ def test_a_run_is_shown_with_its_numbers_curves_and_samples() -> None:
     assert "polyline" in run_views.run_curves(state)
     samples = train.samples_view(View("train", {"run": ""}, (state,)))
     assert 'data-sound="media/runs/train-1/samples/50.ogg"' in samples
-    assert "30% misheard" in samples
+    assert "CER 30%" in samples
 
 
 def comparison() -> JobState:
@@ -236,9 +236,9 @@ def comparison() -> JobState:
 def test_a_comparison_shows_each_error_beside_the_one_on_recordings() -> None:
     state = comparison()
     shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(False))
-    assert "90% misheard" in shown
-    assert "20% misheard" in shown
-    assert shown.count("original recordings: 2.0%") == 2
+    assert "CER 90%" in shown
+    assert "CER 20%" in shown
+    assert shown.count("original recordings: CER 2.0%") == 2
     assert "Before" in shown
     assert "run:one" in shown
 
@@ -258,7 +258,7 @@ def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
 def test_one_voice_is_shown_alone_and_never_blind() -> None:
     asked = job("synthesize", text="A boat.", language="en", voice_model="base:tiny")
     coming = comparison_views.comparison(JobState(asked, "running"), {}, comparison_views.BlindMode(True))
-    assert coming.count("Being made.") == 1
+    assert coming.count("In progress.") == 1
     assert "A boat." in coming
     made = (AudioMade("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat", "audio/speech.png"),)
     state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"error_on_originals": 0.025})
@@ -273,13 +273,13 @@ def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     hidden = comparison_views.comparison(state, {}, comparison_views.BlindMode(True))
     for telling in ("Before", "After", "run:one", "misheard", "heard"):
         assert telling not in hidden
-    assert "Voice A" in hidden
+    assert "Sample A" in hidden
     assert "misheard" in comparison_views.comparison(state, {}, comparison_views.BlindMode(True, frozenset({0})))
 
 
 def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
     state = JobState(job("compare", texts=[["am", "ሰላም"]], base="base:tiny", finetuned="run:one"), "running")
-    assert comparison_views.comparison(state, {}, comparison_views.BlindMode(False)).count("Being made.") == 2
+    assert comparison_views.comparison(state, {}, comparison_views.BlindMode(False)).count("In progress.") == 2
 
 
 def test_the_order_of_a_blind_pair_is_the_same_after_a_reload_and_not_always_the_same() -> None:
@@ -350,8 +350,8 @@ def test_an_export_tells_its_place_and_what_failed_and_counts_its_checks() -> No
     result = {"export": "mine", "path": "exports/mine", "ref": "export:mine", "run": "first", "step": 800, "files": 12,
               "overridden": "prefix_rows", "error_am": 0.162, "prefix_rows": "failed", "base_logits": "passed"}
     shown = certificate.exported_view(result)
-    for part in ("exports/mine", "export:mine", "800", "Misheard, Amharic", "16.2%", "Of 2 checks",
-                 "prefix rows failed; exported all the same"):
+    for part in ("exports/mine", "export:mine", "800", "CER, Amharic", "16.2%", "Of 2 checks",
+                 "prefix rows failed (overridden)"):
         assert part in shown
     assert shown.count("exports/mine") == 1
     assert "none failed" in certificate.exported_view({**result, "prefix_rows": "passed"})
@@ -391,8 +391,8 @@ def test_what_was_spoken_is_known_by_when_what_and_who() -> None:
     alone = JobState(job("synthesize", voice_model="base:tiny", language="en", text="Hello"), "finished")
     view = View("listen", {"pair": ""}, (own, run))
     for state, title in ((own, "ሰላም and 1 more, tiny-am on mine"), (heard, "ቡና, tiny-am on mine"),
-                         (chosen_by_itself, "a sentence of each language, tiny-am on mine"),
-                         (alone, "Hello, tiny as it came")):
+                         (chosen_by_itself, "a sentence per language, tiny-am on mine"),
+                         (alone, "Hello, tiny (base)")):
         told = voice_settings.pair_title(view, state)
         assert told.endswith(f"  {title}")
         assert "abcd" not in told
@@ -413,7 +413,7 @@ def test_a_time_limit_is_told_with_the_step_that_it_leads_to() -> None:
     told = tuple(replace(step, total_steps=800) for step in steps(50))  # 25 s for 50 steps: a minute for 120
     short = JobState(job(max_minutes=1.0), "running", steps=told, stages=(Stage("train"),),
                      progress=Progress(50, 800, "steps"), eta_s=35.0)
-    assert "about 35 s left until the time limit ends it, at about step 120" in job_views.status_line(short)
+    assert "about 35 s left until the time limit, at about step 120" in job_views.status_line(short)
     assert job_views.progress_share(short) == 50 / 120
     assert "time limit" not in job_views.status_line(replace(short, eta_s=20.0))  # all its steps take less than is left
     assert job_views.progress_share(replace(short, eta_s=20.0)) == 50 / 800

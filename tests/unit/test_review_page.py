@@ -54,7 +54,7 @@ def test_a_dataset_that_was_not_measured_is_told_of_once(page: Any) -> None:
     card.write_text(card.read_text().replace("fingerprint: ", "fingerprint: x"))
     other = view(dataset="other")
     with pytest.raises(UserError, match="measured"):
-        clip_review._found(page, other)
+        clip_review._findings(page, other)
     assert clip_review._table(page, other) == clip_review._spread(page, other) == ""
     assert clip_review._kinds(page, other)["value"] == clip_review.ALL  # type: ignore[index]
 
@@ -98,7 +98,7 @@ def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
     with pytest.raises(UserError, match="no clip 'c99'"):
         told(page, do="exclude", clip="c99")
     for nonsense in ("{", "[1]", '{"do": "dance"}'):
-        with pytest.raises(UserError, match="The table asked for"):
+        with pytest.raises(UserError, match="command from the table"):
             clip_review.handle_command(page, "d", nonsense)
 
 
@@ -108,7 +108,7 @@ def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> 
     clip_review.handle_command(page, "other", json.dumps({"do": "exclude", "clip": "c3", "dataset": "d"}))
     assert set(review.decisions(page.workspace, "d")) == {"c3"}
     assert review.decisions(page.workspace, "other") == {}
-    assert 'data-dataset="d"' in clip_review._found(page, view())
+    assert 'data-dataset="d"' in clip_review._findings(page, view())
     assert 'data-dataset="other"' in clip_review._table(page, view(dataset="other"))
     for name in ("gone", "../d"):
         with pytest.raises(UserError, match="There is no dataset named"):
@@ -116,10 +116,10 @@ def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> 
 
 
 def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> None:
-    assert "Exclude 1 clip" in clip_review._found(page, view())
+    assert "Exclude 1 clip" in clip_review._findings(page, view())
     told(page, do="exclude-kind", kind="clipping")
     assert [one for one, made in review.decisions(page.workspace, "d").items() if not made.included] == ["c24"]
-    shown = clip_review._found(page, view())
+    shown = clip_review._findings(page, view())
     assert "1 excluded" in shown
     assert "Undo" in shown
     told(page, do="undo-kind", kind="clipping")

@@ -50,26 +50,26 @@ def test_an_error_is_held_against_the_sentences_first_in_colour_and_in_words() -
     assert "50%" in cells[0]
     assert "<small" not in cells[0]
     assert '<small class="better">↓18</small>' in cells[1]
-    assert "18 points better than at step 100" in cells[1]
+    assert "18 points better than step 100" in cells[1]
     assert '<small class="worse">↑10</small>' in cells[2]
-    assert "10 points worse than at step 100" in cells[2]
-    assert "as at step 100" in cells[3]
+    assert "10 points worse than step 100" in cells[2]
+    assert "same as step 100" in cells[3]
 
 
 def test_where_no_judge_knows_the_language_that_stands_in_place_of_the_error() -> None:
     html = run_views.sample_grid(state(spoken((100, 200), error=None)))
-    assert "No judge knows Amharic" in html
-    assert html.count("not judged</span>") == 4
-    assert "misheard" not in html
+    assert "No recogniser (ASR) for Amharic" in html
+    assert html.count("no score</span>") == 4
+    assert "CER" not in html
     both = [*spoken((100,), error=None), *spoken((100,), ("A boat.",), "en", None)]
-    assert "No judge knows Amharic or English" in run_views.sample_grid(state(both))
+    assert "No recogniser (ASR) for Amharic or English" in run_views.sample_grid(state(both))
 
 
 def test_a_sentence_that_was_not_spoken_at_a_step_has_an_empty_cell() -> None:
     html = run_views.sample_grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
     assert row(html, TEXTS[0]).count('class="hear"') == 2
     assert row(html, TEXTS[1]).count('class="hear"') == 1
-    assert "not spoken at this step" in row(html, TEXTS[1])
+    assert "No sample at this step" in row(html, TEXTS[1])
 
 
 def test_what_a_resumed_run_tells_again_is_one_row_with_the_newer_error() -> None:
@@ -87,9 +87,9 @@ def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift
     found = run_views.sample_rows(samples)
     assert [line.language for line in found] == ["am", "am", "en"]
     html = run_views.sample_grid(state(samples, scope="full"))
-    assert "equal to the bit" not in html
-    assert "The last rows are of languages of the base" in html
-    assert "equal to the bit" in run_views.sample_grid(state(samples, scope="rows"))
+    assert "bit-identical" not in html
+    assert "The last rows are base languages" in html
+    assert "bit-identical" in run_views.sample_grid(state(samples, scope="rows"))
     assert row(html, "A boat.").count('class="hear"') == 2
     assert re.findall(r'class="badge[^>]*>(\w+)<', html) == ["before", "first"]
     assert "take is-first" in html.split("step 100</span>")[0].rsplit("<div", 1)[1]
@@ -99,7 +99,7 @@ def test_the_measured_error_over_all_sentences_stands_on_top() -> None:
     samples, measured = spoken((100, 200)), (Evaluated(100, 1.0, {"am": 0.41}), Evaluated(200, 1.0, {"am": 0.3}))
     html = run_views.sample_grid(state(samples, evaluations=measured))
     total = html.split('<div class="takes-row')[2]
-    assert "All Amharic sentences" in total
+    assert "All scored sentences, Amharic" in total
     assert "41%" in total
     assert "↓11" in total
 
@@ -136,7 +136,7 @@ def test_what_is_not_shown_is_counted_and_can_be_shown() -> None:
     many = state(spoken(range(100, 4100, 100), [f"text {number}" for number in range(40)]))
     html = run_views.sample_grid(many)
     assert not run_views.select_samples(many).whole
-    assert re.search(r"Shown are 30 of 40 sentences and \d+ of 40 steps\.", html)
+    assert re.search(r"Showing 30 of 40 sentences and \d+ of 40 steps\.", html)
     few = state(spoken(range(100, 4100, 100)))
     assert "of 40 steps" in run_views.sample_grid(few)
     assert "sentences and" not in run_views.sample_grid(few)
@@ -146,7 +146,7 @@ def test_what_is_not_shown_is_counted_and_can_be_shown() -> None:
 
 def test_base_sentences_are_among_those_that_are_shown_of_many() -> None:
     samples = [*spoken((100,), [f"text {number}" for number in range(60)]), *spoken((100,), ("A boat.",), "en")]
-    assert "en" in {line.language for line in run_views.select_samples(state(samples)).lines}
+    assert "en" in {line.language for line in run_views.select_samples(state(samples)).rows}
 
 
 def test_a_sentence_with_several_takes_can_be_heard_in_turn() -> None:

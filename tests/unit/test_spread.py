@@ -60,7 +60,7 @@ def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
     few = spread(spoken("a" * 50 + "b" * 9 + "c" * 10))
     assert few.rarest() == (("b", 9),)  # of so few characters all are drawn, and none is told twice but to warn
     drawn = charts.dataset_charts(Plots(found.histograms(), found.characters(), rare))
-    assert "2 characters are seen fewer than 10 times" in drawn
+    assert "2 characters occur fewer than 10 times" in drawn
     assert "ጰ 1" in drawn
 
 
@@ -84,7 +84,7 @@ def test_speakers_are_counted_the_largest_first_and_those_with_one_clip_apart(wo
         ("bob", 2, 61.0), ("ann", 2, 5.0), ("kim", 2, 4.0)]
     assert [one.name for one in all_of_them.some_alone] == ["<b>eve</b>", "dan"]
     some = clip_review.speakers_view(found.speakers(1))
-    assert "2 more have less speech" in some
+    assert "2 more with less speech" in some
     assert "2 speakers have a single clip" in some
     assert "and 1 more" in some
     assert "<b>eve" not in some

@@ -28,8 +28,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 def test_models_to_get_are_told_from_those_that_are_here(workspace: Workspace) -> None:
     assert {name: label for label, name in start_options.models(workspace)} == {
-        "tiny": "Built-in tiny model (ships with Lisan)",
-        "chatterbox": "Chatterbox Multilingual (about 3.2 GB to download)"}
+        "tiny": "Built-in tiny model (included)",
+        "chatterbox": "Chatterbox Multilingual (about 3.2 GB download)"}
     chatterbox_world.write_model(workspace.models / "chatterbox")
     assert ("Chatterbox Multilingual", "chatterbox") in start_options.models(workspace)
 

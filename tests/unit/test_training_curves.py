@@ -50,19 +50,19 @@ def heights(html: str, title: str) -> list[float]:
 
 def test_all_that_is_measured_of_a_step_has_a_chart() -> None:
     assert titles(run_views.run_curves(run())) == [
-        "Speech loss", "Text loss", "Errors that the judge heard", "Learning rate", "Gradient norm", "Tokens a second",
+        "Speech loss", "Text loss", "Character error rate (CER)", "Learning rate", "Gradient norm", "Tokens per second",
         "Peak memory, GPU, GB"]
 
 
 def test_the_held_out_loss_names_its_language_and_the_others_have_charts_of_their_own() -> None:
     one, several = run_views.run_curves(run()), run_views.run_curves(run(languages=("am", "en", "fr"), scope="full"))
-    assert keys(one, "Speech loss") == ["trained on", "held out, Amharic"]
+    assert keys(one, "Speech loss") == ["training", "held-out, Amharic"]
     assert "Held-out speech loss by language" not in titles(one)
-    assert "predicted as before, to the bit" in one
+    assert "their loss cannot change" in one
     for title in ("Held-out speech loss by language", "Held-out text loss by language"):
         assert set(keys(several, title)) == {"Amharic", "English", "French"}
         assert keys(several, title)[0] == "Amharic"
-    assert "to the bit" not in several
+    assert "cannot change" not in several
 
 
 def test_of_many_languages_those_that_rose_most_are_drawn_and_the_rest_is_counted() -> None:
@@ -77,13 +77,13 @@ def test_each_parameter_group_has_its_rate_and_an_old_journal_that_of_the_rows()
     assert keys(run_views.run_curves(run()), "Learning rate") == ["rows", "adapters"]
     old = run(rates=False)
     assert keys(run_views.run_curves(old), "Learning rate") == ["rows"]
-    assert run_views._rates(old)["rows"][0] == (1.0, pytest.approx(1e-3))
+    assert run_views.rates_by_group(old)["rows"][0] == (1.0, pytest.approx(1e-3))
 
 
 def test_a_run_that_went_on_after_rates_were_told_by_group_draws_both_parts() -> None:
     old, new = run(10, rates=False), run(20)
     both = JobState(new.job, "running", steps=(*old.steps, *new.steps[10:]))
-    found = run_views._rates(both)
+    found = run_views.rates_by_group(both)
     assert (len(found["rows"]), len(found["adapters"])) == (20, 10)
 
 
@@ -91,7 +91,7 @@ def test_the_logarithmic_axis_is_that_of_losses_rates_and_gradients_and_not_of_t
     linear, log = run_views.run_curves(run()), run_views.run_curves(run(), logarithmic=True)
     for title in ("Speech loss", "Learning rate", "Gradient norm"):
         assert heights(linear, title) != heights(log, title)
-    for title in ("Errors that the judge heard", "Tokens a second", "Peak memory, GPU, GB"):
+    for title in ("Character error rate (CER)", "Tokens per second", "Peak memory, GPU, GB"):
         assert drawn(linear, title) == drawn(log, title)
 
 
