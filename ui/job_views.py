@@ -213,7 +213,7 @@ def stop_message(state: JobState) -> str:
         return "Stopping."
     stage = current_stage(state)
     if stage in _BEFORE_STEPS:
-        lost = "no step is lost" if state.steps else "no step was trained yet"
+        lost = "no step is lost" if state.steps else "nothing was trained yet"
         return f"Stopping when the model is loaded and measured; {lost}."
     if stage == CERTIFICATE_STAGE:
         return "Stopping. All steps are saved; Resume computes the certificate."

@@ -9,6 +9,7 @@ from functools import partial
 import gradio as gr
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core import jobs
 from core.job import kept
 from core.job.journal import Step
@@ -417,7 +418,8 @@ def _option_table(states: Sequence[JobState]) -> Html:
              if name not in _NOT_COMPARED and len({str(state.job.settings.get(name)) for state in states}) > 1]
     if not names:
         return paragraph("These runs have the same options.", class_="small")
-    rows = [(name.replace("_", " ").capitalize(), *(str(state.job.settings.get(name, "–")) for state in states))
-            for name in names]
+    fields = TrainOptions.model_fields
+    rows = [((name in fields and fields[name].title) or name, *(str(state.job.settings.get(name, "–"))
+                                                                for state in states)) for name in names]
     return join((element("h3", "Different options"),
                  table(("Option", *(_run_label(state) for state in states)), rows)))

@@ -60,7 +60,7 @@ def test_a_reload_shows_what_is_learnt_and_a_notice_ends_with_it(scene: Scene, o
     expect(page.locator("#start-dataset input")).to_have_value(RECORDINGS)
     page.locator("#start-dataset input").click()
     page.locator("#start-dataset [role=option]").filter(has_text=start_options.DEMO_LABEL).click()
-    notice = page.locator(".notice.info", has_text="It finishes its step")
+    notice = page.locator(".notice.info", has_text="Stopping after this step")
     page.locator("#start-stop").click()
     expect(notice).to_be_visible()
     scene.end()

@@ -83,7 +83,7 @@ def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace
     path.unlink()
     with pytest.raises(UserError, match="no text rules named 'mine'"):
         page.rules_warning(of(workspace), report)
-    with pytest.raises(UserError, match="rules of the tokenizer new, which have no name"):
+    with pytest.raises(UserError, match="rules of the tokenizer new, which are not saved under a name"):
         page.rules_warning(of(workspace), replace(report, rules=""))
     assert page.rules_warning(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
     assert page.rules_warning(of(workspace), REPORT) == ""  # a comparison of before
@@ -93,7 +93,7 @@ def test_a_report_says_whose_rules_it_read_by() -> None:
     assert "with the text rules am." in page.candidates_view(REPORT)
     assert "with the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_of="new"))
     unnamed = replace(REPORT, rules="", rules_of="new", rules_hash="1")
-    assert "by the text rules of the tokenizer new." in page.candidates_view(unnamed)
+    assert "with the text rules of the tokenizer new." in page.candidates_view(unnamed)
     assert "without text rules" in page.candidates_view(replace(REPORT, rules=""))
 
 

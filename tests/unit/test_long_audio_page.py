@@ -81,7 +81,7 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
     assert "the recogniser is 20% sure" in shown
     assert "<i>" not in shown
     assert "segments:talks" in page.segments_view([segments])
-    assert "2, 1 doubtful" in page.segments_view([segments])
+    assert "2, 1 flagged" in page.segments_view([segments])
     assert "2 of 1 h" in page.segments_view([segments])
 
 

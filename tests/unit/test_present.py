@@ -77,7 +77,7 @@ def test_a_certificate_in_the_making_is_not_shown_as_training() -> None:
     assert job_views.status_line(state) == (
         "Computing certificate, 18 of 40 English sentences spoken and heard, about 12 s left")
     assert job_views.progress_share(state) == 18 / 40
-    assert "Prove what it can say" in job_views.chain_view([state])
+    assert "Compute certificate" in job_views.chain_view([state])
     assert "Practise speaking" not in job_views.job_card(state)
 
 
@@ -153,7 +153,8 @@ def test_the_two_figures_before_training_are_told_apart() -> None:
     made = tuple(AudioMade(side, 0, "a.wav", "ሰላም", "am", 1.5, 0.4, 0.2, "ሰላ", "a.png", note)
                  for side, note in zip(("base", "finetuned"), notes, strict=True))
     state = JobState(job("compare", texts=[["am", "ሰላም"]]), "finished", audio=made)
-    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
+    assert comparison_views.ROMANISED_BASELINE in comparison_views.comparison(state, {},
+                                                                              comparison_views.BlindMode(False))
     check = Check("judged_errors", "measured", "", "am 15.5%", "What was heard.")
     proof = Certificate("run:a@1", "a", 1, "gated", "tiny", "tiny-am", "b", "f", 1.0, (check,),
                         (LanguageError("am", True, 40, 0.739, 0.155, 0.0),))
@@ -202,7 +203,7 @@ def test_no_other_job_is_shown_in_the_place_of_one_that_was_deleted(
     assert "Job gone-1 was deleted" in shown(view)
     offered = choices(view)
     assert offered["value"] == "gone-1"
-    assert offered["choices"][0] == ("gone-1 (gone)", "gone-1")  # type: ignore[index]
+    assert offered["choices"][0] == ("gone-1 (deleted)", "gone-1")  # type: ignore[index]
 
 
 def test_a_chart_without_points_says_that_nothing_was_measured() -> None:
@@ -249,7 +250,7 @@ def test_a_judge_that_is_gone_is_told_under_the_clip_and_above_them() -> None:
     state = JobState(asked, "finished", audio=made, warnings=("Amharic is not measured: put it back.",))
     shown = comparison_views.comparison(state, {}, comparison_views.BlindMode(False))
     assert f"Not measured: {reason}." in shown
-    assert "No judge for this language" not in shown
+    assert "No recogniser (ASR) for this language" not in shown
     chosen = {"pair": asked.id, "blind": "False"}
     assert "put it back" in listen.status_view(View("listen", chosen, (state,)))
     assert "put it back" not in listen.status_view(View("listen", {**chosen, "blind": "True"}, (state,)))
@@ -263,7 +264,7 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
     made = (AudioMade("speech", 0, "audio/speech.wav", "A boat.", "en", 1.5, 0.4, 0.1, "a boat", "audio/speech.png"),)
     state = JobState(asked, "finished", audio=made, started_at=0.0, ended_at=1.0, result={"error_on_originals": 0.025})
     shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(True))
-    for part in ("One voice", "base:tiny", "10% misheard", "original recordings: 2.5%"):
+    for part in ("<strong>Speech</strong>", "base:tiny", "CER 10%", "original recordings: CER 2.5%"):
         assert part in shown
     assert "one voice takes" in comparison_views.length_notice("A boat. " * 60, [state])
 
@@ -271,10 +272,10 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
 def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
     state = comparison()
     hidden = comparison_views.comparison(state, {}, comparison_views.BlindMode(True))
-    for telling in ("Before", "After", "run:one", "misheard", "heard"):
+    for telling in ("Before", "After", "run:one", "CER", "Transcript"):
         assert telling not in hidden
     assert "Sample A" in hidden
-    assert "misheard" in comparison_views.comparison(state, {}, comparison_views.BlindMode(True, frozenset({0})))
+    assert "CER" in comparison_views.comparison(state, {}, comparison_views.BlindMode(True, frozenset({0})))
 
 
 def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
@@ -284,7 +285,8 @@ def test_a_clip_that_is_still_to_come_is_shown_as_coming() -> None:
 
 def test_the_order_of_a_blind_pair_is_the_same_after_a_reload_and_not_always_the_same() -> None:
     assert comparison_views.blind_order("a", 0) == comparison_views.blind_order("a", 0)
-    assert {comparison_views.blind_order("a", index) for index in range(20)} == {("base", "finetuned"), ("finetuned", "base")}
+    assert {comparison_views.blind_order("a", index) for index in range(20)} == {("base", "finetuned"),
+                                                                                 ("finetuned", "base")}
 
 
 def test_votes_are_kept_and_a_broken_line_counts_for_nobody(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_costs_and_uses_are_told(workspace: Workspace) -> None:
     assert "6 → 4" in page.costs_view([cost], 2)
     assert page.known_view(text_rules.entries(workspace)) == ""
     text_rules.save(workspace, "mine", SHIPPED)
-    assert "Not in use" in page.known_view(text_rules.entries(workspace))
+    assert "Not used" in page.known_view(text_rules.entries(workspace))
     (workspace.rules / "mine.yaml").write_text("words: [", encoding="utf-8")
     assert "could not be read" in page.known_view(text_rules.entries(workspace))
 

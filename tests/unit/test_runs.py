@@ -71,7 +71,7 @@ def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[
 
 def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobState]) -> None:
     told = train.comparison_view(states, False, False).partition("Different options")[2]
-    assert "Row rate" in told
+    assert "Learning rate, rows" in told
     assert "0.005" in told
     assert "Weight decay" not in told
 

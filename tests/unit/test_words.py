@@ -131,4 +131,5 @@ def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
     assert "Training took 1 min 40 s." in job_views.proof_note(counted, None)
     early = replace(counted, progress=Progress(1, 200, "sentences", time=1105.0), eta_s=0.1)
     assert "%" not in job_views.proof_note(early, None)
-    assert "the certificate will be about 80% of the total time." in job_views.proof_note(replace(counted, eta_s=300.0), None)
+    assert "the certificate will be about 80% of the total time." in job_views.proof_note(replace(counted, eta_s=300.0),
+                                                                                          None)
