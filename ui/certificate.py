@@ -19,6 +19,12 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
+_TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
+UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
+                      "reads a romanised text instead, which has a lower error rate.")
+_VERDICTS = ("passed", "failed", "measured", "skipped")
+_SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # in the path, or in the certificate above
+
 
 def build(page: Page) -> None:
     """Lay out the tab."""
@@ -106,9 +112,6 @@ def _meaning(proof: Certificate) -> str:
     return "The base languages are unchanged, bit for bit."
 
 
-_TONES = {"passed": ("good", "✓"), "failed": ("bad", "✗"), "measured": ("wait", "≈"), "skipped": ("wait", "–")}
-
-
 def _check(check: Check) -> Html:
     tone, mark = _TONES[check.verdict]
     return div(f"check {tone}", span("mark", mark), div(
@@ -117,10 +120,6 @@ def _check(check: Check) -> Html:
         div("hashes", span("small", "before "), element("code", check.expected)) if check.expected else NOTHING,
         div("hashes", span("small", "after "), element("code", check.seen)),
     ))
-
-
-UNTRAINED_BASELINE = ("For the new language, “before” is the extended model before training. On Listen, the base model "
-                      "reads a romanised text instead, which has a lower error rate.")
 
 
 def _errors(rows: Sequence[LanguageError]) -> Html:
@@ -166,10 +165,6 @@ def _export(page: Page, reference: str, name: str, override: Sequence[str] | Non
 def _last_export(view: View) -> Html:
     state = view.newest("export")
     return join((job_views.job_card(state), exported_view(state.result))) if state else NOTHING
-
-
-_VERDICTS = ("passed", "failed", "measured", "skipped")
-_SHOWN_ELSEWHERE = ("export", "ref", "run", "scope", "overridden")  # in the path, or in the certificate above
 
 
 def exported_view(result: Result | None) -> Html:

@@ -24,6 +24,10 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph, player, span
 from ui.page import Page
 
 TAB, PAGE, ALL = "data", 10, "all clips"
+_WAVE_HEIGHT = 40.0
+_KEYS = (("j", "next clip"), ("k", "previous clip"), ("space", "play or pause"), ("x", "exclude or include"),
+         ("e", "edit transcript"), ("Esc", "save the text"), ("n", "next page"), ("p", "previous page"))
+SHOWN_SPEAKERS = 12
 
 
 def build(page: Page) -> None:
@@ -210,11 +214,6 @@ def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[ob
     return [page.started_notice(page.start("revise", parse_options(ReviseOptions, given)))]
 
 
-_WAVE_HEIGHT = 40.0
-_KEYS = (("j", "next clip"), ("k", "previous clip"), ("space", "play or pause"), ("x", "exclude or include"),
-         ("e", "edit transcript"), ("Esc", "save the text"), ("n", "next page"), ("p", "previous page"))
-
-
 def keys_view() -> Html:
     """The keyboard shortcuts of the table."""
     return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
@@ -310,9 +309,6 @@ def _excluding(one: Kind, out: int) -> list[Html]:
 
 def _button(words: str, do: str, kind: str) -> Html:
     return element("button", words, type="button", class_="small-button", data_do=do, data_kind=kind)
-
-
-SHOWN_SPEAKERS = 12
 
 
 def speakers_view(found: Speakers) -> Html:

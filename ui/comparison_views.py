@@ -30,6 +30,8 @@ VERBS = ("compare", "synthesize")
 ROMANISED_BASELINE = "“Before” on the certificate is different: the same text with untrained embedding rows."
 _LONG, _CHARACTERS_PER_CHUNK, _LONGEST_WORD = 300, 80, 200  # characters
 _TITLES = {"base": "Before", "finetuned": "After", ONE: "Speech"}
+Choice = Literal["base", "finetuned", "same"]
+CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,6 @@ def votes_view(all_votes: Sequence[Vote]) -> Html:
             for code in sorted({code for code, _ in counted})]
     return div("card", element("h4", "Blind votes"),
                table(("Language", "After is better", "Before is better", "No difference"), rows))
-
-
-Choice = Literal["base", "finetuned", "same"]
-CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from config.schema import GROUPS, Options
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Value = str | int | float | bool | None
 Choices = Mapping[str, Sequence[str]]
+_NAMED = 2  # fields in a fold's label
+_LONG_HELP = 90  # characters; a longer help text takes two columns
+_ORDER = {group: place for place, group in enumerate(GROUPS)}
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,6 @@ class FieldGroup:
             return self.title
         return f"{self.title}: {', '.join(changed[:_NAMED])}" + (
             f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else "") + " changed"
-
-
-_NAMED = 2  # fields in a fold's label
-_LONG_HELP = 90  # characters; a longer help text takes two columns
-_ORDER = {group: place for place, group in enumerate(GROUPS)}
 
 
 def same_value(one: Value, other: Value) -> bool:

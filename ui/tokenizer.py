@@ -21,6 +21,14 @@ from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
+TAB = "tokenizer"
+_FIELDS = LabOptions.model_fields
+_SHARED = ("model", "dataset", "rules", "tokenizer_file",
+           "byte_fallback")  # fields of the tokenizer's form that the lab reads
+_OWN = ("sizes", "sentences", "text")
+_SIZES = " ".join(map(str, LabOptions().sizes))
+_SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
+
 
 def build(page: Page) -> None:
     """Lay out the tab."""
@@ -101,15 +109,6 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
         element("details", element("summary", f"All {len(proof)} sentences"),
                 table(("Language", "Sentence", "Base", "New", "Result"), rows), open=same < len(proof)),
     ))
-
-
-TAB = "tokenizer"
-_FIELDS = LabOptions.model_fields
-_SHARED = ("model", "dataset", "rules", "tokenizer_file",
-           "byte_fallback")  # fields of the tokenizer's form that the lab reads
-_OWN = ("sizes", "sentences", "text")
-_SIZES = " ".join(map(str, LabOptions().sizes))
-_SHADES = (0, 1, ENOUGH, 100, 1000)  # a cell's shade by how often training text has the character
 
 
 def build_lab(page: Page, form: Form) -> None:

@@ -19,7 +19,7 @@ from ui import start_options
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
-RECORDINGS, LENGTH = "mine (300 clips)", "A quick try (too short to speak well)"
+RECORDINGS, LENGTH = "mine (300 clips)", "Quick test (too short for good speech)"
 
 
 @dataclass
