@@ -47,13 +47,15 @@ def build(page: Page) -> None:
     with gr.Accordion("Push to the Hub", open=False, elem_classes="fold"):
         build_push(page)
     live.watch("proof", subject)
-    live.panel(subject, lambda view: _subjects(page, view), "certificate")
+    live.panel(subject, lambda view: gr.update(
+        choices=_references(page, view), value=_chosen(page, view) or None), "certificate")
     live.panel(proof, lambda view: _proof(page, view), "certificate")
-    live.panel(override, lambda view: _overrides(page, view), "certificate")
-    live.panel(last, lambda view: _last_export(view), "certificate")
+    live.panel(override, lambda view: gr.update(
+        choices=list(failed := _failed(page, _chosen(page, view))), visible=bool(failed)), "certificate")
+    live.panel(last, _last_export, "certificate")
     live.watch("export.name", name)
     live.panel(name, lambda view: verb_form.suggest_value(view.chosen["export.name"], _name(page, view),
-                                               verb_form.generated_names(page.workspace)), "certificate")
+                                                          verb_form.generated_names(page.workspace)), "certificate")
     page.on(export.click, lambda *values: _export(page, *values), [subject, name, override], [notice])
 
 
@@ -69,10 +71,6 @@ def _chosen(page: Page, view: View) -> str:
     offered = [reference for _, reference in _references(page, view)]
     current = view.chosen.get("proof", "")
     return current if current in offered else offered[0] if offered else ""
-
-
-def _subjects(page: Page, view: View) -> object:
-    return gr.update(choices=_references(page, view), value=_chosen(page, view) or None)
 
 
 def _name(page: Page, view: View) -> str:
@@ -100,7 +98,7 @@ def certificate_view(proof: Certificate) -> Html:
     else:
         banner = div("verdict good", element("strong", f"All {len(counted)} checks passed"), paragraph(_meaning(proof)))
     about = job_views.facts([("Run", proof.run), ("Step", proof.step), ("Scope", proof.scope),
-                           ("Base model", proof.model), ("Made", job_views.clock(proof.created))])
+                             ("Base model", proof.model), ("Created", job_views.clock(proof.created))])
     return join((banner, _errors(proof.errors), element("h3", "Checks"),
                  div("checks", *(_check(check) for check in proof.checks)), about))
 
@@ -145,11 +143,6 @@ def _failed(page: Page, reference: str) -> tuple[str, ...]:
     return read(records.certificate_path(page.workspace, reference)).failed()
 
 
-def _overrides(page: Page, view: View) -> object:
-    failed = _failed(page, _chosen(page, view))
-    return gr.update(choices=list(failed), visible=bool(failed))
-
-
 def _export(page: Page, reference: str, name: str, override: Sequence[str] | None) -> Sequence[object]:
     if not (reference or "").startswith("run:"):
         raise UserError("No run is chosen.", "Choose a run to export, or train one first.")
@@ -179,7 +172,7 @@ def exported_view(result: Result | None) -> Html:
     return join((paragraph("Exported to ", element("code", str(result.get("path", ""))), ". On Listen: ",
                            element("code", str(result.get("ref", ""))), ".", class_="small"),
                  job_views.facts([(name, value) for name, value in tiles if name != "Path"]
-                               + [(f"Of {len(checks)} checks", outcome)])))
+                                 + [(f"Of {len(checks)} checks", outcome)])))
 
 
 def build_push(page: Page) -> None:
@@ -254,5 +247,5 @@ def push_result_view(result: Result) -> Html:
     return join((
         job_views.notice(join(("Pushed to ", link)), "good"),
         job_views.facts([("Commit", str(result.get("commit"))[:12]), ("Files", result.get("files")),
-                       ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)]),
+                         ("Size", job_views.size(float(result.get("bytes") or 0))), ("Visible to", visible_to)]),
     ))

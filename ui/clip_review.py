@@ -234,7 +234,7 @@ def clip_row(dataset: str, one: Judged, made: Decision | None) -> Html:
     head = div("clip-head", element("strong", one.clip.id), *marks, span("small", measurements(one)))
     found = [paragraph(job_views.level_badge(finding.level), " ", finding.message) for finding in one.findings]
     transcript = element("textarea", text, rows="2", class_="clip-text", lang=one.clip.language, dir="auto",
-                   aria_label=f"Transcript of {one.clip.id}")
+                         aria_label=f"Transcript of {one.clip.id}")
     press = element("button", "Exclude" if included else "Include", type="button", class_="small-button",
                     data_do="exclude" if included else "include")
     sound = div("clip-sound", waveform_view(one), player(media.url("datasets", dataset, one.clip.audio), one.clip.id))

@@ -224,14 +224,11 @@ def is_blind(path: Path, job: str) -> bool:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The lines that can be read; a truncated one is skipped."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
     rows = []
-    for line in lines:
-        with suppress(ValueError):
-            rows.append(json.loads(line))
+    with suppress(FileNotFoundError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):
+                rows.append(json.loads(line))
     return [row for row in rows if isinstance(row, dict)]
 
 

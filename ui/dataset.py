@@ -51,7 +51,7 @@ def build(page: Page) -> None:
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
             page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
-                                                 lambda state: report(page, state)), "data")
+                                                          lambda state: report(page, state)), "data")
             long_audio.build_results(page, form, notice)
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")

@@ -167,8 +167,8 @@ def _restored(result: Mapping[str, object] | None) -> Html:
         return NOTHING
     return job_views.notice(f"Restored as {result['ref']}: {result['old_rows']} base rows and {result['new_rows']} new "
                             f"rows. "
-                              "Compare it on Listen; its certificate is on Certificate. The diagnosis below is of the "
-                              "checkpoint, which is unchanged.", "good")
+                            "Compare it on Listen; its certificate is on Certificate. The diagnosis below is of the "
+                            "checkpoint, which is unchanged.", "good")
 
 
 def verdict_view(found: Diagnosis) -> Html:

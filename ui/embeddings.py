@@ -42,7 +42,7 @@ def build(page: Page) -> None:
             last = gr.HTML(elem_id="extend-result")
             page.live.panel(last, verb_form.last_job_view(
                 "extend", "The number of new rows, and the check that the base rows are unchanged, appear here."),
-                "embeddings")
+                            "embeddings")
 
 
 def coverage_text(name: str, found: Found) -> str:

@@ -220,7 +220,7 @@ def _rendered(panel: _Panel, view: View) -> object:
     except Exception as error:  # noqa: BLE001  the page's edge: one broken panel must not stop the others
         _LOG.exception("a panel of %s could not be shown", view.tab)
         shown = job_views.fault(f"This part could not be shown: {type(error).__name__}: {error}",
-                              "The rest of the page works. Details are in the app's log.")
+                                "The rest of the page works. Details are in the app's log.")
     return shown if isinstance(panel.component, gr.HTML) else gr.skip()
 
 
@@ -235,7 +235,7 @@ def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[.
         except Exception as error:  # noqa: BLE001  the page's edge
             _LOG.exception("an action failed")
             shown = job_views.fault(f"Unexpected error: {type(error).__name__}: {error}",
-                                  "Details are in the app's log.")
+                                    "Details are in the app's log.")
             made = [shown, *(gr.skip() for _ in range(outputs - 1))]
         return made[0] if outputs == 1 else made  # Gradio takes the value of a single output as it is
 

@@ -43,18 +43,18 @@ def build(page: Page, form: Form, preview: gr.HTML) -> None:
             recogniser = gr.Dropdown(list(_RECOGNISERS[WITHOUT]), value=_RECOGNISERS[WITHOUT][0],
                                      allow_custom_value=True, label="Recogniser", elem_id="long-recogniser",
                                      info="OWNER/NAME on the Hub, a folder, or built-in (only for the built-in model's "
-                                          "synthetic voices). Downloaded once.", min_width=150)
+                                     "synthetic voices). Downloaded once.", min_width=150)
             name = gr.Textbox("recordings", label="Name", max_lines=1, elem_id="long-name", min_width=150,
                               info="Name of the segments in the workspace.")
         text = gr.Textbox("", label="Text", lines=3, max_lines=8, elem_id="long-text", visible=False,
                           info="Of one recording: paste it, or give the path of a text or subtitle file. Empty: the "
-                               "file of "
-                               "the same name beside each recording. Subtitle timestamps are ignored.")
+                          "file of "
+                          "the same name beside each recording. Subtitle timestamps are ignored.")
         with gr.Accordion("Clip length, audio and speakers", open=False, elem_classes="fold", elem_id="long-more"):
             clips = build_form(ClipOptions)
             recogniser_language = gr.Textbox("", label="Recogniser language", max_lines=1, elem_id="long-called",
                                 info="The recogniser's name of the language where it is not the code, such as amh for "
-                                     "MMS.")
+                                             "MMS.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Make clips", variant="primary", size="md", elem_id="run-long",
                               min_width=140)

@@ -47,9 +47,10 @@ def _build_download(page: Page, family: Family) -> None:
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
     live = page.live
-    live.panel(get, _button_of(page, family), "model")
-    live.panel(stop, _visible_when(family, lambda job: job.alive and job.status != "stopping"), "model")
-    live.panel(resume, _visible_when(family, lambda job: job.resumable), "model")
+    live.panel(get, lambda view: _download_button(page, family, view), "model")
+    live.panel(stop, lambda view: _visible_when(view, family, lambda job: job.alive and job.status != "stopping"),
+               "model")
+    live.panel(resume, lambda view: _visible_when(view, family, lambda job: job.resumable), "model")
     live.panel(progress, lambda view: _progress(view, family), "model")
     page.on(get.click, lambda *values: _get(page, family, values), chosen, [notice])
     page.on(stop.click, lambda: _stop(page, family), [], [notice])
@@ -127,23 +128,17 @@ def _newest(states: Sequence[JobState], family: Family) -> JobState | None:
     return next((state for state in found if state.alive), found[0] if found else None)
 
 
-def _button_of(page: Page, family: Family) -> Callable[[View], object]:
-    def render(view: View) -> object:
-        downloaded = bool(_downloaded(page, family))
-        state = _newest(view.jobs, family)
-        busy = state is not None and state.alive
-        label = "Downloading" if busy else "Download again" if downloaded and not family.variants else "Download"
-        return gr.update(value=label, interactive=not busy, variant="secondary" if downloaded else "primary")
-
-    return render
+def _download_button(page: Page, family: Family, view: View) -> object:
+    downloaded = bool(_downloaded(page, family))
+    state = _newest(view.jobs, family)
+    busy = state is not None and state.alive
+    label = "Downloading" if busy else "Download again" if downloaded and not family.variants else "Download"
+    return gr.update(value=label, interactive=not busy, variant="secondary" if downloaded else "primary")
 
 
-def _visible_when(family: Family, shown: Callable[[JobState], bool]) -> Callable[[View], object]:
-    def render(view: View) -> object:
-        state = _newest(view.jobs, family)
-        return gr.update(visible=bool(family.variants) and state is not None and shown(state))
-
-    return render
+def _visible_when(view: View, family: Family, test: Callable[[JobState], bool]) -> object:
+    state = _newest(view.jobs, family)
+    return gr.update(visible=bool(family.variants) and state is not None and test(state))
 
 
 def _progress(view: View, family: Family) -> Html:

@@ -92,8 +92,8 @@ def dataset(workspace: Workspace, name: str) -> DatasetSummary:
     """What is known of one prepared dataset."""
     about = read_yaml(workspace.datasets / name / "dataset.yaml")
     return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
-                   _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
-                   str(about.get("licence") or ""))
+                          _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
+                          str(about.get("licence") or ""))
 
 
 def dataset_report(folder: Path) -> DatasetReport | None:

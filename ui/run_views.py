@@ -117,7 +117,7 @@ def error_series(state: JobState) -> list[Series]:
     codes = sorted({code for one in state.evaluations for code in one.errors})
     return [
         Series(job_views.language_name(code), [(float(one.step), one.errors[code]) for one in state.evaluations
-                                             if code in one.errors], _COLOURS[index % len(_COLOURS)], "dots")
+                                               if code in one.errors], _COLOURS[index % len(_COLOURS)], "dots")
         for index, code in enumerate(codes)
     ]
 

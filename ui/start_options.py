@@ -120,7 +120,7 @@ def pace(workspace: Workspace, view: View) -> str:
 def last_proof(workspace: Workspace, view: View) -> ProofTime | None:
     """How long the last certificate of the chosen model took."""
     return job_views.last_proof_time(view.jobs,
-                                      lambda state: _model_of(workspace, state) == view.chosen["start_model"])
+                                     lambda state: _model_of(workspace, state) == view.chosen["start_model"])
 
 
 def _model_of(workspace: Workspace, training: JobState) -> str:

@@ -49,9 +49,9 @@ def build(page: Page) -> None:
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
             page.live.panel(last, verb_form.last_job_view("tokenizer",
-                                                      "The report appears here: tokens added, characters covered, "
-                                                 "and the check of the base languages.",
-                                                 lambda state: report(page, state)), "tokenizer")
+                                                          "The report appears here: tokens added, characters covered, "
+                                                          "and the check of the base languages.",
+                                                          lambda state: report(page, state)), "tokenizer")
     build_lab(page, step.form)
     rules.build(page, step.form.widget("rules"))
 
@@ -125,7 +125,7 @@ def build_lab(page: Page, form: Form) -> None:
                              maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
         text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
                          info="Optional: paste text of the language, or the path of a text file on this machine. Shows "
-                              "which characters the recordings lack, and what to record.")
+                          "which characters the recordings lack, and what to record.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Compare", variant="primary", size="md", elem_id="run-lab", min_width=140)
             make = gr.Button("Build recommended", size="md", elem_id="lab-make", visible=False, min_width=140)
@@ -313,7 +313,7 @@ def script_view(report: LabReport) -> Html:
     """The heat map: every character by Unicode block, darker where it is more frequent."""
     key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
         ("none", f"under {ENOUGH}", f"{ENOUGH} and more", "100 and more", "1000 and more"))),
-        span("cell shade-0 wanted", "only in your text"))
+              span("cell shade-0 wanted", "only in your text"))
     return join((element("h4", "Character map"), paragraph(
         "Counts of each character in the training text, after text rules. A character seen fewer than "
         f"{ENOUGH} times is too rare to learn.", class_="small"), key, *map(_block, report.script)))
