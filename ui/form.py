@@ -123,7 +123,7 @@ def same_value(one: Value, other: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class Form:
+class OptionsForm:
     """The widgets of one options model, in the order of `names`."""
 
     model: type[Options]
@@ -141,7 +141,7 @@ class Form:
 
 def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),
                choices: Choices | None = None, defaults: Mapping[str, Value] | None = None,
-               more: str = "Advanced") -> Form:
+               more: str = "Advanced") -> OptionsForm:
     """Lay out the widgets of `model`; those that are not in `first` go into accordions by group."""
     known = {entry.name: entry for entry in entries(model, leave_out)}
     shown = [known[name] for name in (first or known)]
@@ -157,7 +157,7 @@ def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: It
             with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
                 widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
             made.append(FieldGroup(title, tuple(folded), block))
-    return Form(model, tuple(widgets), tuple(widgets.values()), tuple(made))
+    return OptionsForm(model, tuple(widgets), tuple(widgets.values()), tuple(made))
 
 
 def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:

@@ -15,7 +15,7 @@ from core.job.directory import Job
 from core.segments.folder import PREFIX, TABLE, Card, Piece, Segments, read_pieces
 from core.text import lab_text
 from ui import job_views
-from ui.form import Form, Value, build_form, command_line
+from ui.form import OptionsForm, Value, build_form, command_line
 from ui.live import View
 from ui.markup import NOTHING, Html, element, join, paragraph, table
 from ui.page import Page
@@ -29,7 +29,7 @@ _OWN = ("kind", "recogniser", "segments", "recogniser_language", "text")
 _MOST_DOUBTS = 20
 
 
-def build(page: Page, form: Form, preview: gr.HTML) -> None:
+def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     """Lay out the accordion; recordings and language are those of the dataset's `form`.
 
     `preview` shows the detected format of the source; a start clears it.
@@ -71,7 +71,7 @@ def build(page: Page, form: Form, preview: gr.HTML) -> None:
     page.on(start.click, lambda: [NOTHING], [], [preview])
 
 
-def build_results(page: Page, form: Form, preview: gr.HTML) -> None:
+def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     """Lay out the segments, and the button that makes the newest ones with texts the source of `form`."""
     shown = gr.HTML(elem_id="long-result")
     with gr.Row(elem_classes="controls"):

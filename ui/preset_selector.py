@@ -17,7 +17,7 @@ from config.schema import TrainOptions
 from core.library import offers, presets
 from core.library.presets import Chosen
 from ui import job_views, verb_form
-from ui.form import Form, Value, same_value
+from ui.form import OptionsForm, Value, same_value
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
@@ -55,7 +55,7 @@ def build() -> PresetSelector:
     return PresetSelector(name, memory, about, reset, gr.HTML(elem_classes="notices"), gr.State(""))
 
 
-def attach(page: Page, selector: PresetSelector, form: Form) -> None:
+def attach(page: Page, selector: PresetSelector, form: OptionsForm) -> None:
     """Let the form follow the preset, and show what it sets and what differs from it."""
     live = page.live
     live.watch("preset", selector.name)

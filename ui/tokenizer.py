@@ -16,7 +16,7 @@ from core.job.state import JobState
 from core.text import lab_text, text_rules
 from core.text.lab_report import BASE, ENOUGH, FILE, Block, Candidate, Cell, LabReport
 from ui import job_views, records, rules, verb_form
-from ui.form import Form, command_line
+from ui.form import OptionsForm, command_line
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
@@ -111,7 +111,7 @@ def proof_view(proof: Sequence[records.ProofRow]) -> Html:
     ))
 
 
-def build_lab(page: Page, form: Form) -> None:
+def build_lab(page: Page, form: OptionsForm) -> None:
     """Lay out the accordion; model, dataset and rules are those of the tokenizer's `form`."""
     with gr.Accordion("Compare tokenizers", open=False, elem_classes="fold", elem_id="lab"):
         gr.HTML(paragraph(

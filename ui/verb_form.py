@@ -22,7 +22,7 @@ from core.library import offers
 from core.library.catalog import FAMILIES, Family
 from core.workspace import Workspace
 from ui import job_views, records
-from ui.form import FieldGroup, Form, Value, build_form, command_line, same_value
+from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import TABS, Page
@@ -56,7 +56,7 @@ class VerbForm:
     """What is laid out of a verb: its form, its buttons and its notice."""
 
     verb: str
-    form: Form
+    form: OptionsForm
     buttons: gr.Row
     start: gr.Button
     notice: gr.HTML

@@ -17,7 +17,7 @@ from core.library.catalog import FAMILIES, Family, VoiceModel, voice_models
 from core.speech import references
 from core.workspace import Workspace
 from ui import comparison_views, job_views
-from ui.form import Form, Value, build_form
+from ui.form import OptionsForm, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
 from ui.page import Page
@@ -40,8 +40,8 @@ class VoiceSettings:
     upload: gr.Audio
     notice: gr.HTML
     own: gr.HTML
-    sampling: Form
-    sound: Form
+    sampling: OptionsForm
+    sound: OptionsForm
     sound_group: gr.Column
 
     @property

@@ -266,7 +266,7 @@ def test_one_voice_is_shown_alone_and_never_blind() -> None:
     shown = comparison_views.comparison(state, records.originals(state), comparison_views.BlindMode(True))
     for part in ("<strong>Speech</strong>", "base:tiny", "CER 10%", "original recordings: CER 2.5%"):
         assert part in shown
-    assert "one voice takes" in comparison_views.length_notice("A boat. " * 60, [state])
+    assert "one model takes" in comparison_views.length_notice("A boat. " * 60, [state])
 
 
 def test_blind_mode_hides_names_and_scores_until_the_vote() -> None:
