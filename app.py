@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Lisan: train text-to-speech models on new languages.")
-    parser.add_argument("--workspace", default="workspace", help="folder of models, datasets and runs (default: %(default)s)")
+    parser.add_argument("--workspace", default="workspace",
+                        help="folder of models, datasets and runs (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=7860, help="0 chooses a free port (default: %(default)s)")
     parser.add_argument("--auth", metavar="USER:PASSWORD",
@@ -112,8 +113,8 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
     presence = pages.announce(workspace, max(0.0, 60 * given.keep_models), blocks.local_url)
     sys.stdout.write(f"Lisan is ready: {blocks.local_url}\nWorkspace: {workspace.path}\n")
     if others:
-        sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {', '.join(pages.addresses(others))}. "
-                         "All show the same jobs.\n")
+        where = ", ".join(pages.addresses(others))
+        sys.stdout.write(f"This workspace is also open in {len(others)} other apps: {where}. All show the same jobs.\n")
     sys.stdout.flush()
     code = _until_interrupted(blocks)
     presence.close()
