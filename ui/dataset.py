@@ -1,4 +1,4 @@
-"""Data tab: bring recordings in, see what was found and what is wrong with them."""
+"""Data tab: import recordings, check them, and show the report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from core.dataset.review import index_of
 from core.jobs.state import JobState
 from core.sources import source_preview
 from core.text import text_rules
-from ui import long_audio, needs, present, records, review, steps, voices
+from ui import clip_review, job_views, long_audio, records, verb_form
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, join, paragraph
+from ui.markup import NOTHING, Html, div, element, join, paragraph, table
 from ui.page import Page
 
 _MOST_FINDINGS = 80
@@ -22,60 +22,57 @@ _MOST_FINDINGS = 80
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    steps.lead("Recordings", "Speech with its text, as you have it: clips with texts or a table, a film or recording "
-               "with its subtitles or labels, LJSpeech, Common Voice, Kaldi, an archive, a dataset of the hub. Lisan "
-               "recognises what it is, and names what cannot be used. Hours of speech without text, or with one that "
-               "lacks its times, begin at Long recordings below.")
+    verb_form.tab_header(
+        "Recordings", "Import clips with their texts: a folder, a table, recordings with subtitles or labels, "
+                      "LJSpeech, "
+        "Common Voice, Kaldi, an archive or a dataset on the Hub. The format is detected, and unusable clips are "
+        "listed. For hours of speech without text or timestamps, open Long recordings below.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "add_to": lambda view: ["", *page.workspace.list_datasets()],
-                       "rules": lambda view: _rules(page, view.chosen["prepare.language"])}
-            needs.build(page, "prepare", "data", choices)
+                       "rules": lambda view: ["", *text_rules.choices(
+                           page.workspace, view.chosen["prepare.language"].strip().lower())]}
+            verb_form.build_prerequisites(page, "prepare", "data", choices)
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
-                             label="Upload: an archive, or files that belong together")
+                             label="Upload an archive or several files")
             notice = gr.HTML(elem_classes="notices", elem_id="prepare-look")
-            step = steps.step_form(page, "prepare", "Check and prepare",
+            step = verb_form.build_verb_form(page, "prepare", "Prepare dataset",
                                    first=("source", "dataset", "language", "model", "held_out", "add_to", "rules",
                                           "licence"), choices=choices)
             form = step.form
             long_audio.build(page, form, notice)
             source, language = form.widget("source"), form.widget("language")
-            page.on(upload.upload, lambda files, code: taken(page, files, code), [upload, language],
+            page.on(upload.upload, lambda files, code: save_upload(page, files, code), [upload, language],
                     [notice, source, upload], files=True)
             for event in (source.submit, source.blur):
-                page.on(event, lambda text, code: [recognised(text, code)], [source, language], [notice])
-            page.on(step.start.click, lambda text, code: [_unless_told(text, code)], [source, language], [notice])
+                page.on(event, lambda text, code: [preview(text, code)], [source, language], [notice])
+            page.on(step.start.click, lambda text, code: [_keep_preview(text, code)], [source, language], [notice])
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="prepare-result")
-            page.live.panel(last, steps.last_job("prepare", "The report on your recordings appears here.",
-                                                 lambda state: report(page, state)), "data")
-            long_audio.build_offer(page, form, notice)
+            page.live.panel(last, verb_form.last_job_view("prepare", "The report appears here.",
+                                                          lambda state: report(page, state)), "data")
+            long_audio.build_results(page, form, notice)
             known = gr.HTML()
             page.live.panel(known, lambda view: dataset_list(page, view), "data")
-    review.build(page)
+    clip_review.build(page)
 
 
-def _rules(page: Page, language: str) -> list[str]:
-    """Text rules for the language of the form; none first."""
-    return ["", *text_rules.choices(page.workspace, language.strip().lower())]
-
-
-def taken(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
-    """Keep what was uploaded and let it be the source."""
+def save_upload(page: Page, files: Sequence[str] | str | None, language: str) -> Sequence[object]:
+    """Save what was uploaded and make it the source."""
     paths = [files] if isinstance(files, str) else list(files or ())
-    kept = str(source_preview.store_upload(page.workspace, [Path(path) for path in paths]))
-    return [recognised(kept, language), kept, None]
+    saved = str(source_preview.store_upload(page.workspace, [Path(path) for path in paths]))
+    return [preview(saved, language), saved, None]
 
 
-def recognised(source: str, language: str) -> Html:
-    """What the source is taken for, before it is prepared."""
+def preview(source: str, language: str) -> Html:
+    """The detected format of the source, before it is prepared."""
     lines = source_preview.preview(str(source or "").strip(), language)
     return div("notice info", *(paragraph(line) for line in lines)) if lines else NOTHING
 
 
-def _unless_told(source: str, language: str) -> object:
-    """What the source is taken for stays; a fault of it goes, since the start tells of it beside its own button."""
+def _keep_preview(source: str, language: str) -> object:
+    """Keep a preview, but drop its error: the start shows it beside its own button."""
     try:
         source_preview.preview(str(source or "").strip(), language)
     except UserError:
@@ -84,38 +81,33 @@ def _unless_told(source: str, language: str) -> object:
 
 
 def report(page: Page, state: JobState) -> Html:
-    """What the check of a dataset counted and found."""
+    """The report of a dataset's check, and its speakers."""
     name = str(state.job.settings.get("dataset", ""))
     found = records.dataset_report(page.workspace.datasets / name)
     if found is None:
-        return present.result_facts(state.result)
-    return join((report_view(found), _speakers(page, name)))
-
-
-def _speakers(page: Page, name: str) -> Html:
-    """Who speaks in the dataset; nothing before its clips are measured."""
+        return job_views.result_facts(state.result)
     try:
-        return voices.speakers(index_of(page.workspace, name).speakers(voices.SHOWN))
-    except UserError:
-        return NOTHING
+        speakers = clip_review.speakers_view(index_of(page.workspace, name).speakers(clip_review.SHOWN_SPEAKERS))
+    except UserError:  # its clips are not measured
+        speakers = NOTHING
+    return join((report_view(found), speakers))
 
 
 def report_view(report: records.DatasetReport) -> Html:
-    """Counts in tiles; then each error and warning with its place."""
-    tiles = present.facts([
+    """Counts as tiles, then each error and warning with its place."""
+    tiles = job_views.facts([
         ("Found", f"{report.found} clips"), ("Usable", f"{report.kept} clips"),
-        ("Speech", present.duration(report.duration_s)), ("Letters", report.characters),
+        ("Speech", job_views.duration(report.duration_s)), ("Characters", report.characters),
     ])
-    spoken_not = f"Punctuation that is not spoken: {report.dropped}."
-    left_out = paragraph(spoken_not, class_="small") if report.dropped else NOTHING
-    read_as = join(paragraph(line, class_="small") for line in report.notes)
-    tiles = join((read_as, tiles))
+    removed = f"Punctuation removed by normalisation: {report.dropped}."
+    punctuation = paragraph(removed, class_="small") if report.dropped else NOTHING
+    tiles = join((*(paragraph(line, class_="small") for line in report.notes), tiles))
     if not report.findings:
-        return join((tiles, left_out, present.notice("Nothing to complain about.", "good")))
-    rows = [(present.tone_word(one.level), one.where, one.message) for one in report.findings[:_MOST_FINDINGS]]
+        return join((tiles, punctuation, job_views.notice("No problems found.", "good")))
+    rows = [(job_views.level_badge(one.level), one.where, one.message) for one in report.findings[:_MOST_FINDINGS]]
     rest = len(report.findings) - len(rows)
     more = paragraph(f"{rest} more are in the dataset's report.json.", class_="small") if rest else NOTHING
-    return join((tiles, left_out, present.table_of(("", "Where", "What"), rows), more))
+    return join((tiles, punctuation, table(("", "Where", "Problem"), rows), more))
 
 
 def dataset_list(page: Page, view: View) -> Html:
@@ -124,13 +116,9 @@ def dataset_list(page: Page, view: View) -> Html:
     if not found:
         return NOTHING
     rows = [
-        (one.name, present.language_name(one.language), _or_dash(one.clips), _or_dash(one.held_out_clips),
-         present.duration(one.duration_s), one.licence or "not given")
+        (one.name, job_views.language_name(one.language), *("–" if count is None else str(count) for count in (
+            one.clips, one.held_out_clips)), job_views.duration(one.duration_s), one.licence or "not given")
         for one in found
     ]
-    return join((element("h3", "In the workspace"),
-                 present.table_of(("Dataset", "Language", "Clips", "Held out", "Speech", "Licence"), rows)))
-
-
-def _or_dash(count: int | None) -> str:
-    return "–" if count is None else str(count)
+    return join((element("h3", "Datasets in the workspace"),
+                 table(("Dataset", "Language", "Clips", "Held out", "Speech", "Licence"), rows)))

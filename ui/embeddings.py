@@ -1,4 +1,4 @@
-"""Embeddings tab: rows for the new tokens, before anything is trained."""
+"""Embeddings tab: embedding rows for the new tokens, before training."""
 
 from __future__ import annotations
 
@@ -7,52 +7,47 @@ import gradio as gr
 from config.schema import ExtendOptions
 from core.text import row_sources
 from core.text.row_sources import SpelledRowCounts
-from ui import needs, steps, suggest
+from ui import verb_form
 from ui.live import View
 from ui.page import Page
 
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    steps.lead("Embeddings", "Each token is a row of numbers in the model. Here the new tokens get their rows, "
-               "behind the old ones, which stay bit for bit. A row starts from what its letter sounds like in Latin "
-               "letters, so that training begins near the goal.")
+    verb_form.tab_header("Embeddings", "Append embedding rows for the new tokens to the base model. The rows of the "
+                         "base stay bit-identical.")
+
+    def name(view: View) -> str:
+        """The tokenizer's name, so that both are called the same."""
+        return view.chosen["extend.tokenizer"] or verb_form.tokenizer_name(
+            page.workspace, view.chosen["extend.model"], "")
+
+    def initialisation_info(view: View) -> object:
+        about, tokenizer = ExtendOptions.model_fields["initialisation"].description, view.chosen["extend.tokenizer"]
+        found = row_sources.count_rows_of_tokenizer(page.workspace, tokenizer)
+        return gr.update(info=about if found is None else f"{about} {coverage_text(tokenizer, found)}")
+
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
-                       "tokenizer": lambda view: suggest.fitting_tokenizers(
+                       "tokenizer": lambda view: verb_form.matching_tokenizers(
                            page.workspace, view.chosen["extend.model"])}
-            needs.build(page, "extend", "embeddings", choices)
-            step = steps.step_form(page, "extend", "Add the rows",
-                                   first=("model", "tokenizer", "extension", "initialisation"), choices=choices,
-                                   suggested={"extension": (lambda view: _name(page, view),
-                                                            lambda: suggest.made_up_names(page.workspace))})
-            page.live.panel(step.form.widget("initialisation"), lambda view: gr.update(info=_starts(page, view)),
-                            "embeddings")
+            verb_form.build_prerequisites(page, "extend", "embeddings", choices)
+            step = verb_form.build_verb_form(
+                page, "extend", "Extend embeddings", first=("model", "tokenizer", "extension", "initialisation"),
+                choices=choices,
+                suggested={"extension": (name, lambda: verb_form.generated_names(page.workspace))})
+            page.live.panel(step.form.widget("initialisation"), initialisation_info, "embeddings")
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="extend-result")
-            page.live.panel(last, steps.last_job("extend", "How many rows were added, and whether the old ones are "
-                                                 "as they were, appear here."), "embeddings")
+            page.live.panel(last, verb_form.last_job_view(
+                "extend", "The number of new rows, and the check that the base rows are unchanged, appear here."),
+                            "embeddings")
 
 
-def _name(page: Page, view: View) -> str:
-    """The tokenizer's, so that what belongs together is called the same."""
-    return view.chosen["extend.tokenizer"] or suggest.tokenizer_name(page.workspace, view.chosen["extend.model"], "")
-
-
-def _starts(page: Page, view: View) -> str:
-    """What the starts are, and how many rows each of them finds for the chosen tokenizer."""
-    about, name = str(ExtendOptions.model_fields["initialisation"].description), view.chosen["extend.tokenizer"]
-    found = row_sources.count_rows_of_tokenizer(page.workspace, name)
-    return about if found is None else f"{about} {found_words(name, found)}"
-
-
-def found_words(name: str, found: SpelledRowCounts) -> str:
-    """How many of a tokenizer's new rows the base can spell, and which start is therefore another one's."""
-    words = [f"{strategy} {count}" for strategy, count in found.spelled.items()]
-    same = [strategy for strategy, count in found.spelled.items() if count == 0]
-    said = f"Of the {found.rows} new rows of {name}, tags aside, so many find tokens of the base: {', '.join(words)}."
-    return f"{said} So here {' and '.join(same)} {_IS[len(same) > 1]} the same start as mean." if same else said
-
-
-_IS = {False: "is", True: "are"}
+def coverage_text(name: str, found: SpelledRowCounts) -> str:
+    """For how many new rows of a tokenizer each initialisation finds base tokens."""
+    counts = ", ".join(f"{strategy} {count}" for strategy, count in found.spelled.items())
+    text = f"Of the {found.rows} new rows of {name} (without tags), rows with base tokens: {counts}."
+    empty = [strategy for strategy, count in found.spelled.items() if count == 0]
+    return f"{text} Without any, {' and '.join(empty)} equal{'s' * (len(empty) == 1)} mean." if empty else text

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin
 
-import annotated_types
 import gradio as gr
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -22,11 +21,14 @@ from config.schema import GROUPS, Options
 SomeOptions = TypeVar("SomeOptions", bound=Options)
 Value = str | int | float | bool | None
 Choices = Mapping[str, Sequence[str]]
+_NAMED = 2  # fields in a fold's label
+_LONG_HELP = 90  # characters; a longer help text takes two columns
+_ORDER = {group: place for place, group in enumerate(GROUPS)}
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One value that a person may set. `kind` says which widget sets it."""
+class FormField:
+    """One value that a person may set; `kind` decides the widget."""
 
     name: str  # with dots for a value inside a group, such as "sampling.seed"
     title: str
@@ -37,7 +39,7 @@ class Entry:
     minimum: float | None = None
     maximum: float | None = None
     optional: bool = False  # may be left empty
-    group: str = ""  # of the form's folds; empty: the one for the rest
+    group: str = ""  # heading in the form; empty: the group of the rest
 
     @property
     def step(self) -> float:
@@ -55,7 +57,7 @@ class Entry:
         return f"{self.minimum:g} to {self.maximum:g}"
 
 
-def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[Entry, ...]:
+def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[FormField, ...]:
     """The scalar values of `model` in the schema's order; tuples are left to their tab."""
     skipped = set(leave_out)
     found = []
@@ -66,14 +68,16 @@ def entries(model: type[Options], leave_out: Iterable[str] = ()) -> tuple[Entry,
     return tuple(found)
 
 
-def _entry(name: str, field: FieldInfo) -> Entry:
-    annotation = _plain_type(field.annotation)
+def _entry(name: str, field: FieldInfo) -> FormField:
+    optional = type(None) in get_args(field.annotation)
+    annotation = (next(part for part in get_args(field.annotation) if part is not type(None)) if optional
+                  else field.annotation)
     minimum = maximum = None
     for limit in field.metadata:
-        if isinstance(limit, annotated_types.Ge | annotated_types.Gt):
-            minimum = _number(limit.ge if isinstance(limit, annotated_types.Ge) else limit.gt)
-        if isinstance(limit, annotated_types.Le | annotated_types.Lt):
-            maximum = _number(limit.le if isinstance(limit, annotated_types.Le) else limit.lt)
+        for bound in (getattr(limit, "ge", None), getattr(limit, "gt", None)):
+            minimum = minimum if bound is None else float(bound)
+        for bound in (getattr(limit, "le", None), getattr(limit, "lt", None)):
+            maximum = maximum if bound is None else float(bound)
     choices = tuple(str(choice) for choice in get_args(annotation)) if get_origin(annotation) is Literal else ()
     kind: Literal["choice", "integer", "number", "switch", "text"] = "text"
     if choices:
@@ -84,51 +88,33 @@ def _entry(name: str, field: FieldInfo) -> Entry:
         kind = "integer"
     elif annotation is float:
         kind = "number"
-    return Entry(name, field.title or name, field.description or "", kind,
-                 field.get_default(call_default_factory=True), choices, minimum, maximum,
-                 type(None) in get_args(field.annotation), _group(field))
-
-
-def _group(field: FieldInfo) -> str:
     extra = field.json_schema_extra
-    return str(extra.get("group", "")) if isinstance(extra, dict) else ""
-
-
-def _plain_type(annotation: object) -> object:
-    """The type beside None: a number that may be left empty is a number."""
-    given = [part for part in get_args(annotation) if part is not type(None)]
-    return given[0] if type(None) in get_args(annotation) else annotation
-
-
-def _number(bound: object) -> float:
-    return float(bound)  # type: ignore[arg-type]
+    group = str(extra.get("group", "")) if isinstance(extra, dict) else ""
+    return FormField(name, field.title or name, field.description or "", kind,
+                     field.get_default(call_default_factory=True), choices, minimum, maximum, optional, group)
 
 
 @dataclass(frozen=True)
-class Fold:
-    """Fields of a form that belong together, folded away; its label tells what of them is not as it was suggested."""
+class FieldGroup:
+    """Fields of a form in an accordion, whose label names those that were changed."""
 
     title: str
-    entries: tuple[Entry, ...]
+    fields: tuple[FormField, ...]
     block: gr.Accordion
 
     def label(self, values: Mapping[str, Value], suggested: Mapping[str, Value]) -> str:
-        """The title, and which of `values` differ from what is `suggested` (else from the schema's defaults)."""
-        changed = [entry.title for entry in self.entries
-                   if entry.name in values and not same(values[entry.name], suggested.get(entry.name, entry.default))]
+        """The title, and which `values` differ from those `suggested`, else from the schema's defaults."""
+        changed = [entry.title for entry in self.fields
+                   if entry.name in values and not same_value(values[entry.name],
+                                                              suggested.get(entry.name, entry.default))]
         if not changed:
             return self.title
         return f"{self.title}: {', '.join(changed[:_NAMED])}" + (
             f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else "") + " changed"
 
 
-_NAMED = 2  # fields in a fold's label
-_LONG_HELP = 90  # letters: more of them want two columns
-_ORDER = {group: place for place, group in enumerate(GROUPS)}
-
-
-def same(one: Value, other: Value) -> bool:
-    """Whether two values say the same, be they as a page sends them, in words, or as the schema has them."""
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values are equal, as text from the page or as typed values of the schema."""
     texts = ["" if value is None else str(value).strip() for value in (one, other)]
     try:
         return float(texts[0]) == float(texts[1])
@@ -137,49 +123,49 @@ def same(one: Value, other: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class Form:
+class OptionsForm:
     """The widgets of one options model, in the order of `names`."""
 
     model: type[Options]
     names: tuple[str, ...]
     widgets: tuple[gr.components.Component, ...]
-    folds: tuple[Fold, ...] = ()
+    groups: tuple[FieldGroup, ...] = ()
 
     def widget(self, name: str) -> gr.components.Component:
         return self.widgets[self.names.index(name)]
 
     def options(self, values: Sequence[Value], **fixed: object) -> Options:
-        """The options that the widgets' `values` and `fixed` say; `UserError` names each field that is wrong."""
+        """Options from the widgets' `values` and `fixed`; `UserError` names each wrong field."""
         return parse(self.model, {**dict(zip(self.names, values, strict=True)), **fixed})
 
 
 def build_form(model: type[Options], *, first: Sequence[str] = (), leave_out: Iterable[str] = (),
                choices: Choices | None = None, defaults: Mapping[str, Value] | None = None,
-               more: str = "More settings") -> Form:
-    """Lay out the widgets of `model` where the caller stands; what is not in `first` goes into folds by group."""
+               more: str = "Advanced") -> OptionsForm:
+    """Lay out the widgets of `model`; those that are not in `first` go into accordions by group."""
     known = {entry.name: entry for entry in entries(model, leave_out)}
     shown = [known[name] for name in (first or known)]
     with gr.Row(elem_classes="grid"):
         widgets = {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in shown}
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[FormField]] = {}
     for name, entry in known.items():
         if first and name not in first:
             groups.setdefault(entry.group or more, []).append(entry)
-    folds = []
+    made = []
     with gr.Column(elem_classes="groups", visible=bool(groups)):
         for title, folded in sorted(groups.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))):
             with gr.Accordion(title, open=False, elem_classes="fold") as block, gr.Row(elem_classes="grid"):
                 widgets |= {entry.name: _widget(entry, choices or {}, defaults or {}) for entry in folded}
-            folds.append(Fold(title, tuple(folded), block))
-    return Form(model, tuple(widgets), tuple(widgets.values()), tuple(folds))
+            made.append(FieldGroup(title, tuple(folded), block))
+    return OptionsForm(model, tuple(widgets), tuple(widgets.values()), tuple(made))
 
 
-def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
+def _widget(entry: FormField, choices: Choices, defaults: Mapping[str, Value]) -> gr.components.Component:
     """The fitting Gradio component, labelled and limited as the schema says."""
     value = defaults.get(entry.name, entry.default)
     common = {"label": entry.title, "info": _info(entry), "elem_id": f"field-{entry.name.replace('.', '-')}",
               "min_width": 150, "elem_classes": "long-help" if len(_info(entry)) > _LONG_HELP else None}
-    if entry.name in choices:  # the default may be the name of nothing here, so it is not shown unless it is offered
+    if entry.name in choices:  # a default that does not exist here is not shown
         offered = list(choices[entry.name])
         return gr.Dropdown(offered, value=value if value in offered else None, allow_custom_value=True, **common)
     if entry.kind == "choice":
@@ -194,23 +180,24 @@ def _widget(entry: Entry, choices: Choices, defaults: Mapping[str, Value]) -> gr
     return gr.Textbox(value=value, max_lines=1, **common)
 
 
-def _info(entry: Entry) -> str:
+def _info(entry: FormField) -> str:
     return f"{entry.help} ({entry.range_text})" if entry.range_text else entry.help
 
 
 def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions:
-    """`model` from flat values with dotted names; every fault is told at once, by the field's label."""
+    """`model` from flat values with dotted names; the error lists every wrong field by its label."""
     nested: dict[str, object] = {}
     optional = {entry.name for entry in entries(model) if entry.optional}
     for name, given in values.items():
-        value = None if name in optional and not str(given or "").strip() and given != 0 else given
+        value = given.strip() if isinstance(given, str) else given
+        value = None if name in optional and value in (None, "") else value
         group, dot, inner = name.partition(".")
         if not dot:
-            nested[name] = _trimmed(value)
+            nested[name] = value
         else:
             inside = nested.setdefault(group, {})
             assert isinstance(inside, dict)
-            inside[inner] = _trimmed(value)
+            inside[inner] = value
     try:
         return model.model_validate(nested)
     except ValidationError as error:
@@ -220,12 +207,7 @@ def parse(model: type[SomeOptions], values: Mapping[str, object]) -> SomeOptions
             f"{plain_fault(fault['msg'], fault['input'])}"
             for fault in error.errors()
         ]
-        raise UserError(" ".join(f"{fault}." for fault in faults), "Mend these values and try again.") from error
-
-
-def _trimmed(value: object) -> object:
-    """Spaces around a text are nobody's intent; a number box gives 10.0 for 10, which pydantic takes."""
-    return value.strip() if isinstance(value, str) else value
+        raise UserError(" ".join(f"{fault}." for fault in faults), "Correct these values and try again.") from error
 
 
 def command_line(verb: str, options: Options, workspace: Path) -> str:

@@ -1,10 +1,11 @@
-"""Listen tab: the same text, voice and seed through base and finetuned, side by side."""
+"""Listen tab: the same text, voice and seed with the base and the trained model, side by side."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -17,165 +18,173 @@ from core.jobs.state import JobState
 from core.jobs.verbs import SYNTHESIS_VERBS
 from core.library import model_info
 from core.library.catalog import list_references, resolve
-from ui import listening, media, present, records, sentences, speaking, steps, suggest, votes
+from ui import comparison_views, job_views, media, records, verb_form, voice_settings
 from ui.form import Value, parse
 from ui.live import QUIET, View
-from ui.markup import NOTHING, Html, div, element, join
+from ui.markup import NOTHING, Html, div, element
 from ui.page import Page
-from ui.speaking import Manner
+from ui.voice_settings import VoiceSettings
 
-_FIRST = ("am", "en", "fr")  # languages, while no model is here
-_HEAR = "watch('value', () => window.lisanHear && window.lisanHear(element));"
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "am": ("ሰላም ለሁሉም", "ውሃ እፈልጋለሁ", "ዛሬ በጣም ደስ ብሎኛል"),
+    "en": ("The old boat came home before the rain.", "She opened the window and listened."),
+    "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
+}
+"""Example sentences by language; their characters are all in the demo's recordings."""
+_PLAY_PARTS = "watch('value', () => window.lisanHear && window.lisanHear(element));"
 
 
 @dataclass(frozen=True)
-class _Asking:
-    """What is to be said, by whom and how."""
+class _Inputs:
+    """What to synthesize, with which models and settings."""
 
     finetuned: gr.Dropdown
     language: gr.Dropdown
     text: gr.Textbox
-    length: gr.HTML  # what a long text will cost
+    length: gr.HTML  # the estimated duration of a long text
     examples: gr.Radio
-    speak: gr.Button
+    start: gr.Button
     notice: gr.HTML
-    readiness: gr.HTML  # what the language lacks on this machine
-    manner: Manner
+    readiness: gr.HTML  # what the language needs on this machine
+    settings: VoiceSettings
     stream: gr.Checkbox
     blind: gr.Checkbox
 
 
 @dataclass(frozen=True)
-class _Hearing:
-    """What was said, side by side."""
+class _Results:
+    """What was synthesized."""
 
     status: gr.HTML
-    hearing: gr.HTML  # no more than the list of parts that the page's script plays
+    parts: gr.HTML  # the list of finished parts that the page's script plays
     clips: gr.HTML
-    ballot: gr.Row
+    vote_row: gr.Row
     first: gr.Button
     same: gr.Button
     second: gr.Button
-    uncover: gr.Button
+    reveal: gr.Button
     tally: gr.HTML
-    asked: gr.State  # the comparison that this browser asked for, whose parts it plays
+    requested: gr.State  # the comparison that this browser started, whose parts it plays
 
 
 def build(page: Page) -> None:
-    """Lay out the tab and make it live."""
-    steps.lead("Listen", "The same sentence, voice and seed, before and after. A judge that knows the language writes "
-               "down what it hears; the share it gets wrong stands under each clip, beside its share on recordings.")
+    """Lay out the tab and add its listeners."""
+    verb_form.tab_header("Listen", "Synthesize a sentence with the base and the trained model, with the same voice and "
+                         "seed. Where a recogniser (ASR) knows the language, each clip has a character error rate "
+                         "(CER), beside the CER of original recordings.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
-            asking = _lay_out_asking()
+            inputs = _lay_out_inputs()
         with gr.Column(scale=3, min_width=300):
-            hearing = _lay_out_hearing(page)
-    _follow(page, asking, hearing)
-    asking.examples.input(lambda chosen: chosen, [asking.examples], [asking.text], **QUIET)
-    asking.text.change(lambda text: listening.length_notice(text or "", page.live.board.states()), [asking.text],
-                       [asking.length], **QUIET)
-    manner = asking.manner
-    page.on(asking.speak.click, lambda *values: _speak(page, manner.names, *values),
-            [asking.blind, manner.base, asking.finetuned, asking.language, asking.text, manner.voice, *manner.widgets],
-            [asking.notice, hearing.asked, page.pair])
-    for button, letter in ((hearing.first, "A"), (hearing.same, ""), (hearing.second, "B")):
-        page.on(button.click, _voter(page, letter), [page.pair], [asking.notice])
-    page.on(hearing.uncover.click, lambda pair: _uncover(page, pair), [page.pair], [asking.notice, asking.blind])
+            results = _lay_out_results(page)
+    _add_panels(page, inputs, results)
+    inputs.examples.input(lambda chosen: chosen, [inputs.examples], [inputs.text], **QUIET)
+    inputs.text.change(lambda text: comparison_views.length_notice(text or "", page.live.board.states()),
+                       [inputs.text], [inputs.length], **QUIET)
+    settings = inputs.settings
+    page.on(inputs.start.click, lambda *values: _start(page, settings.names, *values),
+            [inputs.blind, settings.base, inputs.finetuned, inputs.language, inputs.text, settings.voice,
+             *settings.widgets], [inputs.notice, results.requested, page.pair])
+    for button, letter in ((results.first, "A"), (results.same, ""), (results.second, "B")):
+        page.on(button.click, partial(_vote, page, letter), [page.pair], [inputs.notice])
+    page.on(results.reveal.click, lambda pair: _reveal(page, pair), [page.pair], [inputs.notice, inputs.blind])
 
 
-def _lay_out_asking() -> _Asking:
-    finetuned = gr.Dropdown([], label="After: the trained voice", elem_id="listen-finetuned")
+def _lay_out_inputs() -> _Inputs:
+    finetuned = gr.Dropdown([], label="Trained model (after)", elem_id="listen-finetuned")
     language = gr.Dropdown([("Amharic", "am")], value="am", label="Language", elem_id="listen-language")
-    ready = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
-    text = gr.Textbox(sentences.EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
+    readiness = gr.HTML(elem_id="listen-readiness", elem_classes="notices")
+    text = gr.Textbox(EXAMPLES["am"][0], label="Text", lines=2, elem_id="listen-text")
     length = gr.HTML(elem_id="listen-length", elem_classes="notices")
-    examples = gr.Radio([], label="Or try one of these", elem_classes="chips", elem_id="listen-examples")
-    speak = gr.Button("Speak both", variant="primary", size="lg", elem_id="speak")
+    examples = gr.Radio([], label="Examples", elem_classes="chips", elem_id="listen-examples")
+    start = gr.Button("Compare", variant="primary", size="lg", elem_id="speak")
     notice = gr.HTML(elem_classes="notices")
-    manner = speaking.lay_out()
-    stream = gr.Checkbox(True, label="Play it while it is made", elem_id="listen-stream")
-    blind = gr.Checkbox(False, label="Blind: hide which is which, and vote", elem_id="listen-blind")
-    return _Asking(finetuned, language, text, length, examples, speak, notice, ready, manner, stream, blind)
+    settings = voice_settings.build()
+    stream = gr.Checkbox(True, label="Stream audio while it is synthesized", elem_id="listen-stream")
+    blind = gr.Checkbox(False, label="Blind test: hide which is which, and vote", elem_id="listen-blind")
+    return _Inputs(finetuned, language, text, length, examples, start, notice, readiness, settings, stream, blind)
 
 
-def _lay_out_hearing(page: Page) -> _Hearing:
+def _lay_out_results(page: Page) -> _Results:
     page.pair.render()
     status = gr.HTML(elem_id="pair-status")
-    hearing = gr.HTML(elem_id="hearing", js_on_load=_HEAR)
+    parts = gr.HTML(elem_id="hearing", js_on_load=_PLAY_PARTS)
     clips = gr.HTML(elem_id="clips")
-    with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as ballot:
+    with gr.Row(visible=False, elem_classes="controls", elem_id="vote") as vote_row:
         first = gr.Button("A is better", size="md", elem_id="vote-a", min_width=90)
         same = gr.Button("No difference", size="md", elem_id="vote-same", min_width=90)
         second = gr.Button("B is better", size="md", elem_id="vote-b", min_width=90)
-        uncover = gr.Button("Show without a vote", size="md", elem_id="vote-none", min_width=90)
+        reveal = gr.Button("Reveal", size="md", elem_id="vote-none", min_width=90)
     tally = gr.HTML(elem_id="tally")
-    return _Hearing(status, hearing, clips, ballot, first, same, second, uncover, tally, gr.State(""))
+    return _Results(status, parts, clips, vote_row, first, same, second, reveal, tally, gr.State(""))
 
 
-def _follow(page: Page, asking: _Asking, hearing: _Hearing) -> None:
-    """Let every part show what the workspace holds."""
+def _add_panels(page: Page, inputs: _Inputs, results: _Results) -> None:
     live = page.live
-    speaking.follow(page, asking.manner)
-    for name, widget in (("finetuned", asking.finetuned), ("text", asking.text),
-                         ("language", asking.language), ("pair", page.pair), ("asked", hearing.asked),
-                         ("blind", asking.blind), ("stream", asking.stream)):
+    voice_settings.attach(page, inputs.settings)
+    for name, widget in (("finetuned", inputs.finetuned), ("text", inputs.text), ("language", inputs.language),
+                         ("pair", page.pair), ("requested", results.requested), ("blind", inputs.blind),
+                         ("stream", inputs.stream)):
         live.watch(name, widget)
     for component, render in (
-        (asking.finetuned, lambda view: _offer_trained(page, view)),
-        (asking.speak, lambda view: _button(page, view)),
-        (asking.language, lambda view: _offer_languages(page, view)),
-        (asking.readiness, lambda view: speaking.readiness(page.workspace, view)),
-        (asking.text, lambda view: _suggest_text(page, view)),
-        (asking.examples, lambda view: _offer_examples(page, view)),
-        (page.pair, pair_choices), (hearing.status, status_view),
-        (hearing.hearing, lambda view: hearing_view(page, view)),
-        (hearing.clips, lambda view: clips_view(page, view)),
-        (hearing.ballot, lambda view: gr.update(visible=_question(page, view) is not None)),
-        (hearing.tally, lambda view: _tally(page, view)),
+        (inputs.finetuned, lambda view: _trained_choices(page, view)),
+        (inputs.start, lambda view: gr.update(
+            value="Compare" if all(voice_settings.chosen(page.workspace, view)) else "Synthesize")),
+        (inputs.language, lambda view: gr.update(
+            choices=[(job_views.language_name(code), code) for code in _languages(page, view)],
+            value=_language(page, view))),
+        (inputs.readiness, lambda view: voice_settings.readiness(page.workspace, view)),
+        (inputs.text, lambda view: _suggested_text(page, view)),
+        (inputs.examples, lambda view: _example_choices(page, view)),
+        (page.pair, pair_choices), (results.status, status_view),
+        (results.parts, lambda view: parts_view(page, view)),
+        (results.clips, lambda view: clips_view(page, view)),
+        (results.vote_row, lambda view: gr.update(visible=_clip_to_vote(page, view) is not None)),
+        (results.tally, lambda view: _tally(page, view)),
     ):
         live.panel(component, render, "listen")
 
 
 def chosen(view: View) -> JobState | None:
-    """The comparison that is looked at: the chosen one; when none is, the newest. None: it is gone.
+    """The chosen comparison; when none is chosen, the newest. None: it was deleted.
 
-    One that never began, since what it was to compare was not made, gives way to what there is to hear.
+    A skipped one, whose models were never made, gives way to what can be played.
     """
-    state = view.looked_at("pair", *SYNTHESIS_VERBS)
+    state = view.selected_job("pair", *SYNTHESIS_VERBS)
     return view.newest(*SYNTHESIS_VERBS) if state is not None and state.status == "skipped" else state
 
 
 def pair_choices(view: View) -> object:
-    """All that was spoken, by when, what and who."""
-    titles = {job.id: speaking.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
+    """All comparisons, by time, text and model."""
+    titles = {job.id: voice_settings.pair_title(view, job) for job in view.jobs if job.verb in SYNTHESIS_VERBS}
     found = view.choices("pair", titles, chosen(view))
     return gr.update(**found, visible=bool(found["choices"]))
 
 
 def status_view(view: View) -> Html:
     state = chosen(view)
-    if gone := view.gone("pair"):
-        return present.gone(gone)
+    if deleted := view.deleted("pair"):
+        return job_views.job_deleted(deleted)
     if state is None:
-        return present.empty("Nothing has been spoken yet. Choose a voice and a sentence, and press the button.")
+        return job_views.empty("Nothing synthesized yet. Choose a model and a text, then click the button.")
     if state.status != "finished":
-        return present.job_card(state)
-    told = state.warnings and view.chosen.get("blind") != "True"  # a warning may name a side
-    return div("card", present.warnings(state.warnings)) if told else NOTHING
+        return job_views.job_card(state)
+    shown = state.warnings and view.chosen.get("blind") != "True"  # a warning may name a side
+    return div("card", job_views.warnings(state.warnings)) if shown else NOTHING
 
 
 def clips_view(page: Page, view: View) -> Html:
-    """The comparison's clips, with what the judge makes of real recordings."""
+    """The clips of the comparison with their scores, and those of original recordings."""
     state = chosen(view)
     if state is None:
         return NOTHING
-    blind = listening.Blind(_is_blind(page, view, state), _voted(page, state))
-    return listening.comparison(state, records.originals(state), blind)
+    blind = comparison_views.BlindMode(_is_blind(page, view, state), _voted(page, state))
+    return comparison_views.comparison(state, records.originals(state), blind)
 
 
-def hearing_view(page: Page, view: View) -> Html:
-    """Parts of clips that are still being made, for the script that plays them one after another; none while blind."""
-    state = view.job(view.chosen["asked"])
+def parts_view(page: Page, view: View) -> Html:
+    """The finished parts of clips for the script that plays them in order; none in a blind test."""
+    state = view.job(view.chosen["requested"])
     if state is None or view.chosen["stream"] != "True" or _is_blind(page, view, state):
         return NOTHING
     parts = [{"side": part.side, "url": media.url("runs", state.id, part.path), "seconds": part.duration_s}
@@ -183,66 +192,60 @@ def hearing_view(page: Page, view: View) -> Html:
     return div("hearing", data_job=state.id, data_parts=json.dumps(parts))
 
 
-def _offer_trained(page: Page, view: View) -> object:
-    """Trained voices, newest first; the first is preselected. Last comes none of them, for the base alone."""
+def _trained_choices(page: Page, view: View) -> object:
+    """Trained models, newest first; the first is preselected. The last choice is the base model alone."""
     found = [model for model in list_references(page.workspace, view.jobs) if model.kind != "base"]
     found.sort(key=lambda model: model.kind != "run")
-    _, after = speaking.chosen(page.workspace, view)
-    nobody = ("None: the base speaks alone", speaking.ALONE) if found else ("None yet: the base speaks alone", "")
-    return gr.update(choices=[*((speaking.label(view, model), model.reference) for model in found), nobody],
-                     value=after.reference if after else nobody[1])
+    _, after = voice_settings.chosen(page.workspace, view)
+    none = ("Base model only", voice_settings.BASE_ONLY) if found else ("No trained model yet: base model only", "")
+    return gr.update(choices=[*((voice_settings.label(view, model), model.reference) for model in found), none],
+                     value=after.reference if after else none[1])
 
 
-def _button(page: Page, view: View) -> object:
-    before, after = speaking.chosen(page.workspace, view)
-    return gr.update(value="Speak both" if before and after else "Speak")
-
-
-def _offer_languages(page: Page, view: View) -> object:
-    """Those of the chosen voice; before there is one, those that it will have."""
-    codes = speaking.languages(page.workspace, view) or _FIRST
-    return gr.update(choices=[(present.language_name(code), code) for code in codes], value=_language(page, view))
+def _languages(page: Page, view: View) -> Sequence[str]:
+    """The languages of the chosen model; before there is one, those of the examples."""
+    return voice_settings.languages(page.workspace, view) or tuple(EXAMPLES)
 
 
 def _language(page: Page, view: View) -> str:
-    """The language that will be spoken: the chosen one where the voice has it, else the voice's first."""
-    codes = speaking.languages(page.workspace, view) or _FIRST
+    """The chosen language where the model has it, else the model's first."""
+    codes = _languages(page, view)
     return view.chosen["language"] if view.chosen["language"] in codes else codes[0]
 
 
-def _suggest_text(page: Page, view: View) -> object:
-    """A sentence of the language in the place of an example in another one; what was typed stays."""
-    others = [text for code, texts in sentences.EXAMPLES.items() if code != _language(page, view) for text in texts]
-    own = sentences.EXAMPLES.get(_language(page, view), ("",))
-    return suggest.free(view.chosen["text"], own[0], others)
+def _suggested_text(page: Page, view: View) -> object:
+    """An example of the language in the place of one in another language; what was typed stays."""
+    code = _language(page, view)
+    others = [text for other, texts in EXAMPLES.items() if other != code for text in texts]
+    return verb_form.suggest_value(view.chosen["text"], EXAMPLES.get(code, ("",))[0], others)
 
 
-def _offer_examples(page: Page, view: View) -> object:
-    """Sentences of the language: those kept from training when there are some."""
+def _example_choices(page: Page, view: View) -> object:
+    """Held-out sentences of the language's datasets, then the built-in ones."""
     code = view.chosen["language"] or "am"
     own = [text for found in records.datasets(page.workspace) if found.language == code
            for text in records.held_out_texts(page.workspace, found.name, 5)]
-    return gr.update(choices=list(dict.fromkeys([*own, *sentences.EXAMPLES.get(code, ())]))[:6])
+    return gr.update(choices=list(dict.fromkeys([*own, *EXAMPLES.get(code, ())]))[:6])
 
 
-def _speak(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
+def _start(page: Page, names: Sequence[str], blind: bool, base: str, finetuned: str, language: str, text: str,
            voice: str, *values: Value) -> Sequence[object]:
-    """Queue what was asked for: both voices side by side, or the base alone."""
-    alone = finetuned in (speaking.ALONE, "")
+    """Queue a comparison of both models, or a synthesis with the base alone."""
+    alone = finetuned in (voice_settings.BASE_ONLY, "")
     if not (base if alone else finetuned):
-        raise UserError("There is no voice yet.", "Get a base model first: the Model tab does it with one button.")
+        raise UserError("There is no model yet.", "Download a base model on the Model tab.")
     if not (text or "").strip():
-        raise UserError("The text is empty.", "Write what should be said, or choose an example.")
+        raise UserError("The text is empty.", "Enter a text, or choose an example.")
     family = model_info.family_of_reference(page.workspace, resolve(page.workspace, base if alone else finetuned))
-    manner = {"voice": voice or "", **speaking.settings(family, names, values)}
+    settings = {"voice": voice or "", **voice_settings.settings(family, names, values)}
     if alone:
-        said = {"voice_model": base, "language": language, "text": text.strip(), **manner}
-        job = page.start("synthesize", parse(SynthesizeOptions, said))
+        job = page.start("synthesize", parse(SynthesizeOptions, {
+            "voice_model": base, "language": language, "text": text.strip(), **settings}))
     else:
-        asked = {"base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **manner}
-        job = page.start("compare", parse(CompareOptions, asked))
+        job = page.start("compare", parse(CompareOptions, {
+            "base": base, "finetuned": finetuned, "texts": ((language, text.strip()),), **settings}))
         if blind:
-            votes.cover(_votes_file(page), job.id)
+            comparison_views.set_blind(_votes_file(page), job.id)
     return [NOTHING, job.id, page.show(job.id)]
 
 
@@ -251,47 +254,44 @@ def _votes_file(page: Page) -> Path:
 
 
 def _is_blind(page: Page, view: View, state: JobState) -> bool:
-    """Whether a comparison is heard blind: now, or since it was asked for so."""
-    return view.chosen["blind"] == "True" or votes.is_covered(_votes_file(page), state.id)
+    """Whether a comparison is blind: by the checkbox, or since it was started so."""
+    return view.chosen["blind"] == "True" or comparison_views.is_blind(_votes_file(page), state.id)
 
 
-def _uncover(page: Page, pair: str) -> Sequence[object]:
-    """Tell which is which without a vote."""
-    votes.cover(_votes_file(page), pair, on=False)
+def _reveal(page: Page, pair: str) -> Sequence[object]:
+    """Show which side is which without a vote."""
+    comparison_views.set_blind(_votes_file(page), pair, on=False)
     return [NOTHING, False]
 
 
 def _voted(page: Page, state: JobState) -> frozenset[int]:
-    return frozenset(vote.index for vote in votes.read(_votes_file(page)) if vote.job == state.id)
+    return frozenset(vote.index for vote in comparison_views.read_votes(_votes_file(page)) if vote.job == state.id)
 
 
-def _question(page: Page, view: View) -> int | None:
-    """The clip that is to be voted on in blind mode."""
+def _clip_to_vote(page: Page, view: View) -> int | None:
+    """The next clip to vote on in a blind test."""
     state = chosen(view)
     if state is None or not _is_blind(page, view, state):
         return None
-    return listening.open_question(state, _voted(page, state))
+    return comparison_views.open_question(state, _voted(page, state))
 
 
-def _voter(page: Page, letter: str) -> Callable[[str], Sequence[object]]:
-    def vote(pair: str) -> Sequence[object]:
-        state = control.read_state(load_job(page.workspace, pair))
-        index = listening.open_question(state, _voted(page, state))
-        if index is None:
-            raise UserError("There is nothing left to vote on here.", "Speak another sentence.")
-        clip = listening.clips(state)[index]["base"]
-        choice = dict(zip("AB", votes.order(state.id, index), strict=True)).get(letter, "same")
-        votes.save(_votes_file(page), votes.Vote(
-            state.id, index, clip.language, clip.text, choice, str(state.job.settings.get("finetuned", "")),  # type: ignore[arg-type]
-        ))
-        return [present.notice("Thank you. It is kept in votes.jsonl in the workspace.")]
-
-    return vote
+def _vote(page: Page, letter: str, pair: str) -> Sequence[object]:
+    state = control.read_state(load_job(page.workspace, pair))
+    index = comparison_views.open_question(state, _voted(page, state))
+    if index is None:
+        raise UserError("All clips of this comparison have a vote.", "Synthesize another text.")
+    clip = comparison_views.clips(state)[index]["base"]
+    sides = dict(zip("AB", comparison_views.blind_order(state.id, index), strict=True))
+    comparison_views.save_vote(_votes_file(page), comparison_views.Vote(
+        state.id, index, clip.language, clip.text, sides.get(letter, "same"),
+        str(state.job.settings.get("finetuned", ""))))
+    return [job_views.notice("Vote saved in votes.jsonl in the workspace.")]
 
 
 def _tally(page: Page, view: View) -> Html:
     state = chosen(view)
     if state is None or not _is_blind(page, view, state):
         return NOTHING
-    voted = bool(_voted(page, state))
-    return join((listening.tally(votes.read(_votes_file(page))),)) if voted else element("span")
+    votes = comparison_views.read_votes(_votes_file(page))
+    return comparison_views.votes_view(votes) if _voted(page, state) else element("span")

@@ -1,8 +1,8 @@
-"""Panels that follow the workspace: each is a pure function of what is chosen and of the jobs' state.
+"""The refresh of the page: each panel is a pure function of the watched widgets and of the jobs' state.
 
-A timer asks again every second while a job lives and every few seconds otherwise. It only
-reads, so a hidden tab, a reload or a second browser changes nothing. What a browser has
-already been sent is not sent again, so that players and open folds are left alone.
+A timer ticks every second while a job lives and every three seconds otherwise. It only reads, so a hidden tab, a
+reload or a second browser changes nothing. What a browser has been sent is not sent again, so that players and open
+accordions stay as they are.
 """
 
 from __future__ import annotations
@@ -21,65 +21,61 @@ from gradio.blocks import Block
 from config.errors import UserError
 from core.jobs.state import JobBoard, JobState
 from core.workspace import Workspace
-from ui import present
+from ui import job_views
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private", "preprocess": False}
-"""For every listener: answered at once, without a spinner, and not offered as an interface to others."""
+"""Settings of every listener: no queue, no spinner, no public API."""
 
 BUSY_S, IDLE_S = 1.0, 3.0
-_FILL = """(wishes, ...now) => {
-  const wished = JSON.parse(wishes || "{}");
+_FILL = """(wanted, ...now) => {
+  const fill = JSON.parse(wanted || "{}");
   const text = (value) => JSON.stringify(value ?? null);
-  return now.map((value, at) => at in wished && text(wished[at].seen) === text(value) ? wished[at].wanted : value);
+  return now.map((value, at) => at in fill && text(fill[at].seen) === text(value) ? fill[at].wanted : value);
 }"""
-"""In the browser: what is wished goes into the widgets that hold what it was worked out from, at that moment."""
+"""In the browser: a wanted value goes into its widget only where that still holds the value that the app saw."""
 _LOG = logging.getLogger("lisan.page")
 
 
 @dataclass(frozen=True)
 class View:
-    """What one browser looks at: the open tab, the values of watched widgets, and all jobs, newest first."""
+    """The state of one browser: its open tab, the values of watched widgets, and all jobs, newest first."""
 
     tab: str
     chosen: Mapping[str, str]
     jobs: tuple[JobState, ...]
-    known: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
-    """What was worked out once for all panels of a refresh, by what it was worked out from."""
+    cache: dict[tuple[str, ...], object] = field(default_factory=dict, repr=False, compare=False)
+    """What several panels of a refresh compute, by its inputs."""
 
     def job(self, name: str) -> JobState | None:
         return next((state for state in self.jobs if state.id == name), None)
 
     def newest(self, *verbs: str) -> JobState | None:
-        """The job of these verbs, or of any, to show when none is chosen: one that runs, waits, else the last begun.
+        """The job of these verbs, or of any, to show by default: running, else waiting, else the last that started.
 
-        Begun is also what failed, since it says why; but not a training that was stopped before its first step.
+        A training that was stopped before its first step has nothing to show and does not count as started.
         """
         found = [state for state in self.jobs if state.verb in verbs or not verbs]
-        begun = [state for state in found if state.status != "skipped" and not _is_empty(state)]
+        started = [state for state in found if state.status != "skipped" and not (
+            state.verb == "train" and state.status == "stopped" and not state.steps and not state.checkpoints)]
         runs = (state for state in found if state.status in ("running", "stopping"))
-        return next(iter((*runs, *(state for state in found if state.alive), *begun, *found)), None)
+        return next(iter((*runs, *(state for state in found if state.alive), *started, *found)), None)
 
-    def looked_at(self, field: str, *verbs: str) -> JobState | None:
-        """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it is gone."""
+    def selected_job(self, field: str, *verbs: str) -> JobState | None:
+        """The job chosen in `field`; when none is, the newest of `verbs`. None: there is none, or it was deleted."""
         name = self.chosen.get(field, "")
         return self.job(name) if name else self.newest(*verbs)
 
-    def gone(self, field: str) -> str:
-        """The job chosen in `field`, when its folder is not there any more."""
+    def deleted(self, field: str) -> str:
+        """The id of the job chosen in `field` when its folder is missing, else nothing."""
         name = self.chosen.get(field, "")
         return name if name and self.job(name) is None else ""
 
     def choices(self, field: str, titles: Mapping[str, str], shown: JobState | None) -> dict[str, object]:
-        """What a chooser of jobs offers: id by title. One that is gone stays chosen, so none is taken for it."""
-        offered = [(title, name) for name, title in titles.items()]
-        if gone := self.gone(field):
-            return {"choices": [(f"{gone} (gone)", gone), *offered], "value": gone}
-        return {"choices": offered, "value": shown.id if shown else None}
-
-
-def _is_empty(state: JobState) -> bool:
-    """Whether a training was stopped with nothing to show and nothing to go on from."""
-    return state.verb == "train" and state.status == "stopped" and not state.steps and not state.checkpoints
+        """Choices and value of a dropdown of jobs. A deleted job stays chosen, so that no other takes its place."""
+        choices = [(title, name) for name, title in titles.items()]
+        if deleted := self.deleted(field):
+            return {"choices": [(f"{deleted} (deleted)", deleted), *choices], "value": deleted}
+        return {"choices": choices, "value": shown.id if shown else None}
 
 
 Render = Callable[[View], object]
@@ -116,19 +112,20 @@ class Live:
 
     def attach(self, tab: gr.State) -> None:
         """Create the timer and the listeners that all refreshes go through. Call inside the Blocks, at the end."""
-        self.sent, self.offered = gr.State({}), gr.State({})
+        self.sent, self.sent_inputs = gr.State({}), gr.State({})
         self.timer = gr.Timer(BUSY_S)
         self.panel(self.timer, lambda view: gr.update(value=BUSY_S if any(job.alive for job in view.jobs) else IDLE_S))
         watched = list(self.watched.values())
-        self.inputs = [tab, self.sent, self.offered, *watched]
-        self.stale, self.wishes = _flag(), _flag()
+        self.inputs = [tab, self.sent, self.sent_inputs, *watched]
+        self.stale, self.wanted = _flag(), _flag()
         self.behind = {name: _flag() for name in sorted({panel.tab for panel in self.panels} - {""})}
-        self.timer.tick(self.look, self.inputs, [self.stale, *self.behind.values()], **QUIET)
+        self.timer.tick(self.check, self.inputs, [self.stale, *self.behind.values()], **QUIET)
         for name, flag in self.behind.items():
             flag.change(partial(self.refresh, only=name), self.inputs, self._outputs(name), **QUIET)
         controls = [panel.component for panel in self._panels(True).values()]
-        self.stale.change(self.offer, [tab, self.offered, *watched], [self.offered, self.wishes, *controls], **QUIET,
-                          ).then(None, [self.wishes, *watched], watched, js=_FILL, **QUIET)
+        self.stale.change(self.update_inputs, [tab, self.sent_inputs, *watched],
+                          [self.sent_inputs, self.wanted, *controls], **QUIET,
+                          ).then(None, [self.wanted, *watched], watched, js=_FILL, **QUIET)
         self.outputs = self._outputs()
         for event in self.pending:
             event.then(self.refresh, self.inputs, self.outputs, **QUIET)
@@ -142,57 +139,57 @@ class Live:
         return {at: panel for at, panel in enumerate(self.panels) if (panel.component._id in inputs) == watched
                 and (not only or panel.tab in ("", only))}
 
-    def look(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object) -> list[object]:
-        """Flags that make the browser ask for what has changed, if anything has: mostly nothing has.
+    def check(self, tab: str, sent: dict[int, str], sent_inputs: dict[int, str], *values: object) -> list[object]:
+        """Flags that make the browser ask for a refresh where something has changed.
 
-        Gradio takes about a millisecond for each output, also for one that is skipped (seen in 6.31), and most
-        ticks change nothing: so a tick has these few outputs, and a change those of its tab.
+        Gradio takes about a millisecond for each output, even a skipped one (6.31), and most ticks change nothing:
+        so a tick has only these outputs, and a change has those of its tab.
         """
         view = self._view(tab, values)
         behind = bool(self._changes(self._panels(False), view, dict(sent or {})))
-        return [self._stale(view, offered), *(_now(behind and name == tab) for name in self.behind)]
+        return [self._stale(view, sent_inputs), *(_now(behind and name == tab) for name in self.behind)]
 
-    def refresh(self, tab: str, sent: dict[int, str], offered: dict[int, str], *values: object,
+    def refresh(self, tab: str, sent: dict[int, str], sent_inputs: dict[int, str], *values: object,
                 only: str = "") -> list[object]:
-        """What has changed since `sent`, for the panels of `tab` and those on every tab; and whether to `offer`.
+        """What has changed since `sent`, for the panels of `tab` and those on every tab.
 
-        Gradio keeps for good what it made of an output that is an input as well (seen in 6.31). So the watched ones
-        are no outputs here, but of `offer`, which is rare.
+        Gradio never frees what it made of an output that is an input as well (6.31). So watched widgets are no
+        outputs here, but only of `update_inputs`, which is rare.
         """
         view, known = self._view(tab, values), dict(sent or {})
         panels = self._panels(False, only)
         changes = self._changes(panels, view, known)
-        return [known, self._stale(view, offered), *(changes.get(at, gr.skip()) for at in panels)]
+        return [known, self._stale(view, sent_inputs), *(changes.get(at, gr.skip()) for at in panels)]
 
-    def _stale(self, view: View, offered: dict[int, str]) -> object:
-        """Whether something is to be offered anew."""
-        return _now(bool(self._changes(self._panels(True), view, dict(offered or {}))))
+    def _stale(self, view: View, sent_inputs: dict[int, str]) -> object:
+        """A flag that calls `update_inputs` where a watched widget should change."""
+        return _now(bool(self._changes(self._panels(True), view, dict(sent_inputs or {}))))
 
-    def offer(self, tab: str, offered: dict[int, str], *values: object) -> list[object]:
-        """What has changed of the panels that are read as inputs too; their values as wishes, for the browser to fill.
+    def update_inputs(self, tab: str, sent_inputs: dict[int, str], *values: object) -> list[object]:
+        """What has changed of the watched widgets; their values as JSON for `_FILL`.
 
-        A person types and chooses while this is on its way. So a value does not go straight into its widget, but only
-        where that still holds what was seen here.
+        A person may type while this is on its way. So a value goes into its widget only where that still holds what
+        was seen here.
         """
-        view, known = self._view(tab, values), dict(offered or {})
+        view, known = self._view(tab, values), dict(sent_inputs or {})
         panels = self._panels(True)
         changes = self._changes(panels, view, known)
         places = {component._id: at for at, component in enumerate(self.watched.values())}
-        wishes, updates = {}, []
+        wanted, updates = {}, []
         for at, panel in panels.items():
             update = changes.get(at, gr.skip())
             if isinstance(update, dict) and "value" in update:
                 place = places[panel.component._id]
-                wishes[place] = {"seen": values[place], "wanted": update["value"]}
+                wanted[place] = {"seen": values[place], "wanted": update["value"]}
                 update = {key: value for key, value in update.items() if key != "value"}
             updates.append(update)
-        return [known, json.dumps(wishes), *updates]
+        return [known, json.dumps(wanted), *updates]
 
     def _view(self, tab: str, values: Sequence[object]) -> View:
         return self.view(tab, dict(zip(self.watched, values, strict=True)))
 
     def _changes(self, panels: Mapping[int, _Panel], view: View, known: dict[int, str]) -> dict[int, object]:
-        """New values of those `panels` of the open tab that are not as `known` has them; `known` has them then."""
+        """New values of those `panels` of the open tab that differ from `known`, which is updated."""
         changes = {}
         for at, panel in panels.items():
             if panel.tab in ("", view.tab):
@@ -204,40 +201,40 @@ class Live:
 
 
 def _flag() -> gr.Textbox:
-    """Told to a browser outside the queue, unlike a state."""
+    """A hidden value whose change the browser sees without the queue, unlike a state's."""
     return gr.Textbox("", visible="hidden")
 
 
 def _now(true: bool) -> object:
-    """A new value for a flag, which its listeners hear; or none."""
+    """A new value for a flag, which triggers its listeners; or none."""
     return str(time.monotonic_ns()) if true else gr.skip()
 
 
 def _rendered(panel: _Panel, view: View) -> object:
-    """The panel's value; a fault is shown in its place, where it can be."""
+    """The panel's value, or in an HTML panel the error."""
     try:
         return panel.render(view)
     except UserError as error:
-        shown = present.fault(error.message, error.hint)
+        shown = job_views.fault(error.message, error.hint)
     except Exception as error:  # noqa: BLE001  the page's edge: one broken panel must not stop the others
         _LOG.exception("a panel of %s could not be shown", view.tab)
-        shown = present.fault(f"This part could not be shown: {type(error).__name__}: {error}",
-                              "The rest of the page goes on; the app's log has the details.")
+        shown = job_views.fault(f"This part could not be shown: {type(error).__name__}: {error}",
+                                "The rest of the page works. Details are in the app's log.")
     return shown if isinstance(panel.component, gr.HTML) else gr.skip()
 
 
 def guarded(action: Callable[..., Sequence[object]], outputs: int) -> Callable[..., object]:
-    """`action` with faults shown in its first output, a notice; the other outputs then stay as they are."""
+    """`action` with errors shown in its first output, a notice; the other outputs then stay as they are."""
 
     def run(*values: object) -> object:
         try:
             made = action(*values)
         except UserError as error:
-            made = [present.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
+            made = [job_views.fault(error.message, error.hint), *(gr.skip() for _ in range(outputs - 1))]
         except Exception as error:  # noqa: BLE001  the page's edge
             _LOG.exception("an action failed")
-            shown = present.fault(f"That did not work: {type(error).__name__}: {error}",
-                                  "The app's log has the details.")
+            shown = job_views.fault(f"Unexpected error: {type(error).__name__}: {error}",
+                                    "Details are in the app's log.")
             made = [shown, *(gr.skip() for _ in range(outputs - 1))]
         return made[0] if outputs == 1 else made  # Gradio takes the value of a single output as it is
 

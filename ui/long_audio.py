@@ -1,4 +1,4 @@
-"""Long recordings on the Data tab: cut at pauses and written down, or aligned with the text that there is."""
+"""Long recordings on the Data tab: segmented and transcribed, or aligned with an existing text."""
 
 from __future__ import annotations
 
@@ -14,74 +14,76 @@ from config.schema import AlignOptions, ClipOptions, Options, SegmentOptions, Tr
 from core.jobs.directory import Job
 from core.library.segments import PREFIX, TABLE, SegmentClip, Segments, SegmentsCard, read_clips
 from core.text import pasted_text
-from ui import present
-from ui.form import Form, Value, build_form, command_line
+from ui import job_views
+from ui.form import OptionsForm, Value, build_form, command_line
 from ui.live import View
-from ui.markup import NOTHING, Html, element, join, paragraph
+from ui.markup import NOTHING, Html, element, join, paragraph, table
 from ui.page import Page
 
 TAB = "data"
-WITHOUT, WITH = "They have no text", "They have a text or subtitles"
+WITHOUT, WITH = "Without text: segment and transcribe (ASR)", "With text or subtitles: align"
 _RECOGNISERS = {WITHOUT: ("openai/whisper-small", "openai/whisper-large-v3", "facebook/mms-1b-all", "built-in"),
                 WITH: ("facebook/mms-1b-all", "built-in")}
 _SHARED = ("source", "language")  # fields of the form above
-_OWN = ("kind", "recogniser", "segments", "called", "text")
+_OWN = ("kind", "recogniser", "segments", "recogniser_language", "text")
 _MOST_DOUBTS = 20
 
 
-def build(page: Page, form: Form, looked: gr.HTML) -> None:
-    """Lay out the fold; recordings and language are those of the preparation's `form`.
+def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
+    """Lay out the accordion; recordings and language are those of the dataset's `form`.
 
-    `looked` is where it stands what the source was taken for, which a start makes an old story.
+    `preview` shows the detected format of the source; a start clears it.
     """
     with gr.Accordion("Long recordings", open=False, elem_classes="fold", elem_id="long-audio"):
         gr.HTML(paragraph(
-            "Hours of speech in a few files become clips of 2 to 15 seconds with their texts. The recordings and the "
-            "language are those chosen above. When the clips have their texts, a button takes them as the source."))
-        kind = gr.Radio([WITHOUT, WITH], value=WITHOUT, label="The recordings", elem_id="long-kind")
+            "Make clips of 2 to 15 seconds with their texts from long recordings. Source and language are those above. "
+            "When the clips are ready, a button makes them the source."))
+        kind = gr.Radio([WITHOUT, WITH], value=WITHOUT, label="Recordings", elem_id="long-kind")
         with gr.Row(elem_classes="grid"):
             recogniser = gr.Dropdown(list(_RECOGNISERS[WITHOUT]), value=_RECOGNISERS[WITHOUT][0],
                                      allow_custom_value=True, label="Recogniser", elem_id="long-recogniser",
-                                     info="OWNER/NAME on the hub, a folder, or built-in, for the built-in model's "
-                                          "synthetic voices alone. It is fetched once.", min_width=150)
+                                     info="OWNER/NAME on the Hub, a folder, or built-in (only for the built-in model's "
+                                     "synthetic voices). Downloaded once.", min_width=150)
             name = gr.Textbox("recordings", label="Name", max_lines=1, elem_id="long-name", min_width=150,
-                              info="What the clips are called in the workspace.")
+                              info="Name of the segments in the workspace.")
         text = gr.Textbox("", label="Text", lines=3, max_lines=8, elem_id="long-text", visible=False,
-                          info="Of one recording: pasted, or the path of a text or of subtitles. Empty takes the file "
-                               "of the same name beside each recording. Times of subtitles are not believed.")
-        with gr.Accordion("Clips, sound and speakers", open=False, elem_classes="fold", elem_id="long-more"):
+                          info="Of one recording: paste it, or give the path of a text or subtitle file. Empty: the "
+                          "file of "
+                          "the same name beside each recording. Subtitle timestamps are ignored.")
+        with gr.Accordion("Clip length, audio and speakers", open=False, elem_classes="fold", elem_id="long-more"):
             clips = build_form(ClipOptions)
-            called = gr.Textbox("", label="The recogniser's name of the language", max_lines=1, elem_id="long-called",
-                                info="Only where it is not the code or its letters, such as amh for MMS.")
+            recogniser_language = gr.Textbox("", label="Recogniser language", max_lines=1, elem_id="long-called",
+                                info="The recogniser's name of the language where it is not the code, such as amh for "
+                                             "MMS.")
         with gr.Row(elem_classes="controls"):
-            start = gr.Button("Make clips with texts", variant="primary", size="md", elem_id="run-long",
+            start = gr.Button("Make clips", variant="primary", size="md", elem_id="run-long",
                               min_width=140)
         notice = gr.HTML(elem_classes="notices", elem_id="long-notice")
         command = gr.HTML(elem_id="command-long")
-    own = (kind, recogniser, name, called, text)
+    own = (kind, recogniser, name, recogniser_language, text)
     for field, widget in (*zip(_OWN, own, strict=True), *zip(clips.names, clips.widgets, strict=True)):
         page.live.watch(f"long.{field}", widget)
     page.live.panel(command, lambda view: _command(page, view, clips.names), TAB)
-    page.on(kind.change, _chosen, [kind], [notice, recogniser, text])
+    page.on(kind.change, _kind_changed, [kind], [notice, recogniser, text])
     shared = [form.widget(field) for field in _SHARED]
     page.on(start.click, lambda *values: _start(page, clips.names, *values), [*shared, *own, *clips.widgets],
             [notice])
-    page.on(start.click, lambda: [NOTHING], [], [looked])
+    page.on(start.click, lambda: [NOTHING], [], [preview])
 
 
-def build_offer(page: Page, form: Form, looked: gr.HTML) -> None:
-    """Lay out what there is, and the button that takes the newest clips with texts as the source of `form`."""
+def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
+    """Lay out the segments, and the button that makes the newest ones with texts the source of `form`."""
     shown = gr.HTML(elem_id="long-result")
     with gr.Row(elem_classes="controls"):
-        take = gr.Button("Prepare these clips", variant="primary", size="md", visible=False, elem_id="long-take")
+        take = gr.Button("Use as source", variant="primary", size="md", visible=False, elem_id="long-take")
     page.live.panel(shown, lambda view: shown_view(page, view), TAB)
     page.live.panel(take, lambda view: offer(ready(page, view), view.chosen["prepare.source"]), TAB)
     page.on(take.click, lambda: _take(page), [],
-            [looked, *(form.widget(field) for field in ("source", "dataset", "language"))])
+            [preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
 
 def ready(page: Page, view: View) -> SegmentsCard | None:
-    """What the newest finished job made clips with texts of."""
+    """The segments with texts of the newest finished job."""
     made = [state for state in view.jobs if state.verb in ("transcribe", "align") and state.status == "finished"]
     newest = max(made, key=lambda state: state.job.created, default=None)
     found = _loaded(page, str(newest.job.settings.get("segments", ""))) if newest is not None else None
@@ -89,69 +91,69 @@ def ready(page: Page, view: View) -> SegmentsCard | None:
 
 
 def offer(card: SegmentsCard | None, source: str) -> object:
-    """The button, while there are clips to take that are not the source already."""
+    """An update of the button: visible while there are clips that are not the source already."""
     if card is None or source.strip() == f"{PREFIX}{card.name}":
         return gr.update(visible=False)
-    return gr.update(visible=True, value=f"Take the {card.texts} clips of {card.name} as the source")
+    return gr.update(visible=True, value=f"Use the {card.texts} clips of {card.name} as source")
 
 
 def _take(page: Page) -> Sequence[object]:
     card = ready(page, View(TAB, {}, tuple(page.live.board.states())))
     if card is None:
         raise UserError("There are no clips with texts.", "Make them under Long recordings first.")
-    return [present.notice(f"The clips of {card.name} are the source now: check and prepare them.", "good"),
+    return [job_views.notice(f"Source: the clips of {card.name}. Now prepare the dataset.", "good"),
             f"{PREFIX}{card.name}", card.name, card.language]
 
 
-def _chosen(kind: str) -> Sequence[object]:
+def _kind_changed(kind: str) -> Sequence[object]:
     offered = _RECOGNISERS[kind]
     return [NOTHING, gr.update(choices=list(offered), value=offered[0]), gr.update(visible=kind == WITH)]
 
 
-def orders(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple[str, Options]]:
-    """The verbs and options that the fold asks for. Pasted text becomes a file of the workspace when `keep` is set."""
+def jobs_to_start(page: Page, values: Mapping[str, Value], *, keep: bool) -> list[tuple[str, Options]]:
+    """The verbs and options to start. Pasted text becomes a file of the workspace when `keep` is set."""
     clips = {name: values[name] for name in ClipOptions.model_fields}
     common = {"source": values["source"], "segments": values["segments"], "language": values["language"]}
-    hears = {"recogniser": values["recogniser"], "recogniser_language": values["called"]}
+    recogniser = {"recogniser": values["recogniser"], "recogniser_language": values["recogniser_language"]}
     if not str(values["source"] or "").strip() or values["source"] == "demo":
-        raise UserError("No long recordings were chosen.",
-                        "Upload them above, or give the path of a recording or a folder of them as the source.")
+        raise UserError("No long recordings are chosen.",
+                        "Upload them above, or enter the path of a recording or a folder as the source.")
     if str(values["source"]).startswith(PREFIX):
-        raise UserError("The source above is made of long recordings already.",
-                        "Prepare it, or give other recordings as the source.")
+        raise UserError("The source is already cut from long recordings.",
+                        "Prepare it, or choose other recordings as the source.")
     if values["kind"] == WITHOUT:
         return [("segment", parse_options(SegmentOptions, {**common, **clips})),
-                ("transcribe", parse_options(TranscribeOptions, {"segments": values["segments"], **hears}))]
+                ("transcribe", parse_options(TranscribeOptions, {"segments": values["segments"], **recogniser}))]
     text = str(values["text"] or "").strip()
     if text and ("\n" in text or len(text) > 1000 or not Path(text).expanduser().is_absolute()):
         text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
-    return [("align", parse_options(AlignOptions, {**common, **hears, **clips, "text": text}))]
+    return [("align", parse_options(AlignOptions, {**common, **recogniser, **clips, "text": text}))]
 
 
 def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
     values = dict(zip((*_SHARED, *_OWN, *clips), given, strict=True))
-    begun: list[Job] = []
-    for verb, options in orders(page, values, keep=True):
-        begun.append(page.start(verb, options, after=[job.id for job in begun]))
-    return [join(map(page.begun, begun))]
+    started: list[Job] = []
+    for verb, options in jobs_to_start(page, values, keep=True):
+        started.append(page.start(verb, options, after=[job.id for job in started]))
+    return [join(map(page.started_notice, started))]
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
     values = {field: view.chosen[f"prepare.{field}"] for field in _SHARED}
     values |= {field: view.chosen[f"long.{field}"] for field in (*_OWN, *clips)}
     try:
-        asked = orders(page, values, keep=False)
+        wanted = jobs_to_start(page, values, keep=False)
     except UserError:
-        return NOTHING  # said when the button is pressed
-    return element("pre", "\n".join(command_line(verb, options, page.workspace.path) for verb, options in asked),
+        return NOTHING  # shown when the button is clicked
+    return element("pre", "\n".join(command_line(verb, options, page.workspace.path) for verb, options in wanted),
                    class_="command")
 
 
 def shown_view(page: Page, view: View) -> Html:
-    """The newest jobs, what there is, and what to listen to."""
+    """The newest jobs, the segments, and the clips with low confidence."""
     jobs = [state for verb in ("segment", "transcribe", "align") if (state := view.newest(verb)) is not None]
     newest = sorted(jobs, key=lambda state: state.job.created)[-2:]
-    cards = join(present.job_card(state) for state in newest)
+    cards = join(job_views.job_card(state) for state in newest)
     found = [segments for name in page.workspace.list_segments() if (segments := _loaded(page, name)) is not None]
     return join((cards, segments_view(found), *(doubts_view(one) for one in found)))
 
@@ -167,28 +169,25 @@ def segments_view(found: Sequence[Segments]) -> Html:
     """The segments of the workspace."""
     if not found:
         return NOTHING
-    rows = [(f"{PREFIX}{card.name}", present.language_name(card.language),
-             f"{card.clips} of {present.duration(card.recorded_s)}", _texts(card), card.recogniser or "–")
+    rows = [(f"{PREFIX}{card.name}", job_views.language_name(card.language),
+             f"{card.clips} of {job_views.duration(card.recorded_s)}",
+             (f"{card.texts}, {card.doubtful} flagged" if card.doubtful else str(card.texts)) if card.texts
+             else "none yet", card.recogniser or "–")
             for card in (one.card for one in found)]
     head = ("Source", "Language", "Clips", "With text", "Recogniser")
-    return join((element("h4", "Cut from long recordings"), present.table_of(head, rows)))
-
-
-def _texts(card: SegmentsCard) -> str:
-    if not card.texts:
-        return "none yet"
-    return f"{card.texts}, {card.doubtful} doubtful" if card.doubtful else str(card.texts)
+    return join((element("h4", "Segments of long recordings"), table(head, rows)))
 
 
 def doubts_view(segments: Segments) -> Html:
-    """The clips to listen to, the least sure first."""
+    """The flagged clips, the lowest confidence first."""
     if not segments.card.doubtful:
         return NOTHING
     doubtful = _doubtful(segments.folder, (segments.folder / TABLE).stat().st_mtime_ns)
-    rows = [(piece.recording, _clock(piece), piece.doubt, piece.text[:120]) for piece in doubtful[:_MOST_DOUBTS]]
+    rows = [(piece.recording, f"{int(piece.from_s) // 60}:{int(piece.from_s) % 60:02d}", piece.doubt, piece.text[:120])
+            for piece in doubtful[:_MOST_DOUBTS]]
     more = len(doubtful) - len(rows)
-    return element("details", element("summary", f"{len(doubtful)} clips of {segments.card.name} to listen to"),
-                   present.table_of(("Recording", "At", "Why", "Text"), rows),
+    return element("details", element("summary", f"{len(doubtful)} flagged clips of {segments.card.name}"),
+                   table(("Recording", "Time", "Reason", "Text"), rows),
                    paragraph(f"{more} more are in {segments.folder.name}/metadata.jsonl.", class_="small")
                    if more > 0 else NOTHING)
 
@@ -196,10 +195,5 @@ def doubts_view(segments: Segments) -> Html:
 @lru_cache(maxsize=8)
 def _doubtful(folder: Path, _stamp: int) -> list[SegmentClip]:
     """Read once for each state of the table."""
-    told = (piece for piece in read_clips(folder / TABLE) if piece.doubt)
-    return sorted(told, key=lambda piece: piece.score or 0.0)
-
-
-def _clock(piece: SegmentClip) -> str:
-    minutes, seconds = divmod(int(piece.from_s), 60)
-    return f"{minutes}:{seconds:02d}"
+    flagged = (piece for piece in read_clips(folder / TABLE) if piece.doubt)
+    return sorted(flagged, key=lambda piece: piece.score or 0.0)

@@ -54,6 +54,11 @@ def heading(text: object, level: int = 3) -> Html:
     return element(f"h{level}", text)
 
 
+def player(address: str, label: str = "") -> Html:
+    """An audio player that fetches its file when it is played."""
+    return element("audio", controls=True, preload="none", src=address, aria_label=label or None)
+
+
 def shortened(text: str, most: int = 240) -> str:
     """`text`, cut with "..." when it is longer than a heading should be."""
     return text if len(text) <= most else text[:most].rstrip() + "..."

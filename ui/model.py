@@ -1,8 +1,9 @@
-"""Model tab: which base models there are, which are here, and getting one from the hub or from a folder."""
+"""Model tab: the base models, and the download of one from the Hub or its import from a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import gradio as gr
 
@@ -11,7 +12,7 @@ from core.jobs import control
 from core.jobs.events import Result
 from core.jobs.state import JobState
 from core.library.catalog import FAMILIES, ModelFamily, ModelVariant, family_of, variant
-from ui import present
+from ui import job_views, verb_form
 from ui.form import command_line, parse
 from ui.live import View
 from ui.markup import NOTHING, Html, div, element, join, paragraph, span
@@ -22,31 +23,34 @@ _CHOICES = ("variant", "folder", "save_as", "revision")
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    gr.HTML(div("lead", element("h2", "Base models"), paragraph(
-        "A base model is a voice that speaks some languages already. Lisan adds one more to it. "
-        "Everything it knew stays as it was."), paragraph(
-        "A model that was finetuned elsewhere is looked at on the Doctor tab.")))
+    verb_form.tab_header("Base models", "A multilingual text-to-speech model to add a language to.",
+                         "To inspect a model that was fine-tuned elsewhere, open the Doctor tab.")
     for family in FAMILIES:
         with gr.Column(elem_classes="family"):
             card = gr.HTML(elem_id=f"family-{family.name}")
-            page.live.panel(card, _card_of(page, family), "model")
+            page.live.panel(card, partial(_card_panel, page=page, family=family), "model")
             if family.available:
-                _lay_out_getting(page, family)
+                _build_download(page, family)
 
 
-def _lay_out_getting(page: Page, family: ModelFamily) -> None:
-    """What is chosen before, the buttons, and how it goes."""
+def _card_panel(view: View, page: Page, family: ModelFamily) -> Html:
+    return family_card(family, _downloaded(page, family))
+
+
+def _build_download(page: Page, family: ModelFamily) -> None:
+    """The choices, the buttons and the progress of a download."""
     chosen = _lay_out_choices(page, family) if family.variants else []
     with gr.Row(elem_classes="controls"):
-        get = gr.Button("Get it", variant="primary", size="md", scale=0, min_width=160, elem_id=f"get-{family.name}")
+        get = gr.Button("Download", variant="primary", size="md", scale=0, min_width=160, elem_id=f"get-{family.name}")
         stop = gr.Button("Stop", size="md", scale=0, min_width=110, elem_id=f"stop-{family.name}")
-        resume = gr.Button("Continue", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
+        resume = gr.Button("Resume", size="md", scale=0, min_width=110, elem_id=f"resume-{family.name}")
     notice = gr.HTML(elem_classes="notices")
     progress = gr.HTML(elem_id=f"progress-{family.name}")
     live = page.live
-    live.panel(get, _button_of(page, family), "model")
-    live.panel(stop, _visible_when(family, lambda job: job.alive and job.status != "stopping"), "model")
-    live.panel(resume, _visible_when(family, lambda job: job.resumable), "model")
+    live.panel(get, lambda view: _download_button(page, family, view), "model")
+    live.panel(stop, lambda view: _visible_when(view, family, lambda job: job.alive and job.status != "stopping"),
+               "model")
+    live.panel(resume, lambda view: _visible_when(view, family, lambda job: job.resumable), "model")
     live.panel(progress, lambda view: _progress(view, family), "model")
     page.on(get.click, lambda *values: _get(page, family, values), chosen, [notice])
     page.on(stop.click, lambda: _stop(page, family), [], [notice])
@@ -54,7 +58,7 @@ def _lay_out_getting(page: Page, family: ModelFamily) -> None:
 
 
 def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Component]:
-    """Which variant, and where from. The widgets are in the order of `_CHOICES`."""
+    """Variant and source; the widgets are in the order of `_CHOICES`."""
     fields = DownloadOptions.model_fields
 
     def text(name: str, value: str = "") -> gr.Textbox:
@@ -64,11 +68,11 @@ def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Comp
     which = gr.Dropdown([(one.title, one.name) for one in family.variants], value=family.variants[0].name,
                         label="Variant", filterable=False, elem_id=f"{family.name}-variant", min_width=200)
     about = gr.HTML(elem_id=f"about-{family.name}")
-    with gr.Accordion("The files are on this machine already", open=False, elem_classes="fold"):
+    with gr.Accordion("Import from a local folder", open=False, elem_classes="fold"):
         folder = text("folder")
     with gr.Accordion("Name and revision", open=False, elem_classes="fold"), gr.Row(elem_classes="grid"):
         save_as, revision = text("save_as"), text("revision", str(fields["revision"].default))
-    with gr.Accordion("The same on the command line", open=False, elem_classes="fold"):
+    with gr.Accordion("Command line", open=False, elem_classes="fold"):
         command = gr.HTML(elem_id=f"command-{family.name}")
     widgets = [which, folder, save_as, revision]
     for name, widget in zip(_CHOICES, widgets, strict=True):
@@ -83,30 +87,26 @@ def _lay_out_choices(page: Page, family: ModelFamily) -> list[gr.components.Comp
 
 
 def variant_view(family: ModelFamily, chosen: ModelVariant) -> Html:
-    """What would be fetched, before it is."""
+    """The files of a variant, with size and licence."""
     files = [(part.repository, ", ".join(choice[0] for choice in part.files)) for part in chosen.parts]
     terms = [("Languages", chosen.languages), ("Licence", family.licence), ("Size", family.size), *files]
     return div("family-card", _terms(terms))
 
 
-def _card_of(page: Page, family: ModelFamily) -> Callable[[View], Html]:
-    return lambda view: family_card(family, _here(page, family))
-
-
-def _here(page: Page, family: ModelFamily) -> list[str]:
+def _downloaded(page: Page, family: ModelFamily) -> list[str]:
     """Names of the models of this family in the workspace."""
     return [name for name in page.workspace.list_models() if family_of(page.workspace, name) == family.name]
 
 
-def family_card(family: ModelFamily, here: Sequence[str]) -> Html:
-    """One family: what it is, its languages, licence and size, and which of its models are in the workspace."""
-    if here:
-        own_name = list(here) == [family.name]
-        state = span("badge good", "in the workspace" + ("" if own_name else f" as {', '.join(here)}"))
+def family_card(family: ModelFamily, downloaded: Sequence[str]) -> Html:
+    """One family: description, languages, licence and size, and its models in the workspace."""
+    if downloaded:
+        own_name = list(downloaded) == [family.name]
+        state = span("badge good", "in the workspace" + ("" if own_name else f" as {', '.join(downloaded)}"))
     elif family.available:
-        state = span("badge wait", "not here yet")
+        state = span("badge wait", "not downloaded")
     else:
-        state = span("badge", "comes later")
+        state = span("badge", "not yet supported")
     terms = [] if family.variants else [
         ("Languages", family.languages), ("Licence", family.licence), ("Size", family.size)]
     return div(
@@ -123,28 +123,22 @@ def _terms(pairs: Sequence[tuple[str, str]]) -> Html:
 
 
 def _newest(states: Sequence[JobState], family: ModelFamily) -> JobState | None:
-    """The download of this family to show: one that lives, else the last made."""
+    """The download of this family to show: a living one, else the newest."""
     found = [state for state in states if state.verb == "download" and state.job.settings.get("model") == family.name]
     return next((state for state in found if state.alive), found[0] if found else None)
 
 
-def _button_of(page: Page, family: ModelFamily) -> Callable[[View], object]:
-    def render(view: View) -> object:
-        here = bool(_here(page, family))
-        state = _newest(view.jobs, family)
-        busy = state is not None and state.alive
-        label = "Getting it" if busy else "Get it again" if here and not family.variants else "Get it"
-        return gr.update(value=label, interactive=not busy, variant="secondary" if here else "primary")
-
-    return render
+def _download_button(page: Page, family: ModelFamily, view: View) -> object:
+    downloaded = bool(_downloaded(page, family))
+    state = _newest(view.jobs, family)
+    busy = state is not None and state.alive
+    label = "Downloading" if busy else "Download again" if downloaded and not family.variants else "Download"
+    return gr.update(value=label, interactive=not busy, variant="secondary" if downloaded else "primary")
 
 
-def _visible_when(family: ModelFamily, shown: Callable[[JobState], bool]) -> Callable[[View], object]:
-    def render(view: View) -> object:
-        state = _newest(view.jobs, family)
-        return gr.update(visible=bool(family.variants) and state is not None and shown(state))
-
-    return render
+def _visible_when(view: View, family: ModelFamily, test: Callable[[JobState], bool]) -> object:
+    state = _newest(view.jobs, family)
+    return gr.update(visible=bool(family.variants) and state is not None and test(state))
 
 
 def _progress(view: View, family: ModelFamily) -> Html:
@@ -152,20 +146,20 @@ def _progress(view: View, family: ModelFamily) -> Html:
     if state is None:
         return NOTHING
     wanted = state.job.settings.get("variant")
-    title = f"Get {family.title}" + (f", {wanted}" if wanted else "")
-    card = present.job_card(state, title)
+    title = f"Download {family.title}" + (f", {wanted}" if wanted else "")
+    card = job_views.job_card(state, title)
     if state.result is not None and family.variants:
         return join((card, result_view(state.result)))
-    return join((card, present.plan(state.plan.lines, "What is fetched") if state.plan else NOTHING))
+    return join((card, job_views.plan(state.plan.lines, "Files to download") if state.plan else NOTHING))
 
 
 def result_view(result: Result) -> Html:
-    """What came of a download, in tiles."""
-    return present.facts([
+    """The result of a download, as tiles."""
+    return job_views.facts([
         ("Outcome", result.get("outcome")), ("Name", result.get("model")), ("Files", result.get("files")),
-        ("Size", present.size(float(result.get("bytes") or 0))),
-        ("Fetched", present.size(float(result.get("bytes_fetched") or 0))),
-        ("Commit", str(result.get("revision") or "not known")[:12]),
+        ("Size", job_views.size(float(result.get("bytes") or 0))),
+        ("Downloaded", job_views.size(float(result.get("bytes_fetched") or 0))),
+        ("Commit", str(result.get("revision") or "unknown")[:12]),
     ])
 
 
@@ -175,18 +169,18 @@ def _options(family: ModelFamily, values: Sequence[object]) -> DownloadOptions:
 
 def _get(page: Page, family: ModelFamily, values: Sequence[object]) -> Sequence[object]:
     job = page.start("download", _options(family, values))
-    return [page.begun(job)]
+    return [page.started_notice(job)]
 
 
 def _stop(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         control.stop(state.job)
-    return [present.notice("It stops. What has come is kept.")]
+    return [job_views.notice("Download paused; progress is saved.")]
 
 
 def _resume(page: Page, family: ModelFamily) -> Sequence[object]:
     state = _newest(page.live.board.states(), family)
     if state is not None:
         control.resume(state.job)
-    return [present.notice("It goes on where it was.")]
+    return [job_views.notice("Download resumed.")]

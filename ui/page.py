@@ -1,4 +1,4 @@
-"""What every tab's `build` is given: the workspace, the jobs, and how to become live."""
+"""What every tab's `build` receives: the workspace, shared widgets, and how to add listeners and start jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.jobs.directory import NO_DEVICE, Job, create_job
 from core.jobs.gpus import CachedGpus
 from core.submission import requirements
 from core.workspace import Workspace
-from ui import present, words
+from ui import job_views
 from ui.live import QUIET, Live, guarded
 from ui.markup import Html
 
@@ -34,45 +34,43 @@ class Page:
     live: Live
     tabs: gr.Tabs
     tab: gr.State
-    run: gr.Dropdown  # the training that Train shows; also set by Start
-    pair: gr.Dropdown  # the comparison that Listen shows; also set by Start
+    run: gr.Dropdown  # the training on Train; Start sets it too
+    pair: gr.Dropdown  # the comparison on Listen; Start sets it too
     gpus: CachedGpus = field(default_factory=CachedGpus)  # of this machine
 
     def on(self, event: Callable[..., gr.events.Dependency], action: Callable[..., Sequence[object]],
            inputs: Sequence[Block], outputs: Sequence[Block], *, files: bool = False) -> None:
-        """Call `action` on `event`; its first output is a notice, where faults are shown. Then refresh.
+        """Call `action` on `event`, then refresh; its first output is a notice, which shows errors too.
 
-        `files`: an input is an uploaded file, whose place Gradio must check and give as a path.
+        `files`: an input is an uploaded file, whose path Gradio must check.
         """
         settings = {**QUIET, "preprocess": files}
-        self._pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **settings))
+        self.live.pending.append(event(guarded(action, len(outputs)), list(inputs), list(outputs), **settings))
 
     def go(self, button: gr.Button, tab: str) -> None:
         """Let `button` open `tab`."""
-        self._pending.append(button.click(lambda: [gr.Tabs(selected=tab), tab], None, [self.tabs, self.tab], **QUIET))
+        self.live.pending.append(
+            button.click(lambda: [gr.Tabs(selected=tab), tab], None, [self.tabs, self.tab], **QUIET))
 
     def show(self, name: str) -> object:
-        """An update that makes a chooser show the job `name`, which it may not list yet."""
+        """An update that selects the job `name` in a dropdown that may not list it yet."""
         return gr.update(choices=[name], value=name)
 
-    @property
-    def _pending(self) -> list[gr.events.Dependency]:
-        return self.live.pending
-
     def start(self, verb: str, options: Options, after: Sequence[str] = ()) -> Job:
-        """Queue a job and start its worker; refused when what it needs is neither there nor in the making.
+        """Queue a job and start its worker; refused when a prerequisite neither exists nor is being made.
 
-        It waits for the jobs `after` too, and does not begin when one of them fails.
+        It also waits for the jobs `after`, and is skipped when one of them fails.
         """
         needed = requirements.check_requirements(self.workspace, verb, options)
         job = create_job(self.workspace, verb, options, after=tuple(dict.fromkeys([*needed, *after])))
         control.start(job)
         return job
 
-    def begun(self, job: Job) -> Html:
-        """A notice that `job` was started, or that it waits, and for what."""
+    def started_notice(self, job: Job) -> Html:
+        """A notice that `job` has started, or what it waits for."""
         queue = self.live.board.queue()
         before = [state.id for state in queue if state.id in job.after]
         before += [state.id for state in queue if state.job.device == job.device != NO_DEVICE and state.id != job.id]
-        name = words.named(job.id)
-        return present.notice(f"{name} waits for {words.named(before[0])}." if before else f"{name} has started.")
+        name = job_views.readable(job.id)
+        return job_views.notice(f"{name} waits for {job_views.readable(before[0])}."
+                                if before else f"{name} has started.")

@@ -21,7 +21,7 @@ _ORIGINALS = "error_originals_"
 
 
 @dataclass(frozen=True)
-class Dataset:
+class DatasetSummary:
     """A prepared dataset."""
 
     name: str
@@ -33,7 +33,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DatasetFinding:
     """One thing that a dataset's check found; `level` is "error" or "warning"."""
 
     level: str
@@ -61,7 +61,7 @@ class DatasetReport:
     duration_s: float | None
     characters: int | None
     dropped: str  # punctuation that the normaliser leaves out, with counts
-    findings: tuple[Finding, ...]
+    findings: tuple[DatasetFinding, ...]
     notes: tuple[str, ...] = ()  # what the source was recognised as, and why
 
 
@@ -83,17 +83,17 @@ def read_yaml(path: Path) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def datasets(workspace: Workspace) -> list[Dataset]:
+def datasets(workspace: Workspace) -> list[DatasetSummary]:
     """All prepared datasets, by name."""
     return [dataset(workspace, name) for name in workspace.list_datasets()]
 
 
-def dataset(workspace: Workspace, name: str) -> Dataset:
+def dataset(workspace: Workspace, name: str) -> DatasetSummary:
     """What is known of one prepared dataset."""
     about = read_yaml(workspace.datasets / name / "dataset.yaml")
-    return Dataset(name, str(about.get("language", "")), _count(about.get("clips")),
-                   _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
-                   str(about.get("licence") or ""))
+    return DatasetSummary(name, str(about.get("language", "")), _count(about.get("clips")),
+                          _count(about.get("held_out_clips")), _measure(about.get("duration_s")),
+                          str(about.get("licence") or ""))
 
 
 def dataset_report(folder: Path) -> DatasetReport | None:
@@ -126,8 +126,8 @@ def _lines(value: object) -> tuple[str, ...]:
     return tuple(str(item) for item in value) if isinstance(value, list) else ()
 
 
-def _finding(level: str, item: Mapping[str, object]) -> Finding:
-    return Finding(level, str(item.get("where", "")), str(item.get("message", "")))
+def _finding(level: str, item: Mapping[str, object]) -> DatasetFinding:
+    return DatasetFinding(level, str(item.get("where", "")), str(item.get("message", "")))
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -163,7 +163,7 @@ def originals(state: JobState) -> dict[str, float]:
     return found
 
 
-def proof(folder: Path) -> list[ProofRow]:
+def proof_rows(folder: Path) -> list[ProofRow]:
     """The sample sentences of base languages in a tokenizer's report."""
     return [
         ProofRow(str(entry.get("language", "")), str(line.get("text", "")), _count(line.get("tokens_before")),

@@ -1,4 +1,4 @@
-"""Text rules on the Tokenizer tab: choose, change and save them, and see one's own text before and after."""
+"""Text rules on the Tokenizer tab: edit, save and preview them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import gradio as gr
 from config.errors import UserError
 from core.text import text_rules
 from core.text.text_rules import FoldCost, RulesPreview
-from ui import present, records
+from ui import job_views, records
 from ui.live import View
-from ui.markup import NOTHING, Html, div, element, escape, join, paragraph
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, table
 from ui.page import Page
 
 TAB = "tokenizer"
@@ -21,14 +21,14 @@ SAMPLE = {
     "om": "Obb. Tolaan bara 1967 keessa 50% argate. Sa'aatii 2:30 irratti ETB 500 kaffale.",
 }
 _SHOWN, _MEASURED = 12, 5000  # texts before and after; texts that a cost is measured on
-_OWN = "Your own text"
+_OWN = "Your text"
 
 
 def build(page: Page, chosen: gr.components.Component) -> None:
     """Lay out the part of the tab; `chosen` is the form's field of rules, which a save sets."""
     gr.HTML(div("lead", element("h3", "Text rules"), paragraph(
-        "How numbers, dates, abbreviations and foreign words are said. The voice learns what is said, so the text is "
-        "written out in the same way when it is prepared, trained and spoken. A tokenizer keeps its own copy.")))
+        "Rules that write out numbers, dates, abbreviations and foreign words as spoken, in preparation, training and "
+        "synthesis alike. A tokenizer keeps its own copy.")))
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             _lay_out_rules(page, chosen)
@@ -39,33 +39,33 @@ def build(page: Page, chosen: gr.components.Component) -> None:
 def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
     start = text_rules.read(page.workspace, "am")
     name = gr.Dropdown(_all_names(page), value="am", label="Rules", allow_custom_value=True, elem_id="rules-name",
-                       info="Those that ship, and your own. Changes are saved under a name of your own.")
+                       info="Built-in rules and your own. Changes are saved under a new name.")
     with gr.Row(elem_classes="grid"):
         latin = gr.Dropdown(["keep", "letters", "sound", "auto"], value="auto", label="Words in Latin letters",
                             filterable=False, elem_id="rules-latin",
-                            info="auto: USA by the names of its letters, London by its sound.")
-        folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True, label="Spellings made one",
-                            elem_id="rules-folds", info="None keeps the spelling. What it costs is measured below.")
+                            info="auto: USA letter by letter, London by its sound.")
+        folds = gr.Dropdown(["homophones", "labialised"], value=[], multiselect=True, label="Merge spelling variants",
+                            elem_id="rules-folds", info="Empty keeps the spelling. Measure the effect below.")
     with gr.Row(elem_classes="grid"):
-        table = gr.Dropdown(list(text_rules.TABLES), value="abbreviations", label="Add to", filterable=False,
+        table = gr.Dropdown(list(text_rules.TABLES), value="abbreviations", label="Table", filterable=False,
                             elem_id="rules-table")
         written = gr.Textbox(label="Written", max_lines=1, elem_id="rules-written")
-        said = gr.Textbox(label="Said", max_lines=1, elem_id="rules-said")
-    add = gr.Button("Add the entry", size="md", elem_id="rules-add")
+        spoken = gr.Textbox(label="Spoken", max_lines=1, elem_id="rules-said")
+    add = gr.Button("Add entry", size="md", elem_id="rules-add")
     with gr.Accordion("All rules", open=False, elem_classes="fold"):
         text = gr.Textbox(start, label="Rules (YAML)", lines=16, max_lines=28, elem_id="rules-text",
                           elem_classes="code")
     save_as = gr.Textbox(text_rules.free_name(page.workspace, "am"), label="Save as", max_lines=1,
                          elem_id="rules-save-as")
-    save = gr.Button("Save the rules", variant="primary", size="md", elem_id="rules-save")
+    save = gr.Button("Save rules", variant="primary", size="md", elem_id="rules-save")
     notice = gr.HTML(elem_classes="notices", elem_id="rules-notice")
     known = gr.HTML(elem_id="rules-known")
     page.live.watch("rules.text", text)
     page.live.panel(name, lambda view: gr.update(choices=_all_names(page)), TAB)
     page.live.panel(known, lambda view: known_view(text_rules.list_rules(page.workspace, own=True)), TAB)
     page.on(name.input, lambda value: _open(page, str(value)), [name], [notice, text, save_as, latin, folds])
-    page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, said],
-            [notice, text, written, said])
+    page.on(add.click, lambda *values: _add(*map(str, values)), [text, table, written, spoken],
+            [notice, text, written, spoken])
     page.on(latin.input, lambda value, now: [NOTHING, text_rules.with_latin(str(now), str(value))],
             [latin, text], [notice, text])
     page.on(folds.input, lambda value, now: [NOTHING, text_rules.with_folds(str(now), _names(value))],
@@ -76,11 +76,11 @@ def _lay_out_rules(page: Page, chosen: gr.components.Component) -> None:
 
 
 def _lay_out_texts(page: Page) -> None:
-    own = gr.Textbox(SAMPLE["am"], label=_OWN, info="One a line.", lines=3, max_lines=8, elem_id="rules-own")
-    dataset = gr.Dropdown([_OWN], value=_OWN, label="Show", filterable=False, elem_id="rules-dataset",
-                          info="Your own text, or the texts of a dataset that the rules may change.")
+    own = gr.Textbox(SAMPLE["am"], label=_OWN, info="One text per line.", lines=3, max_lines=8, elem_id="rules-own")
+    dataset = gr.Dropdown([_OWN], value=_OWN, label="Preview", filterable=False, elem_id="rules-dataset",
+                          info="Your text, or the texts of a dataset that the rules may change.")
     shown = gr.HTML(elem_id="rules-shown")
-    measure = gr.Button("What would making spellings one cost?", size="md", elem_id="rules-measure")
+    measure = gr.Button("Measure the effect of merging", size="md", elem_id="rules-measure")
     cost = gr.HTML(elem_id="rules-cost")
     page.live.watch("rules.own", own)
     page.live.watch("rules.dataset", dataset)
@@ -99,21 +99,21 @@ def _open(page: Page, name: str) -> Sequence[object]:
     return [NOTHING, text, own, rules.latin.words, gr.update(choices=list(rules.folds), value=list(rules.fold))]
 
 
-def _add(text: str, table: str, written: str, said: str) -> Sequence[object]:
-    made = text_rules.with_entry(text, table, written, said)
+def _add(text: str, table: str, written: str, spoken: str) -> Sequence[object]:
+    made = text_rules.with_entry(text, table, written, spoken)
     text_rules.checked(made)
-    return [present.notice(f"Added to {table}: {written.strip()}. It is not saved yet."), made, "", ""]
+    return [job_views.notice(f"Added to {table}: {written.strip()}. Not saved yet."), made, "", ""]
 
 
 def _save(page: Page, name: str, text: str, opened: str) -> Sequence[object]:
     if name.strip() != opened and (page.workspace.rules / f"{name.strip()}.yaml").is_file():
-        raise UserError(f"There are other rules named {name.strip()!r} already.",
+        raise UserError(f"Other rules named {name.strip()!r} exist.",
                         f"Open them to change them, or save as {text_rules.free_name(page.workspace, name.strip())!r}.")
     saved = text_rules.save(page.workspace, name.strip(), text)
-    what = "is there already" if saved.state == "already there" else "is saved"
-    told = present.notice(f"{saved.name} {what}, and chosen for the next tokenizer.", "good")
+    what = "exists already" if saved.state == "already there" else "saved"
+    message = job_views.notice(f"{saved.name} {what} and selected for the next tokenizer.", "good")
     names = _all_names(page)
-    return [told, gr.update(choices=names, value=saved.name), saved.name,
+    return [message, gr.update(choices=names, value=saved.name), saved.name,
             gr.update(choices=["", *names], value=saved.name)]
 
 
@@ -125,8 +125,8 @@ def _all_names(page: Page) -> list[str]:
     return text_rules.choices(page.workspace)
 
 
-def offered(page: Page, dataset: str) -> list[str]:
-    """What the form offers for the texts of `dataset`; nothing first."""
+def rule_choices(page: Page, dataset: str) -> list[str]:
+    """The rules for the language of `dataset`, after no rules."""
     language = records.dataset(page.workspace, dataset).language if dataset in page.workspace.list_datasets() else ""
     return ["", *(text_rules.choices(page.workspace, language) if language else _all_names(page))]
 
@@ -150,9 +150,9 @@ def _shown(page: Page, view: View) -> Html:
 
 
 def shown_view(lines: Sequence[RulesPreview]) -> Html:
-    """Each text before and after, with what changed marked in both; hovering tells which rule it was."""
+    """Each text before and after, with the changes marked; the tooltip names the rule."""
     if not lines:
-        return present.empty("Write a text above to see what the rules make of it.")
+        return job_views.empty("Enter a text above to preview the rules.")
     changed = sum(bool(line.changes) for line in lines)
     count = paragraph(f"{changed} of {len(lines)} texts change.", class_="small")
     return join((count, *(_line(line) for line in lines)))
@@ -162,57 +162,58 @@ def _line(line: RulesPreview) -> Html:
     before, after = [], []
     old = new = 0
     for change in line.changes:
-        told = ", ".join(change.rules)
-        before += [line.before[old:change.start], _mark("old", change.before, told)]
-        after += [line.after[new:change.after_start], _mark("new", change.after, told)]
+        rules = ", ".join(change.rules)
+        before += [line.before[old:change.start], _mark("old", change.before, rules)]
+        after += [line.after[new:change.after_start], _mark("new", change.after, rules)]
         old, new = change.end, change.after_start + len(change.after)
     before.append(line.before[old:])
     after.append(line.after[new:])
-    lost = paragraph(f"Left out: {' '.join(line.left_out)}", class_="small") if line.left_out else NOTHING
+    lost = paragraph(f"Removed: {' '.join(line.left_out)}", class_="small") if line.left_out else NOTHING
     return div("turned", div("before", *before), div("after", *after), lost)
 
 
-def _mark(kind: str, text: str, told: str) -> Html:
-    return element("mark", escape(text), class_=kind, title=told) if text.strip() else escape(text)
+def _mark(kind: str, text: str, rules: str) -> Html:
+    return element("mark", escape(text), class_=kind, title=rules) if text.strip() else escape(text)
 
 
 def known_view(entries: Sequence[text_rules.RulesInfo]) -> Html:
-    """A person's own rules: what was made with them, and whether they were edited since."""
+    """A person's own rules: which tokenizers use them, and whether they were edited since."""
     own = [entry for entry in entries if entry.own]
     if not own:
         return NOTHING
     rows = [(entry.name, entry.language or "any", _state(entry)) for entry in own]
-    return join((element("h3", "Your own rules"), present.table_of(("Rules", "Language", "State"), rows)))
+    return join((element("h3", "Your own rules"), table(("Rules", "Language", "Status"), rows)))
 
 
 def _state(entry: text_rules.RulesInfo) -> str:
     if entry.fault:
         return entry.fault
     if entry.edited:
-        return f"Edited since {', '.join(entry.edited)}, which keeps its own copy. A new tokenizer takes the edit."
-    return f"In use: {', '.join(entry.used_by)}" if entry.used_by else "Not in use"
+        return f"Edited after {', '.join(entry.edited)} was built, which keeps its copy. New tokenizers use the edit."
+    return f"Used by: {', '.join(entry.used_by)}" if entry.used_by else "Not used"
 
 
 def _costs(page: Page, text: str, own: str, dataset: str) -> Html:
     texts = _texts(page, own, dataset, _MEASURED)
     if not texts:
-        raise UserError("There is no text to measure on.", "Write one, or choose a dataset.")
+        raise UserError("There is no text to measure.", "Enter one, or choose a dataset.")
     costs = text_rules.fold_costs(text_rules.checked(text), texts)
-    return costs_view(costs, len(texts)) if costs else present.notice("These rules have no foldings.")
+    return costs_view(costs, len(texts)) if costs else job_views.notice("These rules have no spelling variants to "
+                                                                        "merge.")
 
 
 def costs_view(costs: Sequence[FoldCost], count: int) -> Html:
-    """What each folding would do to the texts."""
+    """The effect of each merge on the texts."""
     parts = [paragraph(f"Measured on {count} text{'s' if count != 1 else ''}.", class_="small")]
     for cost in costs:
-        facts = present.facts([
-            ("Distinct words", f"{cost.words} become {cost.words_after}"),
-            ("Fall together", cost.merged_word_count),
-            ("Letters to learn", f"{cost.letters} become {cost.letters_after}"),
-            ("Spelled otherwise", present.percent(cost.occurrences / cost.total if cost.total else 0.0)),
+        facts = job_views.facts([
+            ("Distinct words", f"{cost.words} → {cost.words_after}"),
+            ("Words merged", cost.merged_word_count),
+            ("Characters to learn", f"{cost.letters} → {cost.letters_after}"),
+            ("Words respelled", job_views.percent(cost.occurrences / cost.total if cost.total else 0.0)),
         ])
         same = "; ".join(" = ".join(group) for group in cost.merged)
         parts += [element("h3", cost.name), paragraph(cost.about, class_="small"), facts]
         if same:
-            parts.append(paragraph(f"Words that become one: {same}", class_="small"))
+            parts.append(paragraph(f"Merged: {same}", class_="small"))
     return join(parts)

@@ -26,7 +26,7 @@ _MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "Liberation Mono", "Lis
 
 
 def build_theme() -> gr.themes.Base:
-    """Calm paper in the light, slate in the dark, one green for what can be pressed."""
+    """Light paper, dark slate, and one green for buttons."""
     theme = gr.themes.Base(
         primary_hue=_PINE, secondary_hue=_PINE, neutral_hue=_STONE, font=_SANS, font_mono=_MONO,
         radius_size=gr.themes.sizes.radius_lg, spacing_size=gr.themes.sizes.spacing_md,

@@ -1,92 +1,356 @@
-"""Tokenizer tab: the new language's letters and pieces, merged into the base tokenizer, with a report."""
+"""Tokenizer tab: build and check the merged tokenizer, compare candidates, map the characters of the script."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 import gradio as gr
 
+from config.errors import UserError
+from config.loading import parse_options
+from config.schema import NO_RULES, CompareTokenizersOptions, TokenizerOptions
 from core.jobs.state import JobState
-from ui import lab, needs, present, records, rules, steps, suggest
+from core.text import pasted_text, text_rules
+from core.text.script_coverage import MIN_OCCURRENCES, CharacterCount, ScriptBlock
+from core.text.tokenizer_comparison import BASE, FILE, TokenizerCandidate, TokenizerComparison
+from ui import job_views, records, rules, verb_form
+from ui.form import OptionsForm, command_line
 from ui.live import View
-from ui.markup import NOTHING, Html, element, join, paragraph
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
+
+TAB = "tokenizer"
+_FIELDS = CompareTokenizersOptions.model_fields
+_SHARED = ("model", "dataset", "rules", "tokenizer_file",
+           "byte_fallback")  # fields of the tokenizer's form that the lab reads
+_OWN = ("sizes", "sentences", "text")
+_SIZES = " ".join(map(str, CompareTokenizersOptions().sizes))
+_SHADES = (0, 1, MIN_OCCURRENCES, 100, 1000)  # a cell's shade by how often training text has the character
 
 
 def build(page: Page) -> None:
     """Lay out the tab."""
-    steps.lead("Tokenizer", "The model reads pieces of text, called tokens. Here the letters of the new language are "
-               "added behind the ones it knows. The old ones keep their numbers, and the report proves it.")
+    verb_form.tab_header(
+        "Tokenizer", "Learn tokens for the new language and append them to the base tokenizer. Base token ids stay "
+        "unchanged, which the report checks.")
     with gr.Row(elem_classes="two"):
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "dataset": lambda view: page.workspace.list_datasets(),
-                       "rules": lambda view: rules.offered(page, view.chosen["tokenizer.dataset"])}
-            needs.build(page, "tokenizer", "tokenizer", choices)
-            step = steps.step_form(
-                page, "tokenizer", "Make the tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
+                       "rules": lambda view: rules.rule_choices(page, view.chosen["tokenizer.dataset"])}
+            verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
+            step = verb_form.build_verb_form(
+                page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
                 choices=choices,
                 suggested={"tokenizer": (lambda view: _name(page, view),
-                                         lambda: suggest.made_up_names(page.workspace))})
+                                         lambda: verb_form.generated_names(page.workspace))})
         with gr.Column(scale=3, min_width=300):
             last = gr.HTML(elem_id="tokenizer-result")
-            page.live.panel(last, steps.last_job("tokenizer", "The report appears here: tokens added, letters covered, "
-                                                 "and the proof that the old languages read as before.",
-                                                 lambda state: report(page, state)), "tokenizer")
-    lab.build(page, step.form)
+            page.live.panel(last, verb_form.last_job_view("tokenizer",
+                                                          "The report appears here: tokens added, characters covered, "
+                                                          "and the check of the base languages.",
+                                                          lambda state: report(page, state)), "tokenizer")
+    build_lab(page, step.form)
     rules.build(page, step.form.widget("rules"))
 
 
 def _name(page: Page, view: View) -> str:
-    return suggest.tokenizer_name(page.workspace, view.chosen["tokenizer.model"], view.chosen["tokenizer.dataset"])
+    return verb_form.tokenizer_name(page.workspace, view.chosen["tokenizer.model"], view.chosen["tokenizer.dataset"])
 
 
 def report(page: Page, state: JobState) -> Html:
-    """The report's numbers, then the proof for each base language."""
+    """The report's numbers, then the check of each base language."""
     folder = page.workspace.tokenizers / str(state.job.settings.get("tokenizer", ""))
     numbers = records.tokenizer_numbers(folder)
-    counts = numbers_view(numbers) if numbers else present.result_facts(state.result)
-    return join((counts, rules_view(records.read_json(folder / "report.json")), proof_view(records.proof(folder))))
+    counts = numbers_view(numbers) if numbers else job_views.result_facts(state.result)
+    return join((counts, rules_view(records.read_json(folder / "report.json")), proof_view(records.proof_rows(folder))))
 
 
 def rules_view(report: Mapping[str, object]) -> Html:
-    """Which text rules a tokenizer has, and how many texts they wrote out."""
+    """The text rules of a tokenizer, and how many texts they changed."""
     name, changed = report.get("rules"), report.get("texts_written_out")
-    return paragraph(f"Text rules: {name}; {changed} texts are written out.", class_="small") if name else NOTHING
+    return paragraph(f"Text rules: {name}; {changed} texts changed.", class_="small") if name else NOTHING
 
 
 def numbers_view(numbers: Mapping[str, float]) -> Html:
-    """What was added and covered, before and after."""
+    """Tokens added and characters covered, before and after."""
 
     def count(name: str) -> str:
         return f"{numbers[name]:g}" if name in numbers else "–"
 
     def rate(name: str) -> str:
-        return present.percent(numbers.get(name))
+        return job_views.percent(numbers.get(name))
 
     def ratio(name: str) -> str:
         return f"{numbers[name]:.2f}" if name in numbers else "–"
 
-    return present.facts([
+    return job_views.facts([
         ("Tokens added", f"{count('tokens_added')} after {count('prefix_size')}"),
-        ("Letters covered", f"{count('characters_covered')} of {count('characters')}"),
-        ("Unknown, before", rate("unknown_rate_before")), ("Unknown, now", rate("unknown_rate")),
-        ("Tokens a letter, before", ratio("tokens_per_character_before")),
-        ("Tokens a letter, now", ratio("tokens_per_character")),
+        ("Characters covered", f"{count('characters_covered')} of {count('characters')}"),
+        ("Unknown characters, before", rate("unknown_rate_before")), ("Unknown characters, now", rate("unknown_rate")),
+        ("Tokens per character, before", ratio("tokens_per_character_before")),
+        ("Tokens per character, now", ratio("tokens_per_character")),
     ])
 
 
 def proof_view(proof: Sequence[records.ProofRow]) -> Html:
-    """Sentences of the old languages through both tokenizers."""
+    """Sentences of the base languages through both tokenizers."""
     if not proof:
         return NOTHING
-    rows = [(present.language_name(one.language), one.text, one.before, one.after,
-             present.yes_no(one.same, "same ids", "differ")) for one in proof]
+    rows = [(job_views.language_name(one.language), one.text, one.before, one.after,
+             job_views.yes_no(one.same, "same ids", "different")) for one in proof]
     same = sum(one.same for one in proof)
     return join((
-        element("h3", "The old languages read as before"),
-        paragraph(f"{same} of {len(proof)} sentences have the very same ids through the base tokenizer and through "
-                  "the new one. The numbers are tokens.", class_="small"),
+        element("h3", "Base languages"),
+        paragraph(f"{same} of {len(proof)} sentences have the same token ids with the base and the new tokenizer. "
+                  "The columns count tokens.", class_="small"),
         element("details", element("summary", f"All {len(proof)} sentences"),
-                present.table_of(("Language", "Sentence", "Base", "New", "Verdict"), rows), open=same < len(proof)),
+                table(("Language", "Sentence", "Base", "New", "Result"), rows), open=same < len(proof)),
     ))
+
+
+def build_lab(page: Page, form: OptionsForm) -> None:
+    """Lay out the accordion; model, dataset and rules are those of the tokenizer's `form`."""
+    with gr.Accordion("Compare tokenizers", open=False, elem_classes="fold", elem_id="lab"):
+        gr.HTML(paragraph(
+            "Measures several tokenizers on the dataset above: characters alone, and BPE and SentencePiece pieces at "
+            "several sizes; also your own tokenizer and byte fallback where Advanced names them. A character map "
+            "shows what the recordings cover."))
+        with gr.Row(elem_classes="grid"):
+            sizes = gr.Textbox(_SIZES, label=_FIELDS["sizes"].title, info=_FIELDS["sizes"].description, max_lines=1,
+                               elem_id="lab-sizes")
+            most = gr.Number(CompareTokenizersOptions().sentences, label=_FIELDS["sentences"].title, precision=0,
+                             minimum=0,
+                             maximum=1000, info=_FIELDS["sentences"].description, elem_id="lab-sentences")
+        text = gr.Textbox("", label=_FIELDS["text"].title, lines=3, max_lines=8, elem_id="lab-text",
+                         info="Optional: paste text of the language, or the path of a text file on this machine. Shows "
+                          "which characters the recordings lack, and what to record.")
+        with gr.Row(elem_classes="controls"):
+            start = gr.Button("Compare", variant="primary", size="md", elem_id="run-lab", min_width=140)
+            make = gr.Button("Build recommended", size="md", elem_id="lab-make", visible=False, min_width=140)
+        notice = gr.HTML(elem_classes="notices", elem_id="lab-notice")
+        command = gr.HTML(elem_id="command-lab")
+        shown = gr.HTML(elem_id="lab-result")
+    chosen = [form.widget(name) for name in _SHARED]
+    for name, widget in zip(_OWN, (sizes, most, text), strict=True):
+        page.live.watch(f"lab.{name}", widget)
+    page.live.panel(command, lambda view: _command(page, view), TAB)
+    page.live.panel(shown, _shown, TAB)
+    page.live.panel(make, _offer, TAB)
+    page.on(start.click, lambda *values: _start(page, *map(_text, values)), [*chosen, sizes, most, text], [notice])
+    page.on(make.click, lambda: _make(page), [],
+            [notice, *(form.widget(name) for name in ("algorithm", "merges", "tokenizer_file", "rules", "tokenizer"))])
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def lab_options(page: Page, values: Mapping[str, str], *, keep: bool) -> CompareTokenizersOptions:
+    """Options from the accordion's values. Pasted text becomes a file of the workspace when `keep` is set.
+
+    No rules in the form means none here too, as for the tokenizer itself.
+    """
+    text, most = values["text"], values["sentences"]
+    if text and not _is_path(text):
+        text = str((pasted_text.save_pasted if keep else pasted_text.pasted_path)(page.workspace, text))
+    return parse_options(CompareTokenizersOptions, {
+        **values, "rules": values["rules"] or NO_RULES, "byte_fallback": values["byte_fallback"] == "True",
+        "text": text,
+        "sizes": tuple(values["sizes"].replace(",", " ").split()), "sentences": int(float(most)) if most else 0})
+
+
+def _is_path(text: str) -> bool:
+    """Whether `text` looks like a path; whether it exists is checked at the start of the job."""
+    return "\n" not in text and len(text) < 1000 and Path(text).expanduser().is_absolute()
+
+
+def _start(page: Page, *values: str) -> Sequence[object]:
+    named = dict(zip((*_SHARED, *_OWN), values, strict=True))
+    verb_form.require_choices("compare_tokenizers", tuple(named), values)
+    return [page.started_notice(page.start("compare_tokenizers", lab_options(page, named, keep=True)))]
+
+
+def _command(page: Page, view: View) -> Html:
+    values = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
+    values |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
+    if not values["model"] or not values["dataset"]:
+        return NOTHING
+    options = lab_options(page, values, keep=False)
+    return element("pre", command_line("compare_tokenizers", options, page.workspace.path), class_="command")
+
+
+def _finished(view: View) -> tuple[JobState, TokenizerComparison] | None:
+    """The newest comparison, and its report."""
+    state = view.newest("compare_tokenizers")
+    if state is None or state.status != "finished":
+        return None
+    return state, _load(state.job.directory, _changed_ns(state.job.directory / FILE))
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, changed_ns: int) -> TokenizerComparison:
+    """Cached, as the page asks every second or two."""
+    return TokenizerComparison.load(folder)
+
+
+def _offer(view: View) -> object:
+    found = _finished(view)
+    if found is None:
+        return gr.update(visible=False)
+    return gr.update(visible=True, value=f"Build recommended: {found[1].recommendation.name}")
+
+
+def _make(page: Page) -> Sequence[object]:
+    """Build the tokenizer that the newest comparison recommends, and show its settings in the form."""
+    found = _finished(View(TAB, {}, tuple(page.live.board.states())))
+    if found is None:
+        raise UserError("There is no finished comparison.", "Compare tokenizers first.")
+    wanted, warning = recommended_options(page, found[1]), rules_warning(page, found[1])
+    started = page.started_notice(page.start("tokenizer", wanted))
+    return [join((started, job_views.notice(warning, "wait"))) if warning else started, wanted.algorithm, wanted.merges,
+            wanted.tokenizer_file, wanted.rules, wanted.tokenizer]
+
+
+def recommended_options(page: Page, report: TokenizerComparison) -> TokenizerOptions:
+    """The options of the recommended tokenizer, under a free name or one with the candidate's."""
+    best = report.candidate(report.recommendation.name)
+    assert best is not None
+    name = verb_form.tokenizer_name(page.workspace, report.model, report.dataset)
+    if name in page.workspace.list_tokenizers():
+        name = f"{name}-{best.name}"[:64]
+    how = {"tokenizer_file": report.own} if best.name == "own" else {"algorithm": best.algorithm,
+                                                                     "merges": best.merges_asked}
+    return TokenizerOptions.model_validate({
+        "model": report.model, "dataset": report.dataset, "tokenizer": name, "rules": report.rules, **how})
+
+
+def rules_warning(page: Page, report: TokenizerComparison) -> str:
+    """A warning where the text rules changed since `report`; `UserError` where they are gone."""
+    if not report.rules_hash:
+        return ""
+    if not report.rules:
+        raise UserError(f"The comparison used the rules of the tokenizer {report.rules_from}, which are not saved "
+                        f"under "
+                        "a name.", "Choose text rules above, and compare again.")
+    now = text_rules.load(page.workspace, report.rules)
+    if text_rules.content_hash(now) == report.rules_hash:
+        return ""
+    owner = f" of the tokenizer {report.rules_from}" if report.rules_from else ""
+    return (f"The rules {report.rules!r}{owner} changed since the comparison. The new tokenizer uses the present "
+            f"rules, "
+            "so its numbers may differ.")
+
+
+def _shown(view: View) -> Html:
+    state = view.newest("compare_tokenizers")
+    if state is None:
+        return job_views.empty("The comparison appears here: coverage, number of tokens, and tokens that are too rare "
+                               "in the "
+                               "recordings to train.")
+    found = _finished(view)
+    return join((job_views.job_card(state), lab_report_view(found[1]) if found else NOTHING))
+
+
+def lab_report_view(report: TokenizerComparison) -> Html:
+    """The whole report of a comparison."""
+    return join((
+        div("plan", element("strong", f"Recommended: {report.recommendation.name}"),
+            paragraph(report.recommendation.reason)),
+        candidates_view(report), script_view(report), sentences_view(report)))
+
+
+def candidates_view(report: TokenizerComparison) -> Html:
+    """The candidates as a table, with the recommended one marked."""
+    rows = [(_candidate_name(one, report.recommendation.name), one.tokens_added or "–", _rare(one),
+             f"{one.characters_covered} of {one.characters}", _unknown(one), f"{one.tokens_per_character:.2f}",
+             f"{one.tokens_per_second:.1f}", f"{one.over_limit} of {report.texts}") for one in report.candidates]
+    head = ("Candidate", "New rows", "Seen < 10 times", "Characters", "Unknown", "Tokens per character",
+            "Tokens per second", f"Over {report.limit} tokens")
+    proven = (f"With the recommended one, {len(report.proven)} base languages keep their token ids: "
+              f"{', '.join(job_views.language_name(code) for code in report.proven)}.")
+    return join((element("h4", "Candidates"), table(head, rows),
+                 paragraph(f"{report.texts} texts, {job_views.duration(report.seconds)} of audio, "
+                           f"{_rules_text(report)}. "
+                           f"{proven}", class_="small"),
+                 element("details", element("summary", f"{len(report.left_out)} skipped"),
+                         *map(paragraph, report.left_out)) if report.left_out else NOTHING))
+
+
+def _rules_text(report: TokenizerComparison) -> str:
+    if not report.rules and not report.rules_from:
+        return "without text rules"
+    name = f" {report.rules}" if report.rules else ""
+    return f"with the text rules{name}{f' of the tokenizer {report.rules_from}' if report.rules_from else ''}"
+
+
+def _candidate_name(one: TokenizerCandidate, recommended: str) -> Html:
+    badge = (" ", span("badge good", "recommended")) if one.name == recommended else ()
+    return element("div", one.name, *badge)
+
+
+def _rare(one: TokenizerCandidate) -> Html | str:
+    if not one.rare:
+        return "none" if one.name != BASE else "–"
+    pieces = " ".join(f"{text} {count}" for text, count in one.rare_pieces)
+    more = " …" if one.rare > len(one.rare_pieces) else ""
+    return element("details", element("summary", str(one.rare)), paragraph(pieces + more, class_="small"))
+
+
+def _unknown(one: TokenizerCandidate) -> str:
+    given = f"; {one.given_unknown_rate:.1%} of your text" if one.given_unknown_rate is not None else ""
+    return f"{one.unknown_rate:.1%}{given}"
+
+
+def script_view(report: TokenizerComparison) -> Html:
+    """The heat map: every character by Unicode block, darker where it is more frequent."""
+    key = div("legend script-key", *(span(f"cell shade-{shade}", word) for shade, word in enumerate(
+        ("none", f"under {MIN_OCCURRENCES}", f"{MIN_OCCURRENCES} and more", "100 and more", "1000 and more"))),
+              span("cell shade-0 wanted", "only in your text"))
+    return join((element("h4", "Character map"), paragraph(
+        "Counts of each character in the training text, after text rules. A character seen fewer than "
+        f"{MIN_OCCURRENCES} times is too rare to learn.", class_="small"), key, *map(_block, report.script)))
+
+
+def _block(block: ScriptBlock) -> Html:
+    present_now = sum(cell.train > 0 for cell in block.cells)
+    rare = sum(0 < cell.train < MIN_OCCURRENCES for cell in block.cells)
+    of = f"{present_now} of {len(block.cells)} {'letters and signs' if block.whole else 'characters of the texts'}"
+    return join((element("h5", block.name),
+                 paragraph(f"{of}; {rare} fewer than {MIN_OCCURRENCES} times.", class_="small"),
+                 div("script", *map(_cell, block.cells))))
+
+
+def _cell(cell: CharacterCount) -> Html:
+    shade = max(number for number, least in enumerate(_SHADES) if cell.train >= least)
+    wanted = " wanted" if cell.given and not cell.train else ""
+    name = unicodedata.name(cell.character, "unnamed")
+    counts = [f"U+{ord(cell.character):04X} {name}: {cell.train} times in training text"]
+    counts += [f"{cell.held_out} held out"] if cell.held_out else []
+    counts += [f"{cell.given} in your text"] if cell.given else []
+    mark = "\u25cc" if unicodedata.combining(cell.character) or unicodedata.category(cell.character)[0] == "M" else ""
+    return span(f"cell shade-{shade}{wanted}", mark + cell.character, title=", ".join(counts))
+
+
+def sentences_view(report: TokenizerComparison) -> Html:
+    """Sentences to record for the characters that are too rare, chosen from the given text."""
+    if not report.gaps:
+        return NOTHING
+    head = join((element("h4", "What to record"), paragraph(
+        f"{len(report.gaps)} characters of your text occur fewer than {MIN_OCCURRENCES} times in the training text: "
+        f"{' '.join(report.gaps)}", class_="small")))
+    rows = [(number, one.text, " ".join(one.characters)) for number, one in enumerate(report.sentences, 1)]
+    rest = (f"{len(report.still_rare)} remain below {MIN_OCCURRENCES}: {' '.join(report.still_rare)}"
+            if report.still_rare else f"With these recordings, each occurs at least {MIN_OCCURRENCES} times.")
+    return join((head, table(("No.", "Sentence", "Adds"), rows) if rows else NOTHING,
+                 paragraph(rest, class_="small")))

@@ -1,210 +1,175 @@
-"""Train tab: what will change, start, watch, stop, go on."""
+"""Train tab: the chosen run, its checkpoints, a comparison of runs, and the form for a new run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import gradio as gr
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import Job, load_job
+from core.jobs.events import Step
 from core.jobs.state import JobState
-from ui import checkpoints, needs, present, presets, proof_time, runs, sample_grid, steps, suggest, training
-from ui.live import View
-from ui.markup import NOTHING, Html, join, span
+from ui import job_views, preset_selector, run_views, verb_form
+from ui.charts import Point, Series, chart, smooth
+from ui.live import QUIET, View
+from ui.markup import NOTHING, Html, div, element, join, paragraph, span, table
 from ui.page import Page
 
-_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
+MAX_COMPARED = 6  # runs, as there are colours
+_COMPARED_BY_DEFAULT = 3  # newest runs that are shown when none is chosen
+_RUN_COLOURS = tuple(f"var(--series-{number})" for number in range(1, MAX_COMPARED + 1))
+_SCALES = ("Linear", "Logarithmic")
+_X_AXES = {"Steps": "step", "Minutes": "minute"}
+_MEASURES: tuple[tuple[str, Callable[[Step], float | None], bool], ...] = (
+    ("Speech loss", lambda step: step.speech_loss, True), ("Text loss", lambda step: step.text_loss, True),
+    ("Gradient norm", lambda step: step.gradient_norm, True),
+    ("Tokens per second", lambda step: step.tokens_per_s, True),
+    ("Peak memory, GB", lambda step: None if step.memory_bytes is None else step.memory_bytes / 1e9, False),
+)
+"""Title, value of a step (None where it was not measured), and whether it is smoothed."""
+_HELD_OUT = (("speech_loss", "Held-out speech loss"), ("text_loss", "Held-out text loss"))
+_MEMORY_OF = {"gpu": "GPU"}
+_NOT_COMPARED = ("device",)  # options that change nothing of a run
+_PLAY_GRID = """const shown = () => window.lisanGrid && window.lisanGrid(element);
 shown();
 watch('value', shown);"""
 
-_SCALES = ("Linear", "Logarithmic")
-
 
 @dataclass(frozen=True)
-class _Run:
-    """What shows the run that is looked at, and acts on it."""
+class _RunWidgets:
+    """What shows the chosen run and acts on it."""
 
     stop: gr.Button
     resume: gr.Button
     force: gr.Button
     confirm: gr.Group
-    sure: gr.Button
-    not_sure: gr.Button
+    confirm_force: gr.Button
+    cancel_force: gr.Button
     notice: gr.HTML
     status: gr.HTML
-    drawn: gr.Row  # holds `scale`
+    scale_row: gr.Row
     scale: gr.Radio  # of the axes of the curves
     curves: gr.HTML
     samples: gr.HTML
-    more: gr.Row  # holds `everything`
-    everything: gr.Checkbox  # whether the grid of samples shows all steps and sentences
+    all_samples_row: gr.Row
+    all_samples: gr.Checkbox  # whether the grid of samples shows all steps and sentences
 
 
 def build(page: Page) -> None:
     """Lay out the tab: the run on top, the form for a new one below."""
-    steps.lead("Train", "The model practises on the recordings. What may change is stated first, "
-               "and only that changes.")
+    verb_form.tab_header("Train", "Fine-tune the extended model on a dataset. The plan of a run lists the tensors "
+                         "that train; all others are frozen.")
     run = _lay_out_run(page)
-    runs.build(page)
+    _build_comparison(page)
     with gr.Accordion("Log", open=False, elem_classes="fold"):
         log = gr.HTML(elem_id="run-log")
-    _lay_out_new_run(page)
-    checkpoints.build(page, chosen)
+    _build_new_run(page)
+    _build_checkpoints(page)
     page.live.panel(log, log_view, "train")
-    _follow(page, run)
-    _act(page, run)
-
-
-def _lay_out_run(page: Page) -> _Run:
-    with gr.Row(elem_classes="controls"):
-        page.run.render()
-        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
-        resume = gr.Button("Continue", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
-        force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
-    with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
-        gr.HTML(present.notice("This ends the process at once. Steps that were not saved in a checkpoint are lost."))
-        sure = gr.Button("Yes, end it now", variant="stop", size="md", elem_id="force-sure")
-        not_sure = gr.Button("No, let it finish", size="md")
-    notice = gr.HTML(elem_classes="notices")
-    status = gr.HTML(elem_id="run-status")
-    with gr.Row(visible=False, elem_classes="controls") as drawn:
-        scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Axis of losses, rates and gradients",
-                         elem_id="run-scale")
-    curves = gr.HTML(elem_id="run-curves")
-    samples = gr.HTML(elem_id="run-samples", js_on_load=_GRID)
-    with gr.Row(visible=False, elem_classes="controls") as more:
-        everything = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
-    return _Run(stop, resume, force, confirm, sure, not_sure, notice, status, drawn, scale, curves, samples, more,
-                everything)
-
-
-def _lay_out_new_run(page: Page) -> None:
-    """The preset, the form and the trial. The fold is opened while there is no run, and never closed by a refresh."""
-    with gr.Accordion("Start a new run", open=False, elem_classes="fold", elem_id="new-run") as fold:
-        choices = {"extension": lambda view: page.workspace.list_extensions(),
-                   "dataset": lambda view: suggest.fitting_datasets(page.workspace, view.chosen["train.extension"]),
-                   "replay_datasets": lambda view: suggest.replayable_datasets(
-                       page.workspace, view.chosen["train.extension"], view.chosen["train.replay_datasets"])}
-        needs.build(page, "train", "train", choices)
-        choice = presets.lay_out()
-        step = steps.step_form(
-            page, "train", "Start training",
-            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
-            begun={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},  # it is seen
-            preset=lambda view: presets.unchanged(page, view),
-        )
-        steps.add_trial(page, step, "preflight", "Check first (a minute)")
-        presets.follow(page, choice, step.form)
-        trial = gr.HTML(elem_id="preflight")
-    page.live.panel(fold, opened, "train")
-    page.live.panel(trial, preflight_view, "train")
-
-
-def opened(view: View) -> object:
-    """Open while there is no run; else as the person left it, also before the first refresh."""
-    return gr.update(open=True) if view.newest("train") is None else gr.skip()
-
-
-def _follow(page: Page, run: _Run) -> None:
-    """Let every part show how the run that is looked at stands."""
-    live = page.live
-    live.watch("run", page.run)
-    live.watch("run.everything", run.everything)
-    live.watch("run.scale", run.scale)
-    live.panel(run.notice, lambda view: gr.update(value="") if view.gone("run") else gr.skip(), "train")
-    for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
-                              (run.samples, samples_view), (run.more, _more),
-                              (run.drawn, lambda view: gr.update(visible=_trains(chosen(view))))):
-        live.panel(component, render, "train")
-    runs.refresh_on(page, run.everything, run.scale)
-    for button, shown in ((run.stop, lambda job: job.alive and job.status != "stopping"),
-                          (run.resume, lambda job: job.resumable), (run.force, lambda job: job.status == "stopping")):
-        live.panel(button, _visible_when(shown), "train")
-
-
-def _act(page: Page, run: _Run) -> None:
-    """What the buttons of the run do."""
+    _add_panels(page, run)
     page.on(run.stop.click, lambda name: _stop(page, name), [page.run], [run.notice])
     page.on(run.resume.click, lambda name: _resume(page, name), [page.run], [run.notice])
     page.on(run.force.click, lambda: [NOTHING, gr.update(visible=True)], [], [run.notice, run.confirm])
-    page.on(run.not_sure.click, lambda: [NOTHING, gr.update(visible=False)], [], [run.notice, run.confirm])
-    page.on(run.sure.click, lambda name: _force(page, name), [page.run], [run.notice, run.confirm])
+    page.on(run.cancel_force.click, lambda: [NOTHING, gr.update(visible=False)], [], [run.notice, run.confirm])
+    page.on(run.confirm_force.click, lambda name: _force_stop(page, name), [page.run], [run.notice, run.confirm])
+
+
+def _lay_out_run(page: Page) -> _RunWidgets:
+    with gr.Row(elem_classes="controls"):
+        page.run.render()
+        stop = gr.Button("Stop", size="md", visible=False, elem_id="stop", min_width=100)
+        resume = gr.Button("Resume", variant="primary", size="md", visible=False, elem_id="resume", min_width=100)
+        force = gr.Button("Force stop", variant="stop", size="md", visible=False, elem_id="force-stop", min_width=120)
+    with gr.Group(visible=False, elem_classes="confirm") as confirm, gr.Row():
+        gr.HTML(job_views.notice("Force stop kills the process. Steps since the last checkpoint are lost."))
+        confirm_force = gr.Button("Force stop now", variant="stop", size="md", elem_id="force-sure")
+        cancel_force = gr.Button("Cancel", size="md")
+    notice = gr.HTML(elem_classes="notices")
+    status = gr.HTML(elem_id="run-status")
+    with gr.Row(visible=False, elem_classes="controls") as scale_row:
+        scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Scale of losses, learning rates and gradients",
+                         elem_id="run-scale")
+    curves = gr.HTML(elem_id="run-curves")
+    samples = gr.HTML(elem_id="run-samples", js_on_load=_PLAY_GRID)
+    with gr.Row(visible=False, elem_classes="controls") as all_samples_row:
+        all_samples = gr.Checkbox(False, label="Show every step and sentence", elem_id="run-everything")
+    return _RunWidgets(stop, resume, force, confirm, confirm_force, cancel_force, notice, status, scale_row, scale,
+                       curves, samples, all_samples_row, all_samples)
+
+
+def _add_panels(page: Page, run: _RunWidgets) -> None:
+    """Let every part show the state of the chosen run."""
+    live = page.live
+    live.watch("run", page.run)
+    live.watch("run.everything", run.all_samples)
+    live.watch("run.scale", run.scale)
+    live.panel(run.notice, lambda view: gr.update(value="") if view.deleted("run") else gr.skip(), "train")
+    for component, render in ((page.run, run_choices), (run.status, status_view), (run.curves, curves_view),
+                              (run.samples, samples_view)):
+        live.panel(component, render, "train")
+    _refresh_on(page, run.all_samples, run.scale)
+    for component, visible in (
+        (run.stop, lambda job: job.alive and job.status != "stopping"), (run.resume, lambda job: job.resumable),
+        (run.force, lambda job: job.status == "stopping"), (run.scale_row, lambda job: bool(job.steps)),
+        (run.all_samples_row, lambda job: not run_views.select_samples(job).whole),
+    ):
+        live.panel(component, partial(visible_when, test=visible), "train")
+
+
+def visible_when(view: View, test: Callable[[JobState], bool]) -> object:
+    """Show a component where the chosen run passes `test`."""
+    state = chosen(view)
+    return gr.update(visible=state is not None and test(state))
+
+
+def _refresh_on(page: Page, *widgets: gr.Dropdown | gr.Radio | gr.Checkbox) -> None:
+    """Refresh as soon as a choice changes. No output: `[gr.skip()]` for a single one is taken for its value."""
+    for widget in widgets:
+        page.live.pending.append(widget.input(lambda: None, None, None, **QUIET))
 
 
 def chosen(view: View) -> JobState | None:
-    """The run that is looked at: the chosen one; when none is, one that trains, else the newest. None: it is gone."""
-    return view.looked_at("run", "train")
+    """The chosen run; when none is chosen, a running one, else the newest. None: it was deleted."""
+    return view.selected_job("run", "train")
 
 
 def run_choices(view: View) -> object:
-    titles = {job.id: training.run_title(job) for job in view.jobs if job.verb == "train"}
+    titles = {job.id: run_views.run_title(job) for job in view.jobs if job.verb == "train"}
     return gr.update(**view.choices("run", titles, chosen(view)))
 
 
 def status_view(view: View) -> Html:
     state = chosen(view)
-    if gone := view.gone("run"):
-        return present.gone(gone)
+    if deleted := view.deleted("run"):
+        return job_views.job_deleted(deleted)
     if state is None:
-        return present.empty("No run yet. The Start tab does everything with one button; here you choose the details.")
-    title = join((present.title_of(state), " ", span("id", state.id)))
+        return job_views.empty("No runs yet. Start one below, or use the Start tab, which runs every step.")
+    title = join((job_views.job_title(state), " ", span("id", state.id)))
     extension = state.job.settings.get("extension")
-    past = proof_time.last(view.jobs, lambda one: one.job.settings.get("extension") == extension)
-    card = present.job_card(state, title, proof_time.during(state, past))
-    return join((card, training.plan_view(state), training.numbers(state)))
+    past = job_views.last_proof_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
+    card = job_views.job_card(state, title, job_views.proof_note(state, past))
+    return join((card, run_views.plan_view(state), run_views.run_numbers(state)))
 
 
 def curves_view(view: View) -> Html:
     state = chosen(view)
     logarithmic = view.chosen.get("run.scale") == _SCALES[1]
-    return training.curves(state, logarithmic) if state is not None and state.steps else NOTHING
-
-
-def _trains(state: JobState | None) -> bool:
-    """Whether there is a step to draw."""
-    return state is not None and bool(state.steps)
+    return run_views.run_curves(state, logarithmic) if state is not None and state.steps else NOTHING
 
 
 def samples_view(view: View) -> Html:
-    state = chosen(view)
-    return sample_grid.grid(state, _everything(view)) if state is not None and state.steps else NOTHING
-
-
-def _everything(view: View) -> bool:
-    return view.chosen.get("run.everything") == "True"
-
-
-def _more(view: View) -> object:
-    """Offer to show all where the grid does not."""
-    state = chosen(view)
-    return gr.update(visible=state is not None and not sample_grid.shown(state).whole)
-
-
-def preflight_view(view: View) -> Html:
-    """The newest trial of a training, until it is an old story: a run was started after it."""
-    state, run = view.newest("preflight"), view.newest("train")
-    if state is None or (run is not None and run.job.created > state.job.created):
-        return NOTHING
-    result = dict(state.result or {})
-    left_out = str(result.pop("not_tried", ""))
-    return join((present.job_card(state), present.result_facts(result),
-                 present.notice(f"Not tried: {left_out}") if left_out else NOTHING))
+    state, everything = chosen(view), view.chosen.get("run.everything") == "True"
+    return run_views.sample_grid(state, everything) if state is not None and state.steps else NOTHING
 
 
 def log_view(view: View) -> Html:
     state = chosen(view)
-    return present.log(control.log_tail(state.job, 6000)) if state is not None else NOTHING
-
-
-def _visible_when(shown: Callable[[JobState], bool]) -> Callable[[View], object]:
-    def render(view: View) -> object:
-        state = chosen(view)
-        return gr.update(visible=state is not None and shown(state))
-
-    return render
+    return job_views.log(control.log_tail(state.job, 6000)) if state is not None else NOTHING
 
 
 def _job(page: Page, name: str) -> Job:
@@ -215,19 +180,246 @@ def _job(page: Page, name: str) -> Job:
 
 def _stop(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
-    told = present.stop_words(control.read_state(job))
+    message = job_views.stop_message(control.read_state(job))
     control.stop(job)
-    return [present.notice(told)]
+    return [job_views.notice(message)]
 
 
 def _resume(page: Page, name: str) -> Sequence[object]:
-    """Go on with a run, and with what waited for it and gave up when it stopped."""
+    """Resume a run, and the jobs that waited for it and were skipped."""
     job = _job(page, name)
     control.resume_with_dependents(job, page.live.board.states())
-    return [present.notice(checkpoint_names.resume_point(job))]
+    return [job_views.notice(checkpoint_names.resume_point(job))]
 
 
-def _force(page: Page, name: str) -> Sequence[object]:
+def _force_stop(page: Page, name: str) -> Sequence[object]:
     job = _job(page, name)
     control.force_stop(job)
-    return [present.notice(f"Stopped by force. {checkpoint_names.resume_point(job)}"), gr.update(visible=False)]
+    return [job_views.notice(f"Force-stopped. {checkpoint_names.resume_point(job)}"), gr.update(visible=False)]
+
+
+def _build_new_run(page: Page) -> None:
+    """The preset, the form and the preflight check. The accordion opens while there is no run; no refresh closes it."""
+    with gr.Accordion("New run", open=False, elem_classes="fold", elem_id="new-run") as fold:
+        choices = {"extension": lambda view: page.workspace.list_extensions(),
+                   "dataset": lambda view: verb_form.trainable_datasets(page.workspace, view.chosen["train.extension"]),
+                   "replay_datasets": lambda view: verb_form.replayable_datasets(
+                       page.workspace, view.chosen["train.extension"], view.chosen["train.replay_datasets"])}
+        verb_form.build_prerequisites(page, "train", "train", choices)
+        selector = preset_selector.build()
+        form = verb_form.build_verb_form(
+            page, "train", "Train",
+            first=("extension", "dataset", "scope", "steps", "max_minutes", "device"), choices=choices,
+            on_started={page.run: lambda job: page.show(job.id), fold: lambda job: gr.update(open=False)},
+            preset=lambda view: preset_selector.unchanged(page, view),
+        )
+        verb_form.add_second_button(page, form, "preflight", "Preflight check (1 min)")
+        preset_selector.attach(page, selector, form.form)
+        preflight = gr.HTML(elem_id="preflight")
+    page.live.panel(fold, opened, "train")
+    page.live.panel(preflight, preflight_view, "train")
+
+
+def opened(view: View) -> object:
+    """Open while there is no run; else as the person left it, also before the first refresh."""
+    return gr.update(open=True) if view.newest("train") is None else gr.skip()
+
+
+def preflight_view(view: View) -> Html:
+    """The newest preflight check, until a run was started after it."""
+    state, run = view.newest("preflight"), view.newest("train")
+    if state is None or (run is not None and run.job.created > state.job.created):
+        return NOTHING
+    result = dict(state.result or {})
+    not_checked = str(result.pop("not_tried", ""))
+    return join((job_views.job_card(state), job_views.result_facts(result),
+                 job_views.notice(f"Not checked: {not_checked}") if not_checked else NOTHING))
+
+
+def _build_checkpoints(page: Page) -> None:
+    """The checkpoints of the chosen run, and the row that pins one by name or unpins it."""
+
+    def pin(run: str, step: str, name: str) -> Sequence[object]:
+        if not step or not (name or "").strip():
+            raise UserError("Step or name is missing.", "Choose a step, and enter a name for its checkpoint.")
+        checkpoint_names.pin(load_job(page.workspace, run).directory, int(step), name.strip())
+        return [job_views.notice(f"Checkpoint of step {step} pinned as {name.strip()}.")]
+
+    def unpin(run: str, name: str) -> Sequence[object]:
+        if not name:
+            raise UserError("No pinned checkpoint is chosen.", "Choose its name in the list.")
+        step = checkpoint_names.unpin(load_job(page.workspace, run).directory, name)
+        return [job_views.notice(f"Checkpoint of step {step} unpinned; the run may delete it.")]
+
+    def steps_of(state: JobState | None) -> list[int]:
+        return checkpoint_names.checkpoint_steps(state.job.directory) if state else []
+
+    def names_of(state: JobState | None) -> list[str]:
+        return list(checkpoint_names.pinned_names(state.job.directory)) if state else []
+
+    with gr.Accordion("Checkpoints", open=False, elem_classes="fold", elem_id="run-kept"):
+        listing = gr.HTML(elem_id="run-checkpoints")
+        with gr.Row(elem_classes="controls"):
+            step = gr.Dropdown([], label="Checkpoint (step)", filterable=False, elem_id="keep-step", min_width=140)
+            name = gr.Textbox(label="Pin as", max_lines=1, elem_id="keep-name", min_width=140)
+            pin_button = gr.Button("Pin", size="md", elem_id="keep", min_width=90)
+            pinned = gr.Dropdown([], label="Pinned checkpoint", filterable=False, elem_id="kept-name", min_width=140)
+            unpin_button = gr.Button("Unpin", size="md", elem_id="release", min_width=90)
+        notice = gr.HTML(elem_classes="notices")
+    page.live.panel(listing, lambda view: checkpoints_view(chosen(view)), "train")
+    page.live.panel(step, lambda view: gr.update(choices=[str(at) for at in steps_of(chosen(view))]), "train")
+    page.live.panel(pinned, lambda view: gr.update(choices=names_of(chosen(view))), "train")
+    page.on(pin_button.click, pin, [page.run, step, name], [notice])
+    page.on(unpin_button.click, unpin, [page.run, pinned], [notice])
+
+
+def checkpoints_view(state: JobState | None) -> Html:
+    """Each checkpoint with its size, and why it is kept."""
+    steps = checkpoint_names.checkpoint_steps(state.job.directory) if state else []
+    if state is None or not steps:
+        return job_views.empty("No checkpoints yet. The last, the best and the pinned ones are kept.")
+    names = checkpoint_names.pinned_names(state.job.directory)
+    best = next((saved.step for saved in reversed(state.checkpoints) if saved.best), None)
+    rows = []
+    for step in steps:
+        folder = state.job.directory / checkpoint_names.CHECKPOINTS / f"step-{step:06d}"
+        megabytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+        why = ["best"] * (step == best) + ["last"] * (step == steps[-1])
+        why += [f"“{name}”" for name, at in names.items() if at == step]
+        rows.append((f"{step:,}", f"{megabytes:,.1f} MB", ", ".join(why)))
+    return join((table(("Step", "Size", "Kept as"), rows),
+                 element("p", f"Use a pinned checkpoint on Listen and in commands as run:{state.id}@NAME.",
+                         class_="hint") if names else NOTHING))
+
+
+def _build_comparison(page: Page) -> None:
+    """Several runs in the same charts, and the options in which they differ."""
+    with gr.Accordion("Compare runs", open=False, elem_classes="fold", elem_id="compare-runs"):
+        with gr.Row(elem_classes="controls"):
+            runs = gr.Dropdown([], label="Runs", multiselect=True, max_choices=MAX_COMPARED, scale=4,
+                               elem_id="runs-chosen", info=f"Up to {MAX_COMPARED}; empty shows the newest.")
+            scale = gr.Radio(list(_SCALES), value=_SCALES[0], label="Scale", scale=1, min_width=200,
+                             elem_id="runs-scale")
+            x_axis = gr.Radio(list(_X_AXES), value="Steps", label="X axis", scale=1, min_width=160,
+                              elem_id="runs-along")
+        shown = gr.HTML(elem_id="runs-compared")
+    for name, widget in (("runs", runs), ("runs.scale", scale), ("runs.along", x_axis)):
+        page.live.watch(name, widget)
+    page.live.panel(runs, lambda view: gr.update(choices=[
+        (job_views.run_name(state), state.id) for state in trainings(view.jobs)]), "train")
+    page.live.panel(shown, lambda view: comparison_view(compared_runs(view), view.chosen["runs.scale"] == _SCALES[1],
+                                                        view.chosen["runs.along"] == "Minutes"), "train")
+    _refresh_on(page, runs, scale, x_axis)
+
+
+def trainings(states: Sequence[JobState]) -> list[JobState]:
+    """Trainings that made a step, newest first."""
+    return [state for state in states if state.verb == "train" and state.steps]
+
+
+def compared_runs(view: View) -> list[JobState]:
+    """The chosen runs, else the newest few."""
+    available = trainings(view.jobs)
+    found = [state for state in available if repr(state.id) in view.chosen.get("runs", "")]  # a list, as text
+    return (found or available[:_COMPARED_BY_DEFAULT])[:MAX_COMPARED]
+
+
+def comparison_view(states: Sequence[JobState], logarithmic: bool, by_time: bool) -> Html:
+    """Each measure with a line per run, then a table of the runs and of the options that differ."""
+    if not states:
+        return job_views.empty("A run appears here after its first step.")
+    x_name = _X_AXES["Minutes" if by_time else "Steps"]
+    charts = [chart(title, lines, x_name=x_name, y_log=logarithmic, y_percent=in_percent)
+              for title, lines, in_percent in _charts(states, by_time) if any(line.points for line in lines)]
+    return join((div("charts", *charts), _run_table(states), _option_table(states)))
+
+
+def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, list[Series], bool]]:
+    """Title, lines and whether it is a share, of each chart."""
+
+    def x_value(step: Step) -> float:
+        return step.seconds / 60 if by_time else float(step.step)
+
+    def step_lines(measure: Callable[[Step], float | None], smoothed: bool) -> list[Series]:
+        lines = []
+        for state, colour in zip(states, _RUN_COLOURS, strict=False):
+            points: list[Point] = [(x_value(step), value) for step in state.steps
+                                   if (value := measure(step)) is not None]
+            lines.append(Series(_run_label(state), smooth(points) if smoothed else points, colour))
+        return lines
+
+    def dots(measure: Callable[..., float | None]) -> list[Series]:
+        """One point per validation; a run that did not measure it has no points."""
+        lines = []
+        for state, colour in zip(states, _RUN_COLOURS, strict=False):
+            steps = {step.step: step for step in state.steps}
+            points = [(x_value(steps[one.step]) if one.step in steps else float(one.step), value)
+                      for one in state.evaluations if (value := measure(one)) is not None
+                      and (one.step in steps or not by_time)]
+            lines.append(Series(_run_label(state), points, colour, "dots"))
+        return lines
+
+    for title, measure, smoothed in _MEASURES[:2]:
+        yield title, step_lines(measure, smoothed), False
+    languages = sorted({code for state in states for one in state.evaluations for code in one.languages})
+    for key, title in _HELD_OUT:
+        if not languages and key == "speech_loss":
+            yield title, dots(lambda one: one.speech_loss), False
+        for code in languages:
+            yield (f"{title}, {job_views.language_name(code)}",
+                   dots(lambda one, code=code, key=key: one.languages.get(code, {}).get(key)), False)
+    for code in languages:
+        yield (f"Top-1 accuracy, {job_views.language_name(code)}",
+               dots(lambda one, code=code: one.languages.get(code, {}).get("accuracy")), True)
+    for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
+        yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
+    for group in dict.fromkeys(name for state in states for step in state.steps for name in run_views.rates_of(step)):
+        rates = partial(_rate_of, group=group)
+        yield f"Learning rate, {group}", step_lines(rates, False), False
+    for title, measure, smoothed in _MEASURES[2:]:
+        yield title, step_lines(measure, smoothed), False
+
+
+def _rate_of(step: Step, group: str) -> float | None:
+    return run_views.rates_of(step).get(group)
+
+
+def _run_label(state: JobState) -> str:
+    """A run in legends and tables: its own name, else its time and the last part of its id."""
+    short = job_views.short_id(state.id)
+    return short if short == state.id else f"{job_views.clock(state.job.created)} ({short})"
+
+
+def _run_table(states: Sequence[JobState]) -> Html:
+    rows = []
+    for state in states:
+        last = state.steps[-1]
+        best = min(state.evaluations, key=lambda one: one.speech_loss, default=None)
+        left = job_views.duration(state.eta_s) if state.alive and state.eta_s is not None else "–"
+        rows.append((_run_label(state), job_views.badge(state), f"{last.step} of {last.total_steps}",
+                     f"{best.speech_loss:.3f} at step {best.step}" if best else "–", f"{last.tokens_per_s:,.0f}",
+                     memory_text(last), job_views.duration(last.seconds), left))
+    return table(("Run", "Status", "Step", "Best held-out loss", "Tokens per second", "Peak memory", "Training time",
+                  "Time left"), rows)
+
+
+def memory_text(step: Step) -> str:
+    """Such as `5.10 GB (GPU)`; a dash where it was not measured."""
+    if step.memory_bytes is None:
+        return "–"
+    return f"{job_views.size(step.memory_bytes)} ({_MEMORY_OF.get(step.memory_of, step.memory_of)})"
+
+
+def _option_table(states: Sequence[JobState]) -> Html:
+    """Options in which the runs differ."""
+    if len(states) < 2:
+        return NOTHING
+    names = [name for name in dict.fromkeys(name for state in states for name in state.job.settings)
+             if name not in _NOT_COMPARED and len({str(state.job.settings.get(name)) for state in states}) > 1]
+    if not names:
+        return paragraph("These runs have the same options.", class_="small")
+    fields = TrainOptions.model_fields
+    rows = [((name in fields and fields[name].title) or name, *(str(state.job.settings.get(name, "–"))
+                                                                for state in states)) for name in names]
+    return join((element("h3", "Different options"),
+                 table(("Option", *(_run_label(state) for state in states)), rows)))

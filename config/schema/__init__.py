@@ -1,7 +1,7 @@
-"""Every option once: one frozen model a verb, with units and ranges, read by command line, form and worker.
+"""The options of each verb as a frozen model with units and ranges, read by command line, form and worker.
 
-A verb's options are written to its job's `config.yaml` when the job is queued and never
-change after that. Field titles are the labels people see; descriptions are the help texts.
+The options of a job are in its `config.yaml` and never change. Titles are the labels of the page, descriptions the
+help texts.
 """
 
 from __future__ import annotations

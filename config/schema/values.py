@@ -1,4 +1,4 @@
-"""What an option may be: names, codes, places, and the base of all options."""
+"""Types of options: names, codes, paths, and the base class of all options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _safe_name_or_nothing(value: str) -> str:
 
 
 def _text(value: object) -> object:
-    """What an empty choice of the page gives is nothing."""
+    """An empty dropdown of the page means an empty text."""
     return "" if value is None else value
 
 
@@ -47,14 +47,14 @@ def _language(value: str) -> str:
 
 
 def _rate(value: int) -> int:
-    """A rate that speech survives, or 0."""
+    """A sample rate high enough for speech, or 0."""
     if 0 < value < 8000:
         raise ValueError(f"{value} Hz is too low for speech: give 8000 or more, or 0 to keep the recording's own")
     return value
 
 
 def _source(value: str) -> str:
-    """Absolute, because a worker runs in another folder than who asked; `demo` ships with the app."""
+    """An absolute path, as the worker runs in another folder; `demo` is included."""
     value = value.strip()
     if not value:
         raise ValueError("it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`")
@@ -66,7 +66,7 @@ def _source(value: str) -> str:
 
 
 def _recording(value: str) -> str:
-    """`_source` for long recordings, which no dataset is."""
+    """A source of long recordings, which is no dataset."""
     value = value.strip()
     if value in ("", "demo", AS_IS) or value.lower().startswith(("hub:", "hf://", "segments:")):
         given = f"{value!r} is a dataset of clips" if value else "it is empty"
@@ -75,7 +75,7 @@ def _recording(value: str) -> str:
 
 
 def _recogniser(value: str) -> str:
-    """`built-in`, OWNER/NAME of the hub, or a folder, absolute because a worker runs elsewhere."""
+    """`built-in`, OWNER/NAME on the Hub, or an absolute folder, as the worker runs in another one."""
     value = value.strip().removeprefix("hub:")
     if value == "built-in":
         return value
@@ -94,7 +94,7 @@ _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
 def _place(value: str) -> str:
-    """A path, absolute because a worker runs in another folder than who asked; a plain name stays one."""
+    """A name in the workspace, or an absolute path, as the worker runs in another folder."""
     value = value.strip()
     if _NAME.fullmatch(value) and Path(value).suffix not in _WEIGHTS:
         return value
@@ -127,7 +127,7 @@ SampleRate = Annotated[int, AfterValidator(_rate)]
 """Samples a second, or 0."""
 
 Recogniser = Annotated[str, AfterValidator(_recogniser)]
-"""Who hears."""
+"""A speech recogniser."""
 
 RecogniserOrNothing = Annotated[str, AfterValidator(_recogniser_or_nothing)]
 """A `Transcriber`, or nothing for the one there is."""

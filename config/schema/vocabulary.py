@@ -1,4 +1,4 @@
-"""Options of the verbs that get models, look at them, and give them the tokens of a language."""
+"""Options of the verbs for base models, tokenizers and embeddings."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from config.schema.values import AbsolutePath, Initialisation, LanguageOrNothing
 
 
 class DownloadOptions(Options):
-    """Get a base model into the workspace."""
+    """Download a base model into the workspace."""
 
-    model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` ships with the app.")
-    variant: NameOrNothing = Field("", title="Variant", description="Which of the family's checkpoints, such as `multilingual-v3`; nothing takes the recommended one.")
-    folder: str = Field("", title="Folder", description="A folder on this machine that has the files already: it is used instead of the hub. The files are linked where that can be done, copied otherwise, and never moved.")
-    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; nothing makes one of family and variant.")
-    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the hub.")
+    model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` is included.")
+    variant: NameOrNothing = Field("", title="Variant", description="Checkpoint of the family, such as `multilingual-v3`; empty is the recommended one.")
+    folder: str = Field("", title="Folder", description="Local folder with the files, used instead of the Hub. Files are linked where possible, else copied, never moved.")
+    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; empty is family and variant.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub.")
 
 
 class DoctorOptions(Options):
-    """Say what a finetune from elsewhere changed against its base, or, without words, what this machine lacks."""
+    """Diagnose a fine-tuned checkpoint against its base; without arguments, diagnose this machine."""
 
-    part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` examines a checkpoint from elsewhere; without a word the machine is examined.", json_schema_extra={"positional": True})
-    base: Place = Field("", title="Base", description="The model it was made from: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
-    checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The finetune: a .safetensors or .pt file (of tensors alone), or the folder of one.", json_schema_extra={"positional": True})
-    tokenizer: AbsolutePath = Field("", title="Its tokenizer", description="The tokenizer file (JSON) that it was trained with; empty takes one that lies in the checkpoint's folder.")
-    measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models where the base is in the workspace; takes as long as loading it and some seconds a language.")
-    restore: NameOrNothing = Field("", title="Restore as", description="Where rows alone were damaged: write an export of this name with the base's rows and the new ones. Nothing that is there is changed.")
-    language: LanguageOrNothing = Field("", title="New language", description="Code of the language that the new rows are for, such as `am`; needed to restore.")
+    part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` diagnoses a fine-tuned checkpoint, `machine` this machine.", json_schema_extra={"positional": True})
+    base: Place = Field("", title="Base", description="The base model of the checkpoint: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
+    checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors file, a .pt file of tensors only, or their folder.", json_schema_extra={"positional": True})
+    tokenizer: AbsolutePath = Field("", title="Checkpoint tokenizer", description="Tokenizer file (JSON) of the checkpoint; empty uses the one in its folder.")
+    measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models, where the base is in the workspace. Takes the loading time and some seconds per language.")
+    restore: NameOrNothing = Field("", title="Restore as", description="Where only embedding rows were damaged: name of an export with the base's rows and the new rows. No existing file is changed.")
+    language: LanguageOrNothing = Field("", title="New language", description="Language code of the new rows, such as `am`; required to restore.")
 
 
 class TokenizerOptions(Options):
-    """Train new pieces on a dataset's text and merge them into the base tokenizer."""
+    """Learn pieces on a dataset's texts and append them to the base tokenizer."""
 
-    part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns the pieces, `merge` appends what was learned to the base tokenizer, `report` checks the merged tokenizer; `all` does the three.", json_schema_extra={"positional": True})
+    part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns pieces, `merge` appends them to the base tokenizer, `report` checks the result; `all` does the three.", json_schema_extra={"positional": True})
     model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is extended.")
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training text is used.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.")
     tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
-    algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Library that learns the merges.")
-    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Pieces longer than one character to learn; every character of the text comes first and is always there.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out as they are spoken: `am`, `om`, `ti`, the code of a language that num2words knows, or your own; nothing leaves the text as it stands.")
-    tokenizer_file: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken instead of learning some; they are matched by piece, and their ids there mean nothing here.")
-    byte_fallback: bool = Field(False, title="Byte fallback", description="Spell a character that the recordings lack in bytes instead of refusing it: 256 more rows, which no text teaches, as every character of the recordings has a row of its own.")
+    algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
+    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Number of pieces longer than one character; every character of the texts is always a token.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that num2words supports, or your own; empty keeps the text.")
+    tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
+    byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
 
 
 def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -52,23 +52,23 @@ def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class CompareTokenizersOptions(Options):
-    """Compare tokenizers of several sizes on a dataset's text, and map the characters that it covers."""
+    """Compare tokenizers of several sizes on a dataset's texts, and map its characters."""
 
-    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is to be extended.")
-    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose text the candidates are learned from.")
-    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write numbers, dates and abbreviations out, as for the tokenizer; nothing takes those of the language's newest tokenizer, `none` leaves the text as it stands.")
-    sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Pieces longer than one character of each candidate; characters alone are always among them.")
-    text: AbsolutePath = Field("", title="Text of the language", description="A text file (UTF-8) of the language: characters that it has and the dataset lacks are shown, with the sentences to record that would close the gaps.")
-    tokenizer_file: AbsolutePath = Field("", title="Your own tokenizer", description="File of a tokenizer (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are taken as one more candidate; they are matched by piece, and their ids there mean nothing here.")
-    sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="At most so many sentences to record are named.")
-    byte_fallback: bool = Field(False, title="Byte fallback", description="Compare characters with byte fallback too.")
+    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer would be extended.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose texts the candidates are trained on.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Text rules, as for the tokenizer; empty uses those of the language's newest tokenizer, `none` keeps the text.")
+    sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Number of pieces longer than one character of each candidate; characters alone are always compared.")
+    text: AbsolutePath = Field("", title="Text of the language", description="Text file (UTF-8) of the language: shows characters that the dataset lacks, and sentences to record for them.")
+    tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are one more candidate; only its pieces are used, not its ids.")
+    sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="Maximum number of sentences to record that are listed.")
+    byte_fallback: bool = Field(False, title="Byte fallback", description="Also compare characters with byte fallback.")
 
 
 class ExtendOptions(Options):
-    """Give the base model rows for the new tokens."""
+    """Append embedding rows for the new tokens to the base model."""
 
     model: Name = Field("tiny", title="Model", description="Base model to extend.")
-    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer; its base part must be the model's own.")
+    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.")
     extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.")
-    initialisation: Initialisation = Field("romanised", title="Start of new rows", description="`random`: drawn like the old rows, to compare with; `mean` of all old rows with noise, mean of the `neighbours` (base tokens that spell the same text), the `romanised` spelling, the `factored` one (consonant plus vowel, for syllabaries), or `fitted`: the romanised start, then a short fit to the model's own states for that spelling, without audio.")
+    initialisation: Initialisation = Field("romanised", title="New-token initialisation", description="`random`: like the base rows; `mean` of all base rows with noise; mean of the `neighbours` (base tokens of the same text), of the `romanised` spelling, or `factored` (consonant plus vowel, for syllabaries); `fitted`: romanised, then a short fit to the model's own states, without audio.")
     seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")

@@ -61,22 +61,22 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "download": Verb(
-        "Download model", "core.download", DownloadOptions, "model", takes_device=False, resumes=True,
+        "Download base model", "core.download", DownloadOptions, "model", takes_device=False, resumes=True,
         makes={"save_as": "model"}),
     "segment": Verb(
-        "Cut long recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True,
+        "Segment recordings", "core.segment", SegmentOptions, "data", takes_device=False, resumes=True,
         needs={"source": "source"}, makes={"segments": "segments"}),
     "transcribe": Verb(
-        "Transcribe", "core.transcribe", TranscribeOptions, "data", resumes=True,
+        "Transcribe segments", "core.transcribe", TranscribeOptions, "data", resumes=True,
         needs={"segments": "segments", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "align": Verb(
-        "Align", "core.align", AlignOptions, "data", resumes=True,
+        "Align text", "core.align", AlignOptions, "data", resumes=True,
         needs={"source": "source", "text": "file", "recogniser": "recogniser"}, makes={"segments": "transcripts"}),
     "prepare": Verb(
         "Prepare dataset", "core.prepare", PrepareOptions, "data", resumes=True,
         needs={"source": "source", "model": "model"}, makes={"dataset": "dataset"}),
     "revise": Verb(
-        "Save reviewed dataset", "core.revise", ReviseOptions, "data", resumes=True,
+        "Save dataset version", "core.revise", ReviseOptions, "data", resumes=True,
         needs={"model": "model"}, makes={"save_as": "dataset"}),
     "tokenizer": Verb(
         "Build tokenizer", "core.tokenizer", TokenizerOptions, "tokenizer", takes_device=False,
@@ -89,7 +89,7 @@ VERBS: Mapping[str, Verb] = {
         "Extend embeddings", "core.extend", ExtendOptions, "embeddings",
         needs={"model": "model", "tokenizer": "tokenizer"}, makes={"extension": "extension"}),
     "preflight": Verb(
-        "Check training (preflight)", "core.preflight", PreflightOptions, "train", options_of="train",
+        "Preflight check", "core.preflight", PreflightOptions, "train", options_of="train",
         needs=_TRAINING_NEEDS),
     "train": Verb(
         "Train", "core.train", TrainOptions, "train", resumes=True, needs=_TRAINING_NEEDS, makes={"job": "run"}),
@@ -103,10 +103,10 @@ VERBS: Mapping[str, Verb] = {
         "Export", "core.export", ExportOptions, "certificate", takes_device=False, resumes=True,
         needs={"run": "reference"}, makes={"export": "export"}),
     "push": Verb(
-        "Push to hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
+        "Push to the Hub", "core.push", PushOptions, "certificate", takes_device=False, resumes=True,
         needs={"export": "export"}),
     "doctor": Verb(
-        "Model doctor", "core.doctor", DoctorOptions, "doctor", takes_device=False,
+        "Diagnose checkpoint", "core.doctor", DoctorOptions, "doctor", takes_device=False,
         needs={"base": "model", "checkpoint": "file", "tokenizer": "file"}, makes={"restore": "export"}),
 }
 SYNTHESIS_VERBS = tuple(name for name, verb in VERBS.items() if verb.model_server)

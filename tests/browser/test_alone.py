@@ -13,7 +13,7 @@ from core.jobs.state import JobBoard
 from core.workspace import Workspace
 from tests.browser.conftest import NARROW, Take
 from tests.serving import ROOT, served
-from ui import sentences
+from ui import listen
 
 pytestmark = pytest.mark.browser
 
@@ -26,13 +26,13 @@ def test_a_base_model_is_heard_before_anything_was_trained(
     with served(tmp_path) as app:
         page = open_page(app.url + "?tab=listen")
         try:
-            expect(page.locator("#listen-finetuned input")).to_have_value("None yet: the base speaks alone")
-            expect(page.locator("#speak")).to_have_text("Speak")
-            expect(page.locator("#listen-text textarea")).to_have_value(sentences.EXAMPLES["en"][0])
+            expect(page.locator("#listen-finetuned input")).to_have_value("No trained model yet: base model only")
+            expect(page.locator("#speak")).to_have_text("Synthesize")
+            expect(page.locator("#listen-text textarea")).to_have_value(listen.EXAMPLES["en"][0])
             page.locator("#listen-text textarea").fill("The old man found a letter.")
             page.locator("#speak").click()
             expect(page.locator("#clips audio")).to_have_count(1)
-            expect(page.locator("#clips")).to_contain_text("misheard")
+            expect(page.locator("#clips")).to_contain_text("CER")
             take(page, "alone-1280")
             narrow = open_page(app.url + "?tab=listen", NARROW)
             expect(narrow.locator("#clips audio")).to_be_visible()

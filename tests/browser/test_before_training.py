@@ -52,7 +52,7 @@ def test_the_trial_and_the_checkpoints_fit(app: tuple[App, Path], open_page: Cal
     expand(page)
     expect(page.locator("#preflight")).to_contain_text("about 3.4 h for 4000 steps")
     expect(page.locator("#preflight")).to_contain_text("There is little to learn from")
-    expect(page.locator("#preflight .notice").last).to_contain_text("Not tried: The model's layers are not compiled")
+    expect(page.locator("#preflight .notice").last).to_contain_text("Not checked: The model's layers are not compiled")
     expect(page.locator("#run-preflight")).to_be_visible()
     expect(page.locator("#run-checkpoints")).to_contain_text("1.5 MB")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_kept_and_let_go_by_its_name(app: tuple[App, Path], open
     assert checkpoint_names.pinned_names(run) == {}
     page.locator("#keep-name textarea, #keep-name input").first.fill("")
     page.locator("#keep").click()
-    expect(page.locator("#run-kept").get_by_text("A checkpoint and a name are wanted")).to_be_visible()
+    expect(page.locator("#run-kept").get_by_text("Step or name is missing")).to_be_visible()
 
 
 def expand(page: Page) -> None:

@@ -89,7 +89,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     page = open_page(scene.app.url + "?tab=train", size, scheme)
     form = page.locator("#new-run")
     expect(page.locator("#run-status")).to_contain_text("100 of 100", timeout=PATIENCE_MS)  # it closes the fold once
-    form.get_by_role("button", name="Start a new run").click()
+    form.get_by_role("button", name="New run").click()
     page.locator("#preset input").click()
     page.get_by_role("option", name="Small data").click()
     expect(page.locator("#preset-about")).to_contain_text("Not yet measured", timeout=PATIENCE_MS)
@@ -101,7 +101,7 @@ def test_the_form_is_folded_by_group_and_keeps_what_was_typed(scene: Scene, open
     expect(rank).to_have_value("32", timeout=PATIENCE_MS)  # the preset fills the fields one after another
     rank.fill("24")
     expect(adapters).to_contain_text("Adapters: Adapter rank changed", timeout=PATIENCE_MS)
-    expect(page.locator("#preset-about")).to_contain_text("Adapter rank: 24, the preset says 32")
+    expect(page.locator("#preset-about")).to_contain_text("Adapter rank: 24 (preset: 32)")
     page.locator("#preset input").click()
     page.get_by_role("option", name="Standard").click()
     expect(steps).to_have_value("20000", timeout=PATIENCE_MS)

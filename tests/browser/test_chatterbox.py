@@ -126,7 +126,7 @@ def download(page: Page, workspace: Workspace) -> None:
     page.get_by_role("option", name="Multilingual v2", exact=True).click()
     page.locator("#family-chatterbox ~ *").get_by_role("button", name="Name and revision").click()
     page.locator("#chatterbox-save-as textarea, #chatterbox-save-as input").fill("chatterbox")
-    page.locator("#family-chatterbox ~ *").get_by_role("button", name="The same on the command line").first.click()
+    page.locator("#family-chatterbox ~ *").get_by_role("button", name="Command line").first.click()
     expect(page.locator("#command-chatterbox")).to_contain_text("--save-as chatterbox")
     page.locator("#get-chatterbox").click()
     done(page, workspace, "download")
@@ -166,12 +166,12 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
     open_tab(page, "Train")
     form = page.locator("#new-run")
     if count > 1:  # the form is folded away when there is a run to look at
-        form.get_by_role("button", name="Start a new run").click()
+        form.get_by_role("button", name="New run").click()
     expect(field(page, "train", "extension")).to_have_value("chatterbox-am")
     field(page, "train", "scope").click()
     page.get_by_role("option", name=scope, exact=True).click()
     if count == 1:
-        for fold in ("Adapters", "Optimizer", "Base protection", "Validation and checkpoints"):
+        for fold in ("Adapters", "Optimizer", "Losses and regularization", "Checkpoints and evaluation"):
             form.get_by_role("button", name=fold).click()
         for name, value in (("adapter_rank", "32"), ("evaluation_sentences", "4"), ("row_lr", "0.001")):
             expect(field(page, "train", name)).to_have_value(value)  # of the family's preset
@@ -190,7 +190,7 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
 
 def hear(page: Page, workspace: Workspace, take: Take) -> None:
     open_tab(page, "Listen")
-    page.locator("#tab-listen").get_by_role("button", name="Voice, base and sampling").click()
+    page.locator("#tab-listen").get_by_role("button", name="Voice and sampling settings").click()
     expect(page.locator("#listen-own")).to_contain_text("temperature 0.8")
     expect(field(page, "listen", "sampling-temperature")).to_have_value("")
     expect(field(page, "listen", "sampling-temperature")).to_have_attribute("placeholder", "0.8")
@@ -248,5 +248,5 @@ def export(page: Page, workspace: Workspace) -> None:
     page.locator("#export").click()
     done(page, workspace, "export")
     assert (workspace.export("chatterbox-am") / "certificate.json").is_file()
-    page.get_by_role("button", name="Push to the hub").click()
+    page.get_by_role("button", name="Push to the Hub").click()
     expect(page.locator("#push-export input")).to_have_value("chatterbox-am")

@@ -40,7 +40,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 
 def test_start_shows_the_whole_name_of_each_choice(two: Two, open_page: Visit) -> None:
     page = open_page(two.empty, WIDE)
-    expect(page.locator("#chain")).to_contain_text("Press the button")
+    expect(page.locator("#chain")).to_contain_text("What will happen")
     for field in ("model", "length"):
         box = page.locator(f"#start-{field} input")
         box.click()
@@ -60,7 +60,7 @@ def test_an_empty_workspace_offers_a_way_and_no_names_of_nothing(
 ) -> None:
     page = open_page(f"{two.empty}?tab={tab}")
     field = page.locator(f"#tab-{tab} #field-model input")
-    expect(page.locator(f"#{verb}-needs")).to_contain_text("no base model")
+    expect(page.locator(f"#{verb}-needs")).to_contain_text("No base model")
     expect(field).to_have_value("")
     page.locator(f"#{verb}-needs-{way}").click()
     expect(page.locator(f"#tab-{'data' if way == 'dataset' else way}")).to_be_visible()
@@ -112,7 +112,7 @@ def test_what_is_reached_by_keyboard_is_seen_and_has_a_name(two: Two, open_page:
     page = open_page(two.run)
     expect(page.locator("#chain")).to_contain_text("Train")
     seen: list[str] = []
-    while not any("Teach it" in name for name in seen) and len(seen) < 30:
+    while not any("Train A" in name for name in seen) and len(seen) < 30:
         page.keyboard.press("Tab")
         name, outlined = page.evaluate(
             "() => { const at = document.activeElement, look = getComputedStyle(at), box = at.closest('.wrap'); "
@@ -122,4 +122,4 @@ def test_what_is_reached_by_keyboard_is_seen_and_has_a_name(two: Two, open_page:
         assert name.strip(), "what has the focus has no name"
         assert outlined, f"{name!r} does not show that it has the focus"
         seen.append(name)
-    assert "Teach it" in seen[-1]
+    assert "Train A" in seen[-1]

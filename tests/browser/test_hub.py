@@ -71,7 +71,7 @@ def test_the_choices_fit_their_width(scene: Scene, open_page: Visit, take: Take,
     page.locator("#chatterbox-variant input").click()
     page.get_by_role("option", name="Latin American Spanish pack").click()
     expect(page.locator("#about-chatterbox")).to_contain_text("t3_es_mx_latam.safetensors")
-    for fold in ("The files are on this machine already", "Name and revision", "The same on the command line"):
+    for fold in ("Import from a local folder", "Name and revision", "Command line"):
         page.locator("#tab-model").get_by_role("button", name=fold).click()
     expect(page.locator("#command-chatterbox")).to_contain_text("--variant es-mx-latam")
     take(page, f"choices-{size[0]}-{scheme}")
@@ -84,7 +84,7 @@ def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Vi
     folder = tmp_path / "mine"
     folder.mkdir()
     page = open_page(scene.app.url + "?tab=model")
-    page.locator("#tab-model").get_by_role("button", name="The files are on this machine already").click()
+    page.locator("#tab-model").get_by_role("button", name="Import from a local folder").click()
     page.locator("#chatterbox-folder input, #chatterbox-folder textarea").fill(str(folder))
     page.locator("#get-chatterbox").click()
     expect(page.locator("#progress-chatterbox")).to_contain_text(f"{folder} has no {T3}")
@@ -94,7 +94,7 @@ def test_a_folder_on_disk_takes_the_place_of_the_hub(scene: Scene, open_page: Vi
 def test_an_export_is_pushed_and_its_address_shown(scene: Scene, open_page: Visit, take: Take) -> None:
     write_export(scene.workspace)
     page = open_page(scene.app.url + "?tab=certificate")
-    page.get_by_role("button", name="Push to the hub").click()
+    page.get_by_role("button", name="Push to the Hub").click()
     page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
     page.locator("#push").click()
     expect(page.locator("#push-result")).to_contain_text(f"{scene.hub.url}/me/amharic")
@@ -110,7 +110,7 @@ def test_a_missing_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_export(workspace)
     with served(workspace.path) as app:
         page = open_page(app.url + "?tab=certificate")
-        page.get_by_role("button", name="Push to the hub").click()
+        page.get_by_role("button", name="Push to the Hub").click()
         page.locator("#push-repository input, #push-repository textarea").fill("me/amharic")
         page.locator("#push").click()
         expect(page.locator("#tab-certificate [role=alert]").first).to_contain_text("HF_TOKEN is not set")

@@ -61,9 +61,9 @@ def begin(page: Page, take: Take) -> None:
     expect(page.locator("#chain")).to_contain_text("What will happen")
     take(page, "main-start")
     page.locator("#start-length input").click()
-    page.get_by_role("option", name="A quick try").click()
+    page.get_by_role("option", name="Quick test").click()
     page.locator("#teach").click()
-    expect(page.locator("#chain")).to_contain_text("Download model")
+    expect(page.locator("#chain")).to_contain_text("Download base model")
 
 
 def watch_and_reload(page: Page, take: Take) -> None:

@@ -89,7 +89,7 @@ def test_a_dataset_is_reviewed_by_keys_alone(tmp_path: Path, open_page: Callable
             page.keyboard.press("Control+a")
             page.keyboard.type("another text")
             page.keyboard.press("Enter")
-            expect(page.locator('[data-clip="c01"] .pill')).to_have_text("text anew")
+            expect(page.locator('[data-clip="c01"] .pill')).to_have_text("edited")
             assert review.read_decisions(workspace, "first")["c01"].text == "another text"
             assert current(page) == "c01"
 

@@ -26,11 +26,11 @@ def test_a_rule_is_added_seen_and_saved(tmp_path: Path, open_page: Callable[...,
         page.fill("#rules-written input, #rules-written textarea", "ወ/ዘ")
         page.fill("#rules-said input, #rules-said textarea", "ወደ ዘመን")
         page.click("#rules-add")
-        expect(page.locator("#rules-notice")).to_contain_text("It is not saved yet")
+        expect(page.locator("#rules-notice")).to_contain_text("Not saved yet")
         expect(page.locator("#rules-shown .after")).to_have_text("ወደ ዘመን ሃምሳ በመቶ")
         expect(page.locator("#rules-shown mark.old").first).to_have_text("ወ/ዘ")
         page.click("#rules-save")
-        expect(page.locator("#rules-notice")).to_contain_text("am-2 is saved")
+        expect(page.locator("#rules-notice")).to_contain_text("am-2 saved")
         expect(page.locator("#field-rules input")).to_have_value("am-2")
         assert text_rules.load(workspace, "am-2").abbreviations["ወ/ዘ"] == "ወደ ዘመን"
         page.fill("#rules-save-as input, #rules-save-as textarea", "am")

@@ -54,7 +54,7 @@ def test_a_text_without_a_space_stays_in_its_place(
     page = open_page(scene.app.url + "?tab=listen", size, scheme)
     expect(page.locator("#clips")).to_contain_text("ሀ...")
     page.locator("#listen-text textarea").fill(LONG)
-    expect(page.locator("#listen-length")).to_contain_text("20,000 letters: about 250 pieces")
+    expect(page.locator("#listen-length")).to_contain_text("20,000 characters: about 250 chunks")
     fits(page)
     assert page.locator("#clips").bounding_box()["height"] < 3000
     take(page, f"listen-long-{size[0]}-{scheme}")
@@ -68,7 +68,7 @@ def test_a_certificate_in_the_making_is_called_so(
     page = open_page(scene.app.url + "?tab=start", size, scheme)
     for tab, place in (("Start", "#chain"), ("Train", "#run-status")):
         open_tab(page, tab)
-        expect(page.locator(place)).to_contain_text("Making the certificate, 18 of 40 English sentences")
+        expect(page.locator(place)).to_contain_text("Computing certificate, 18 of 40 English sentences")
         expect(page.locator(place)).not_to_contain_text("s left")
         fits(page)
         take(page, f"certifying-{tab.lower()}-{size[0]}-{scheme}")

@@ -25,7 +25,7 @@ from tests.browser.conftest import (
     wait_until,
 )
 from tests.serving import App, served
-from ui import votes
+from ui import comparison_views
 from ui.page import TABS
 
 pytestmark = pytest.mark.browser
@@ -133,12 +133,12 @@ def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scen
     page = open_page(scene.app.url + "?tab=doctor")
     expect(page.locator("#diagnosis .verdict")).to_contain_text("must be heard")
     expect(page.locator("#diagnosis-details")).to_contain_text("83% of codes")
-    expect(page.locator("#diagnosis-details summary").last).to_have_text("120 that are equal to the bit")
+    expect(page.locator("#diagnosis-details summary").last).to_have_text("120 bit-identical")
     expect(page.locator("#restore")).to_be_visible()
     page.locator("#restore").click()
-    expect(page.locator("#restoring .notice")).to_contain_text("language of the new rows")
+    expect(page.locator("#restoring .notice")).to_contain_text("language or the tokenizer of the new rows")
     page.locator("#run-doctor").click()
-    expect(page.locator("#tab-doctor .notice.bad").first).to_contain_text("Checkpoint: nothing was given")
+    expect(page.locator("#tab-doctor .notice.bad").first).to_contain_text("Checkpoint is missing")
 
 
 def test_runs_are_compared_on_either_scale(scene: Scene, open_page: Visit) -> None:
@@ -172,7 +172,7 @@ def test_stop_asks_first_and_force_stop_asks_again(scene: Scene, open_page: Visi
     assert scene.training.stop_file.exists()
     page.locator("#force-stop").click()
     expect(page.locator("#force-sure")).to_be_visible()
-    page.get_by_role("button", name="No, let it finish").click()
+    page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#force-sure")).to_be_hidden()
     scene.training.stop_file.unlink()
     expect(page.locator("#run-status")).to_contain_text("running")
@@ -218,7 +218,7 @@ def test_the_equal_command_follows_the_form(scene: Scene, open_page: Visit) -> N
     page = open_page(scene.app.url + "?tab=tokenizer")
     page.locator("#field-merges input").fill("40")
     page.locator("#field-merges input").press("Tab")
-    page.get_by_role("button", name="The same on the command line").locator("visible=true").click()
+    page.get_by_role("button", name="Command line").locator("visible=true").click()
     expect(page.locator("#command-tokenizer")).to_contain_text("python -m scripts.tokenizer --workspace")
     expect(page.locator("#command-tokenizer")).to_contain_text("--merges 40")
 
@@ -235,8 +235,8 @@ def test_a_red_check_blocks_the_export_until_it_is_named(scene: Scene, open_page
 def test_both_sides_of_a_comparison_play_and_say_their_error(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=listen")
     expect(page.locator("#clips audio")).to_have_count(4)
-    expect(page.locator("#clips")).to_contain_text("91% misheard")
-    expect(page.locator("#clips")).to_contain_text("original recordings: 2.1%")
+    expect(page.locator("#clips")).to_contain_text("CER 91%")
+    expect(page.locator("#clips")).to_contain_text("original recordings: CER 2.1%")
     played = page.locator("#clips audio").first.evaluate(
         "async (audio) => { await audio.play(); for (let n = 0; n < 3600 && audio.currentTime <= 0.2; n++) "
         "await new Promise(done => setTimeout(done, 50)); "
@@ -259,25 +259,25 @@ def test_a_playing_clip_is_not_disturbed_by_news_of_other_clips(scene: Scene, op
 def test_a_blind_vote_is_kept_and_then_the_names_come_out(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=listen")
     page.locator("#listen-blind input").check()
-    expect(page.locator("#clips")).to_contain_text("Voice A")
-    expect(page.locator("#clips")).not_to_contain_text("misheard")
+    expect(page.locator("#clips")).to_contain_text("Sample A")
+    expect(page.locator("#clips")).not_to_contain_text("CER")
     page.locator("#vote-a").click()
-    expect(page.locator("#tally")).to_contain_text("Blind votes so far")
-    expect(page.locator("#clips")).to_contain_text("91% misheard")
+    expect(page.locator("#tally")).to_contain_text("Blind votes")
+    expect(page.locator("#clips")).to_contain_text("CER 91%")
     assert len((scene.workspace.path / "votes.jsonl").read_text().splitlines()) == 1
 
 
 def test_what_was_asked_for_blind_stays_so_after_a_reload(scene: Scene, open_page: Visit) -> None:
     file = scene.workspace.path / "votes.jsonl"
     file.unlink(missing_ok=True)
-    votes.cover(file, scene.comparison.id)
+    comparison_views.set_blind(file, scene.comparison.id)
     page = open_page(scene.app.url + "?tab=listen")
-    expect(page.locator("#clips")).to_contain_text("Voice A")
+    expect(page.locator("#clips")).to_contain_text("Sample A")
     expect(page.locator("#listen-blind input")).not_to_be_checked()
     page.locator("#vote-none").click()
-    expect(page.locator("#clips")).to_contain_text("91% misheard")
+    expect(page.locator("#clips")).to_contain_text("CER 91%")
     expect(page.locator("#vote")).to_be_hidden()
-    assert votes.read(file) == []
+    assert comparison_views.read_votes(file) == []
 
 
 @pytest.mark.undisturbed

@@ -56,7 +56,7 @@ def test_the_web_process_never_loads_torch(running: App) -> None:
 
 
 def test_importing_the_whole_page_leads_to_no_heavy_module() -> None:
-    code = ("from ui.startup import import_gradio; import_gradio(); import app; from ui import layout;"
+    code = ("import app; app.import_gradio(); from ui import layout;"
             "import sys, json;"
             "print(json.dumps([name for name in ('torch', 'torchaudio', 'peft', 'transformers', 'matplotlib')"
             " if name in sys.modules]))")

@@ -221,4 +221,4 @@ def test_the_card_and_the_page_say_whose_sentences_chose_the_checkpoint(world: W
     for told, wanted in ((proof, False), (chosen, True)):
         assert ("The error of am was measured on the sentences that chose the checkpoint" in _errors(told)) == wanted
         shown = str(certificate_view(told))
-        assert ("Amharic: measured on the sentences that chose the checkpoint" in shown) == wanted
+        assert ("Amharic: measured on the sentences that selected the checkpoint" in shown) == wanted

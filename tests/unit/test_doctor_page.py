@@ -49,20 +49,20 @@ def test_the_page_says_the_verdict_and_the_worst_first() -> None:
     shown = doctor.verdict_view(found) + doctor.details_view(found)
     assert found.assessment.headline in shown
     assert "&lt;it&gt;" in shown
-    assert shown.index("shrunk") < shown.index("4 that are equal to the bit")
-    assert "How far each layer moved" not in shown
+    assert shown.index("shrunk") < shown.index("4 bit-identical")
+    assert "Relative change by layer" not in shown
 
 
 def test_what_was_rounded_is_not_called_changed() -> None:
     shown = doctor.details_view(made(tuple(replace(one, state="rounded") for one in DAMAGED if one.state == "equal")))
-    assert "4 that are equal but for rounding" in shown
+    assert "4 equal except rounding" in shown
     assert "No tensor changed." in shown
 
 
 def test_layers_that_moved_are_drawn() -> None:
     moved = tuple(replace(one, state="trained", change=0.01 * place) for place, one in enumerate(DAMAGED, 1))
     shown = doctor.details_view(made(moved))
-    assert "How far each layer moved" in shown
+    assert "Relative change by layer" in shown
     assert shown.count('class="dot"') == 4
 
 

@@ -80,26 +80,26 @@ def test_a_yes_or_no_is_a_box_to_tick() -> None:
 def test_what_is_not_first_is_folded_by_the_group_of_its_field() -> None:
     with gr.Blocks():
         made = form.build_form(TrainOptions, first=("extension", "dataset", "scope", "steps", "max_minutes", "device"))
-    titles = [fold.title for fold in made.folds]
-    assert set(titles) == {"Adapters", "Optimizer", "Base protection", "What is learned from",
-                           "Validation and checkpoints", "Tracking and machines"}
-    folded = [entry.name for fold in made.folds for entry in fold.entries]
+    titles = [fold.title for fold in made.groups]
+    assert set(titles) == {"Adapters", "Optimizer", "Data", "Losses and regularization",
+                           "Checkpoints and evaluation", "Hardware and tracking"}
+    folded = [entry.name for fold in made.groups for entry in fold.fields]
     assert sorted(folded) == sorted(set(made.names) - {"extension", "dataset", "scope", "steps", "max_minutes",
                                                        "device"})
-    assert made.widget("adapter_rank").parent.parent.parent is made.folds[titles.index("Adapters")].block
+    assert made.widget("adapter_rank").parent.parent.parent is made.groups[titles.index("Adapters")].block
 
 
 def test_fields_of_no_group_share_one_fold() -> None:
     with gr.Blocks():
         made = form.build_form(TokenizerOptions, first=("model",), more="The rest")
-        assert form.build_form(TokenizerOptions).folds == ()
-    assert [fold.title for fold in made.folds] == ["The rest"]
+        assert form.build_form(TokenizerOptions).groups == ()
+    assert [fold.title for fold in made.groups] == ["The rest"]
 
 
 def test_a_fold_tells_what_differs_from_what_was_suggested() -> None:
     with gr.Blocks():
         made = form.build_form(TrainOptions, first=("extension",))
-    fold = next(fold for fold in made.folds if fold.title == "Adapters")
+    fold = next(fold for fold in made.groups if fold.title == "Adapters")
     shown = {"adapter": "lora", "adapter_rank": "32", "adapter_rank_mlp": "", "adapter_scale": "2",
              "adapter_dropout": "0.1", "adapter_rank_heads": ""}
     assert fold.label(shown, {"adapter_rank": 32, "adapter_rank_mlp": None}) == "Adapters"
@@ -112,4 +112,4 @@ def test_a_fold_tells_what_differs_from_what_was_suggested() -> None:
     ("2.0", 2, True), ("", None, True), ("None", None, False), ("off", "off", True), ("0.001", 1e-3, True),
     ("True", True, True), ("3", 2, False), ("", 0, False)])
 def test_values_are_the_same_as_a_page_sends_them(one: str, other: object, alike: bool) -> None:
-    assert form.same(one, other) is alike  # type: ignore[arg-type]
+    assert form.same_value(one, other) is alike  # type: ignore[arg-type]

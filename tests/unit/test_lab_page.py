@@ -15,7 +15,7 @@ from core.text import pasted_text, text_rules
 from core.text.script_coverage import CharacterCount, RecordingPrompt, ScriptBlock
 from core.text.tokenizer_comparison import BASE, Recommendation, TokenizerCandidate, TokenizerComparison
 from core.workspace import Workspace
-from ui import lab as page
+from ui import tokenizer as page
 
 PLAIN = TokenizerCandidate("characters", "bpe", 0, 0, 40, 39, 39, 0.0, 0.015, 1.0, 12.0, 90, 2, 5,
                            (("ጯ", 0), ("<b>", 3)))
@@ -36,10 +36,10 @@ def of(workspace: Workspace) -> page.Page:
 
 
 def test_a_report_is_shown_whole_and_escaped() -> None:
-    shown = page.report_view(REPORT)
+    shown = page.lab_report_view(REPORT)
     for text in ("Recommended: bpe-50", "It needs 40% fewer tokens.", "39 of 39", "1.5% of your text", "82.0%",
                  "Over 128 tokens", "2 of 100", "English, French", "bpe-800: the text gives no more",
-                 "2 characters that the training text has fewer than 10 times", "1 stay below 10 with these"):
+                 "2 characters of your text occur fewer than 10 times", "1 remain below 10"):
         assert text in shown
     assert shown.count("badge good") == 1
     assert "<b>" not in shown
@@ -65,11 +65,11 @@ def test_a_block_counts_what_is_there_and_what_is_rare() -> None:
 
 
 def test_the_button_makes_what_was_recommended_under_a_free_name(workspace: Workspace) -> None:
-    made = page.made_of(of(workspace), REPORT)
+    made = page.recommended_options(of(workspace), REPORT)
     assert (made.algorithm, made.merges, made.rules, made.dataset, made.tokenizer) == (
         "bpe", 50, "am", "voice", "tiny-am")
     (workspace.tokenizers / "tiny-am").mkdir()
-    assert page.made_of(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
+    assert page.recommended_options(of(workspace), REPORT).tokenizer == "tiny-am-bpe-50"
 
 
 def read_by(name: str, rules: TextRules, **changes: str) -> TokenizerComparison:
@@ -79,24 +79,24 @@ def read_by(name: str, rules: TextRules, **changes: str) -> TokenizerComparison:
 def test_the_button_warns_where_the_rules_are_others_by_now(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", text_rules.read(workspace, "am"))
     report = read_by("mine", text_rules.load(workspace, "mine"), rules_from="new")
-    assert page.other_rules(of(workspace), report) == ""
+    assert page.rules_warning(of(workspace), report) == ""
     path = workspace.rules / "mine.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("ሃምሳ", "አምሳ"), encoding="utf-8")
-    assert "rules 'mine', which the tokenizer new has, were changed since" in page.other_rules(of(workspace), report)
+    assert "rules 'mine' of the tokenizer new changed since" in page.rules_warning(of(workspace), report)
     path.unlink()
     with pytest.raises(UserError, match="no text rules named 'mine'"):
-        page.other_rules(of(workspace), report)
-    with pytest.raises(UserError, match="rules of the tokenizer new, which have no name"):
-        page.other_rules(of(workspace), replace(report, rules=""))
-    assert page.other_rules(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
-    assert page.other_rules(of(workspace), REPORT) == ""  # a comparison of before
+        page.rules_warning(of(workspace), report)
+    with pytest.raises(UserError, match="rules of the tokenizer new, which are not saved under a name"):
+        page.rules_warning(of(workspace), replace(report, rules=""))
+    assert page.rules_warning(of(workspace), replace(REPORT, rules="")) == ""  # none were taken
+    assert page.rules_warning(of(workspace), REPORT) == ""  # a comparison of before
 
 
 def test_a_report_says_whose_rules_it_read_by() -> None:
-    assert "read by the text rules am." in page.candidates_view(REPORT)
-    assert "by the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_from="new"))
+    assert "with the text rules am." in page.candidates_view(REPORT)
+    assert "with the text rules am of the tokenizer new." in page.candidates_view(replace(REPORT, rules_from="new"))
     unnamed = replace(REPORT, rules="", rules_from="new", rules_hash="1")
-    assert "by the text rules of the tokenizer new." in page.candidates_view(unnamed)
+    assert "with the text rules of the tokenizer new." in page.candidates_view(unnamed)
     assert "without text rules" in page.candidates_view(replace(REPORT, rules=""))
 
 
@@ -104,7 +104,7 @@ def test_a_report_says_whose_rules_it_read_by() -> None:
 def test_the_lab_reads_by_the_rules_that_the_form_shows(workspace: Workspace, chosen: str, taken: str) -> None:
     given = {"model": "tiny", "dataset": "voice", "rules": chosen, "tokenizer_file": "", "byte_fallback": "False",
              "sizes": "10", "sentences": "5", "text": ""}
-    assert page.options(of(workspace), given, keep=False).rules == taken
+    assert page.lab_options(of(workspace), given, keep=False).rules == taken
 
 
 def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Workspace, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_the_fold_says_becomes_options_and_pasted_text_a_file(workspace: Wo
              byte_fallback: str = "False") -> CompareTokenizersOptions:
         given = {"model": "tiny", "dataset": "voice", "rules": "", "tokenizer_file": "", "byte_fallback": byte_fallback,
                  "sizes": sizes, "sentences": sentences, "text": text}
-        return page.options(of(workspace), given, keep=keep)
+        return page.lab_options(of(workspace), given, keep=keep)
 
     made = said("ሰላም\nለሁሉም")
     assert (made.sizes, made.sentences) == ((10, 20), 5)

@@ -27,7 +27,7 @@ def of(workspace: Workspace) -> page.Page:
 def values(source: Path | str, **changes: object) -> dict:
     clips = {name: field.default for name, field in ClipOptions.model_fields.items()}
     return {"source": str(source), "language": "am", "kind": page.WITHOUT, "recogniser": "openai/whisper-small",
-            "segments": "talks", "called": "", "text": "", **clips, **changes}
+            "segments": "talks", "recogniser_language": "", "text": "", **clips, **changes}
 
 
 def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
@@ -42,7 +42,7 @@ def write_segments(workspace: Workspace, name: str = "talks") -> Segments:
 
 
 def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace, tmp_path: Path) -> None:
-    orders = page.orders(of(workspace), values(tmp_path, max_clip_s="10", denoise="True"), keep=True)
+    orders = page.jobs_to_start(of(workspace), values(tmp_path, max_clip_s="10", denoise="True"), keep=True)
     assert orders == [
         ("segment", SegmentOptions(source=str(tmp_path), segments="talks", language="am", max_clip_s=10, denoise=True)),
         ("transcribe", TranscribeOptions(segments="talks", recogniser="openai/whisper-small"))]
@@ -50,14 +50,14 @@ def test_without_a_text_recordings_are_cut_and_written_down(workspace: Workspace
 
 def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Workspace, tmp_path: Path) -> None:
     given = values(tmp_path, kind=page.WITH, recogniser="built-in", text="ሰላም ለሁሉም።\nእንዴት ነህ?")
-    (verb, options), = page.orders(of(workspace), given, keep=False)
+    (verb, options), = page.jobs_to_start(of(workspace), given, keep=False)
     assert isinstance(options, AlignOptions)
     assert verb == "align"
     assert not Path(options.text).exists()
-    (_, options), = page.orders(of(workspace), given, keep=True)
+    (_, options), = page.jobs_to_start(of(workspace), given, keep=True)
     assert isinstance(options, AlignOptions)
     assert Path(options.text).read_text("utf-8") == "ሰላም ለሁሉም።\nእንዴት ነህ?\n"
-    (_, options), = page.orders(of(workspace), {**given, "text": "/in/a.srt"}, keep=True)
+    (_, options), = page.jobs_to_start(of(workspace), {**given, "text": "/in/a.srt"}, keep=True)
     assert isinstance(options, AlignOptions)
     assert options.text == "/in/a.srt"
 
@@ -65,7 +65,7 @@ def test_with_a_text_they_are_aligned_and_a_pasted_text_is_kept(workspace: Works
 @pytest.mark.parametrize("source", ["", "demo", "segments:talks"])
 def test_what_are_no_long_recordings_is_refused(workspace: Workspace, source: str) -> None:
     with pytest.raises(UserError):
-        page.orders(of(workspace), values(source), keep=False)
+        page.jobs_to_start(of(workspace), values(source), keep=False)
 
 
 def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
@@ -77,12 +77,12 @@ def test_segments_and_what_to_listen_to_are_shown(workspace: Workspace) -> None:
             SegmentClip(**{**vars(second), "text": "ሰላም", "score": 0.9})]
     segments = segments.save_texts(told, "built-in")
     shown = page.doubts_view(segments)
-    assert "1 clips of talks to listen to" in shown
+    assert "1 flagged clips of talks" in shown
     assert "1:10" in shown
     assert "the recogniser is 20% sure" in shown
     assert "<i>" not in shown
     assert "segments:talks" in page.segments_view([segments])
-    assert "2, 1 doubtful" in page.segments_view([segments])
+    assert "2, 1 flagged" in page.segments_view([segments])
     assert "2 of 1 h" in page.segments_view([segments])
 
 
@@ -118,7 +118,7 @@ def test_texts_wait_for_the_clips_also_where_clips_of_that_name_are_there(worksp
         queued.append((verb, tuple(after)))
         return SimpleNamespace(id=f"{verb}-1")
 
-    stub = SimpleNamespace(workspace=workspace, start=start, begun=lambda job: "")
+    stub = SimpleNamespace(workspace=workspace, start=start, started_notice=lambda job: "")
     said = page._start(stub, clips, *(given[name] for name in (*page._SHARED, *page._OWN,
                                                                *clips)))  # type: ignore[arg-type]
     assert said == [""], "the source is not changed yet"
@@ -137,5 +137,5 @@ def test_clips_are_offered_as_the_source_when_they_have_texts_and_not_before(wor
         view = View("data", {}, (JobState(job, status),))
         card = page.ready(of(workspace), view)
         assert (card is not None) == wanted
-    assert "Take the 2 clips of talks" in str(page.offer(card, "/in"))
+    assert "Use the 2 clips of talks" in str(page.offer(card, "/in"))
     assert "'visible': False" in str(page.offer(card, "segments:talks"))

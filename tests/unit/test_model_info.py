@@ -16,7 +16,7 @@ from data import normalisers
 from models import registry
 from models.chatterbox.front_end import LANGUAGES
 from tests.trained import RUN, trained_world, write_checkpoint
-from ui import speaking
+from ui import voice_settings
 from ui.live import View
 
 MADE_UP = Path(__file__).resolve().parents[1] / "reference" / "chatterbox"
@@ -111,9 +111,9 @@ def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspa
     (resolve(world, f"run:{name}").folder / "checkpoint.json").unlink()
     chosen = {"finetuned": f"run:{name}", "base": "", "voice": "", "language": "am"}
     view = View("listen", chosen, tuple(JobBoard(world).states()))
-    before, after = speaking.chosen(world, view)
+    before, after = voice_settings.chosen(world, view)
     assert before is not None
     assert after is not None
     assert after.reference == f"run:{name}"
-    assert speaking.family_of(world, view).name == "tiny"
-    assert "could not be read" in speaking.readiness(world, view)
+    assert voice_settings.family_of(world, view).name == "tiny"
+    assert "could not be read" in voice_settings.readiness(world, view)

@@ -11,14 +11,14 @@ from config.errors import UserError
 from config.schema import TokenizerOptions
 from core.jobs.directory import Job
 from core.jobs.state import JobState
-from ui import form, needs, suggest
+from ui import form, verb_form
 from ui.live import View
-from ui.suggest import Offered
+from ui.verb_form import ChoiceSource
 
 CHOSEN = {"tokenizer.model": "", "tokenizer.dataset": "", "tokenizer.rules": ""}
 
 
-def choices(models: list[str], datasets: list[str]) -> dict[str, Offered]:
+def choices(models: list[str], datasets: list[str]) -> dict[str, ChoiceSource]:
     return {"model": lambda view: models, "dataset": lambda view: datasets, "rules": lambda view: [""]}
 
 
@@ -30,33 +30,33 @@ def test_a_form_shows_no_name_of_what_it_was_not_offered() -> None:
 
 
 def test_an_empty_workspace_lacks_both_and_says_where_each_is_made() -> None:
-    found = needs.lacking(View("tokenizer", CHOSEN, ()), "tokenizer", choices([], []))
+    found = verb_form.missing_prerequisites(View("tokenizer", CHOSEN, ()), "tokenizer", choices([], []))
     assert found == ("model", "dataset")
-    said = needs.needs_view(found)
-    for part in ("no base model", "Model tab", "no prepared recordings", "Data tab", "Start"):
+    said = verb_form.prerequisites_view(found)
+    for part in ("No base model", "Model tab", "No dataset", "Data tab", "Start"):
         assert part in said
 
 
 def test_nothing_is_said_of_what_is_there_or_may_be_left_empty() -> None:
-    found = needs.lacking(View("tokenizer", CHOSEN, ()), "tokenizer", choices(["tiny"], ["mine"]))
+    found = verb_form.missing_prerequisites(View("tokenizer", CHOSEN, ()), "tokenizer", choices(["tiny"], ["mine"]))
     assert found == ()
-    assert needs.needs_view(found) == ""
+    assert verb_form.prerequisites_view(found) == ""
 
 
 def test_what_a_job_is_making_is_not_lacking() -> None:
     job = Job(Path("/w/runs/prepare-1"), "prepare", "cpu", (), 1.0, {"dataset": "mine", "model": "tiny"})
     view = View("tokenizer", CHOSEN, (JobState(job, "running"),))
-    assert needs.lacking(view, "tokenizer", choices(["tiny"], [])) == ()
+    assert verb_form.missing_prerequisites(view, "tokenizer", choices(["tiny"], [])) == ()
 
 
 def test_of_what_is_there_the_usual_one_is_offered_first() -> None:
     view = View("tokenizer", CHOSEN, ())
-    now = suggest.settled(view, "tokenizer", choices(["chatterbox", "tiny"], ["another"]))
+    now = verb_form.resolved_selection(view, "tokenizer", choices(["chatterbox", "tiny"], ["another"]))
     assert (now.chosen["tokenizer.model"], now.chosen["tokenizer.dataset"]) == ("tiny", "another")
 
 
 def test_a_press_with_nothing_chosen_does_not_say_that_there_is_nothing() -> None:
     with pytest.raises(UserError) as refused:
-        suggest.missing("tokenizer", ("model",), (None,))
+        verb_form.require_choices("tokenizer", ("model",), (None,))
     assert "nothing is chosen" in refused.value.message
-    assert "where there is none, the Model tab" in refused.value.hint
+    assert "download one on the Model tab" in refused.value.hint

@@ -10,7 +10,7 @@ from core.library import model_info
 from core.submission import requirements
 from core.workspace import Workspace
 from data import manifest
-from ui import form, suggest, teach
+from ui import form, start_options, verb_form
 from ui.live import View
 
 
@@ -26,12 +26,12 @@ def with_english(world: Workspace) -> Workspace:
 
 def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
     assert model_info.base_languages(with_english, "tiny") == ("en", "fr")
-    assert suggest.fitting_datasets(with_english, "tiny-am") == ["demo-am"]
-    assert suggest.replayable_datasets(with_english, "tiny-am", "") == ["", "english", "french", "english, french"]
-    assert suggest.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"
-    assert "demo-am" not in suggest.replayable_datasets(with_english, "tiny-am", "demo-am")
-    assert suggest.replayable_datasets(with_english, "none", "") == [""]
-    choices = teach.language_choices(with_english, View("start", {"start_language": "am"}, ()))
+    assert verb_form.trainable_datasets(with_english, "tiny-am") == ["demo-am"]
+    assert verb_form.replayable_datasets(with_english, "tiny-am", "") == ["", "english", "french", "english, french"]
+    assert verb_form.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"
+    assert "demo-am" not in verb_form.replayable_datasets(with_english, "tiny-am", "demo-am")
+    assert verb_form.replayable_datasets(with_english, "none", "") == [""]
+    choices = start_options.language_choices(with_english, View("start", {"start_language": "am"}, ()))
     assert isinstance(choices, dict)
     assert [code for _, code in choices["choices"]] == ["am"]
 

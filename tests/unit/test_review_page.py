@@ -20,8 +20,7 @@ from data import manifest
 from data.clip_findings import AnalysedClip, ClipFinding
 from data.manifest import ManifestClip, PreparedDataset
 from data.measures import Measures
-from ui import review as page_review
-from ui import review_table
+from ui import clip_review
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.1, 10000.0, "")
 
@@ -56,24 +55,24 @@ def test_a_dataset_that_was_not_measured_is_told_of_once(page: Any) -> None:
     card.write_text(card.read_text().replace("fingerprint: ", "fingerprint: x"))
     other = view(dataset="other")
     with pytest.raises(UserError, match="measured"):
-        page_review._found(page, other)
-    assert page_review._table(page, other) == page_review._spread(page, other) == ""
-    assert page_review._kinds(page, other)["value"] == page_review.ALL  # type: ignore[index]
+        clip_review._findings(page, other)
+    assert clip_review._table(page, other) == clip_review._spread(page, other) == ""
+    assert clip_review._kinds(page, other)["value"] == clip_review.ALL  # type: ignore[index]
 
 
 def test_pages_stay_within_what_there_is(page: Any) -> None:
     index = review.index_of(page.workspace, "d")
     for asked, number, count in (("1", 1, 10), ("3", 3, 5), ("3.0", 3, 5), ("99", 3, 5), ("", 1, 10), ("-4", 1, 10)):
-        shown, now, total = page_review._shown(index, view(page=asked))
+        shown, now, total = clip_review._shown(index, view(page=asked))
         assert (now, len(shown), total) == (number, count, 25)
-    shown, _, total = page_review._shown(index, view(kind="clipping"))
+    shown, _, total = clip_review._shown(index, view(kind="clipping"))
     assert ([one.clip.id for one in shown], total) == (["c24"], 1)
 
 
 def test_a_row_escapes_what_it_shows() -> None:
     bad = ManifestClip("c", "audio/c.wav", "</textarea><script>alert(1)</script>", "am", "train", 3.0, "one", "0" * 64)
     found = (ClipFinding("pace", "error", "<b>2</b> letters", 1.0),)
-    said = review_table.row("d", IndexedClip(0, bad, "x", GOOD, found), ReviewDecision("c", included=False))
+    said = clip_review.clip_row("d", IndexedClip(0, bad, "x", GOOD, found), ReviewDecision("c", included=False))
     assert "<script>" not in said
     assert "<b>" not in said
     assert "excluded" in said
@@ -83,11 +82,11 @@ def test_a_row_escapes_what_it_shows() -> None:
 def test_a_waveform_is_drawn_from_the_peaks_and_its_silence_marked() -> None:
     outline = bytes([0] * 60 + [255] * 60).hex()
     measures = Measures(**{**vars(GOOD), "outline": outline, "silence_start_s": 1.5, "silence_end_s": 0.0})
-    drawn = review_table.wave(IndexedClip(0, clip(1), "x", measures, ()))
+    drawn = clip_review.waveform_view(IndexedClip(0, clip(1), "x", measures, ()))
     assert 'points="0,19.4 ' in drawn
     assert "119,0.0 119,40.0" in drawn
     assert 'x="0.0" y="0" height="40" width="59.5"' in drawn
-    assert "No waveform" in review_table.wave(IndexedClip(0, clip(1), "x", GOOD, ()))
+    assert "No waveform" in clip_review.waveform_view(IndexedClip(0, clip(1), "x", GOOD, ()))
 
 
 def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
@@ -96,52 +95,52 @@ def test_decisions_of_the_page_are_noted_and_shown(page: Any) -> None:
     assert review.read_decisions(page.workspace, "d") == {"c3": ReviewDecision("c3", False, "ሌላ ነገር", "by hand")}
     told(page, do="include", clip="c3")
     assert review.read_decisions(page.workspace, "d")["c3"] == ReviewDecision("c3", True, "ሌላ ነገር")
-    assert "Page 1 of 3; 25 clips." in page_review._table(page, view())
+    assert "Page 1 of 3; 25 clips." in clip_review._table(page, view())
     with pytest.raises(UserError, match="no clip 'c99'"):
         told(page, do="exclude", clip="c99")
     for nonsense in ("{", "[1]", '{"do": "dance"}'):
-        with pytest.raises(UserError, match="The table asked for"):
-            page_review.obey(page, "d", nonsense)
+        with pytest.raises(UserError, match="command from the table"):
+            clip_review.handle_command(page, "d", nonsense)
 
 
 def test_what_was_pressed_is_for_the_dataset_that_was_on_the_page(page: Any) -> None:
     other = page.workspace.datasets / "other"
     shutil.copytree(page.workspace.datasets / "d", other)
-    page_review.obey(page, "other", json.dumps({"do": "exclude", "clip": "c3", "dataset": "d"}))
+    clip_review.handle_command(page, "other", json.dumps({"do": "exclude", "clip": "c3", "dataset": "d"}))
     assert set(review.read_decisions(page.workspace, "d")) == {"c3"}
     assert review.read_decisions(page.workspace, "other") == {}
-    assert 'data-dataset="d"' in page_review._found(page, view())
-    assert 'data-dataset="other"' in page_review._table(page, view(dataset="other"))
+    assert 'data-dataset="d"' in clip_review._findings(page, view())
+    assert 'data-dataset="other"' in clip_review._table(page, view(dataset="other"))
     for name in ("gone", "../d"):
         with pytest.raises(UserError, match="There is no dataset named"):
-            page_review.obey(page, "d", json.dumps({"do": "exclude", "clip": "c3", "dataset": name}))
+            clip_review.handle_command(page, "d", json.dumps({"do": "exclude", "clip": "c3", "dataset": name}))
 
 
 def test_all_with_a_finding_are_decided_at_once_and_taken_back(page: Any) -> None:
-    assert "Exclude 1 clip" in page_review._found(page, view())
+    assert "Exclude 1 clip" in clip_review._findings(page, view())
     told(page, do="exclude-kind", kind="clipping")
     assert [one for one, made in review.read_decisions(page.workspace, "d").items() if not made.included] == ["c24"]
-    shown = page_review._found(page, view())
+    shown = clip_review._findings(page, view())
     assert "1 excluded" in shown
     assert "Undo" in shown
     told(page, do="undo-kind", kind="clipping")
     assert all(made.included for made in review.read_decisions(page.workspace, "d").values())
-    assert page_review.obey(page, "d", json.dumps({"do": "show", "kind": "clipping"}))[1:] == ["clipping", 1]
+    assert clip_review.handle_command(page, "d", json.dumps({"do": "show", "kind": "clipping"}))[1:] == ["clipping", 1]
 
 
 def test_the_errors_of_a_kind_can_go_and_its_warnings_stay() -> None:
     kind = FindingSummary("pace", "error", 3, 1)
-    shown = review_table.found("d", [kind], ReviewDecisions(), None)
+    shown = clip_review.findings_view("d", [kind], ReviewDecisions(), None)
     assert "1 error, 2 warnings" in shown
     assert re.findall(r">(Exclude[^<]*)<", shown) == ["Exclude the error", "Exclude all 3"]
     one_out = ReviewDecisions({"a": ReviewDecision("a", included=False, reason="pace")})
-    assert re.findall(r">(Exclude[^<]*)<", review_table.found("d", [kind], one_out, None)) == ["Exclude all 3"]
-    alike = review_table.found("d", [FindingSummary("pace", "warning", 1200, 0)], ReviewDecisions(), None)
+    assert re.findall(r">(Exclude[^<]*)<", clip_review.findings_view("d", [kind], one_out, None)) == ["Exclude all 3"]
+    alike = clip_review.findings_view("d", [FindingSummary("pace", "warning", 1200, 0)], ReviewDecisions(), None)
     assert re.findall(r">(Exclude[^<]*)<", alike) == ["Exclude 1,200 clips"]
 
 
 def test_who_excludes_clips_with_two_texts_reads_that_the_right_ones_go_too() -> None:
-    shown = review_table.found("d", [FindingSummary("two texts", "error", 2, 2)], ReviewDecisions(), None)
+    shown = clip_review.findings_view("d", [FindingSummary("two texts", "error", 2, 2)], ReviewDecisions(), None)
     assert "the right one too" in shown
 
 
@@ -166,10 +165,10 @@ def test_errors_alone_are_excluded_and_taken_back(page: Any) -> None:
 
 
 def test_the_spread_of_the_clips_is_drawn(page: Any) -> None:
-    drawn = page_review._spread(page, view())
+    drawn = clip_review._spread(page, view())
     for title in ("Duration", "Speaking rate", "Level", "Voice over noise", "Characters"):
         assert f"<h4>{title}</h4>" in drawn
 
 
 def told(page: Any, **command: str) -> None:
-    page_review.obey(page, "d", json.dumps(command))
+    clip_review.handle_command(page, "d", json.dumps(command))

@@ -56,16 +56,16 @@ def test_changed_spans_are_marked_and_text_is_escaped() -> None:
     assert '<mark class="new" title="percent">ሃምሳ በመቶ</mark>' in shown
     assert "1 of 2 texts change" in shown
     assert "<b>" not in shown
-    assert "Left out:" in shown
+    assert "Removed:" in shown
 
 
 def test_costs_and_uses_are_told(workspace: Workspace) -> None:
     cost = FoldCost("homophones", "about", 6, 4, 30, 20, 5, 10, (("ሠላም", "ሰላም"),))
     assert "ሠላም = ሰላም" in page.costs_view([cost], 2)
-    assert "6 become 4" in page.costs_view([cost], 2)
+    assert "6 → 4" in page.costs_view([cost], 2)
     assert page.known_view(text_rules.list_rules(workspace)) == ""
     text_rules.save(workspace, "mine", SHIPPED)
-    assert "Not in use" in page.known_view(text_rules.list_rules(workspace))
+    assert "Not used" in page.known_view(text_rules.list_rules(workspace))
     (workspace.rules / "mine.yaml").write_text("words: [", encoding="utf-8")
     assert "could not be read" in page.known_view(text_rules.list_rules(workspace))
 
@@ -73,7 +73,7 @@ def test_costs_and_uses_are_told(workspace: Workspace) -> None:
 def test_other_rules_of_that_name_are_not_overwritten(workspace: Workspace) -> None:
     text_rules.save(workspace, "mine", SHIPPED)
     place = SimpleNamespace(workspace=workspace)
-    with pytest.raises(UserError, match="other rules named 'mine' already") as refused:
+    with pytest.raises(UserError, match="Other rules named 'mine' exist") as refused:
         page._save(place, "mine", "version: 1", "am")  # type: ignore[arg-type]
     assert "'mine-2'" in refused.value.hint
     assert text_rules.load(workspace, "mine").abbreviations

@@ -13,7 +13,7 @@ from core.jobs.directory import create_job
 from core.jobs.events import Evaluated, Step
 from core.jobs.state import JobState, JobStateReducer
 from core.workspace import Workspace
-from ui import curves, runs
+from ui import charts, train
 from ui.live import View
 
 
@@ -41,9 +41,9 @@ def titles(html: str) -> list[str]:
 
 
 def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
-    html = runs.comparison(states, False, False)
+    html = train.comparison_view(states, False, False)
     for title in ("Speech loss", "Text loss", "Held-out speech loss, Amharic", "Held-out speech loss, English",
-                  "Misheard, Amharic", "Learning rate, rows", "Gradient norm", "Tokens a second", "Peak memory, GB"):
+                  "CER, Amharic", "Learning rate, rows", "Gradient norm", "Tokens per second", "Peak memory, GB"):
         assert title in titles(html)
     speech = html[html.index("<h4>Speech loss"):html.index("<h4>Text loss")]
     assert speech.count("<polyline") == 2
@@ -54,53 +54,53 @@ def test_each_measure_has_a_line_for_each_run(states: list[JobState]) -> None:
 def test_each_parameter_group_has_a_chart_of_its_rate(states: list[JobState]) -> None:
     gated = replace(states[0], steps=tuple(replace(step, rates={"rows": 2e-3, "adapters": 1e-4})
                                            for step in states[0].steps))
-    html = runs.comparison([gated, states[1]], False, False)
-    charts = {part.partition("</h4>")[0]: part for part in html.split("<h4>")[1:]}
-    assert [charts[f"Learning rate, {group}"].count("<polyline") for group in ("rows", "adapters")] == [2, 1]
-    assert "Learning rate, adapters" not in runs.comparison(states, False, False)
+    html = train.comparison_view([gated, states[1]], False, False)
+    by_title = {part.partition("</h4>")[0]: part for part in html.split("<h4>")[1:]}
+    assert [by_title[f"Learning rate, {group}"].count("<polyline") for group in ("rows", "adapters")] == [2, 1]
+    assert "Learning rate, adapters" not in train.comparison_view(states, False, False)
 
 
 def test_a_run_of_before_memory_was_told_has_no_line_and_no_number(states: list[JobState], tmp_path: Path) -> None:
     old = trained(Workspace(tmp_path), "old", memory=False)
-    html = runs.comparison([old, states[0]], False, False)
+    html = train.comparison_view([old, states[0]], False, False)
     memory = html[html.index("<h4>Peak memory, GB"):html.index("<table")]
     assert memory.count("<polyline") == 1
-    assert "2.0 GB of the GPU" in html
-    assert "Peak memory, GB" not in titles(runs.comparison([old], False, False))
+    assert "2.0 GB (GPU)" in html
+    assert "Peak memory, GB" not in titles(train.comparison_view([old], False, False))
 
 
 def test_what_was_set_differently_is_told_and_the_rest_is_not(states: list[JobState]) -> None:
-    told = runs.comparison(states, False, False).partition("What was set differently")[2]
-    assert "Row rate" in told
+    told = train.comparison_view(states, False, False).partition("Different options")[2]
+    assert "Learning rate, rows" in told
     assert "0.005" in told
     assert "Weight decay" not in told
 
 
 def test_along_minutes_a_point_stands_at_its_time(states: list[JobState]) -> None:
-    [line, _] = runs._step_lines(states, lambda step: step.speech_loss, False, True)
-    assert line.points[-1] == (0.5, pytest.approx(0.8))
+    [line, _] = next(lines for title, lines, _ in train._charts(states, True) if title == "Learning rate, rows")
+    assert line.points[-1] == (0.5, pytest.approx(states[0].steps[-1].learning_rate))
 
 
 def test_the_newest_are_shown_until_some_are_chosen(states: list[JobState], tmp_path: Path) -> None:
     idle = trained(Workspace(tmp_path), "idle", steps=0)
     everything = (idle, *states)
-    assert runs.chosen(View("train", {"runs": "[]"}, everything)) == states
-    assert runs.chosen(View("train", {"runs": "['two']"}, everything)) == [states[1]]
+    assert train.compared_runs(View("train", {"runs": "[]"}, everything)) == states
+    assert train.compared_runs(View("train", {"runs": "['two']"}, everything)) == [states[1]]
 
 
 def test_no_run_yet_is_said() -> None:
-    assert "have made a step" in runs.comparison([], False, False)
+    assert "after its first step" in train.comparison_view([], False, False)
 
 
 def test_on_a_logarithmic_axis_equal_ratios_are_equal_heights() -> None:
-    drawn = curves.chart("Loss", [curves.Series("a", [(1, 1.0), (2, 10.0), (3, 100.0)])], y_log=True)
+    drawn = charts.chart("Loss", [charts.Series("a", [(1, 1.0), (2, 10.0), (3, 100.0)])], y_log=True)
     heights = [float(point.split(",")[1]) for point in drawn.partition('points="')[2].partition('"')[0].split()]
     assert heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.02)
     assert ">10<" in drawn
 
 
 def test_a_narrow_logarithmic_axis_has_round_numbers_too() -> None:
-    drawn = curves.chart("Loss", [curves.Series("a", [(1, 2.3), (2, 2.4), (3, 2.6)])], y_log=True)
+    drawn = charts.chart("Loss", [charts.Series("a", [(1, 2.3), (2, 2.4), (3, 2.6)])], y_log=True)
     labels = [float(part.partition("<")[0]) for part in drawn.split('class="y-label"')[1:]
               for part in [part.partition(">")[2]]]
     assert len(labels) > 2
@@ -108,10 +108,10 @@ def test_a_narrow_logarithmic_axis_has_round_numbers_too() -> None:
 
 
 def test_what_has_no_logarithm_is_left_out() -> None:
-    drawn = curves.chart("Loss", [curves.Series("a", [(1, 0.0), (2, math.nan), (3, 2.0), (4, 1.0)])], y_log=True)
+    drawn = charts.chart("Loss", [charts.Series("a", [(1, 0.0), (2, math.nan), (3, 2.0), (4, 1.0)])], y_log=True)
     assert drawn.count(",") >= 2
     assert len(drawn.partition('points="')[2].partition('"')[0].split()) == 2
-    assert "Nothing measured yet" in curves.chart("Loss", [curves.Series("a", [(1, 0.0)])], y_log=True)
+    assert "Nothing measured yet" in charts.chart("Loss", [charts.Series("a", [(1, 0.0)])], y_log=True)
 
 
 @pytest.mark.parametrize(("low", "high", "values"), [
@@ -120,4 +120,4 @@ def test_what_has_no_logarithm_is_left_out() -> None:
     (-9.0, 3.0, [1e-9, 1e-6, 1e-3, 1, 1e3]), (0.35, 0.45, []),
 ])
 def test_ticks_of_a_logarithmic_axis_are_round(low: float, high: float, values: list[float]) -> None:
-    assert [10**height for height in curves.log_ticks(low, high)] == pytest.approx(values)
+    assert [10**height for height in charts.log_ticks(low, high)] == pytest.approx(values)

@@ -11,7 +11,7 @@ import pytest
 from core.jobs.directory import Job
 from core.jobs.events import CheckpointSaved, Evaluated, SampleGenerated
 from core.jobs.state import JobState
-from ui import sample_grid
+from ui import run_views
 
 TEXTS = ("ሰላም", "ውሃ")
 
@@ -37,7 +37,7 @@ def row(html: str, text: str) -> str:
 
 
 def test_a_sentence_is_a_row_and_a_step_a_column() -> None:
-    html = sample_grid.grid(state(spoken((100, 200, 300))))
+    html = run_views.sample_grid(state(spoken((100, 200, 300))))
     assert re.findall(r"step (\d+)</span>", html) == ["100", "200", "300"]
     for number, text in enumerate(TEXTS, start=1):
         assert re.findall(r'data-sound="([^"]*)"', row(html, text)) == [
@@ -47,50 +47,50 @@ def test_a_sentence_is_a_row_and_a_step_a_column() -> None:
 def test_an_error_is_held_against_the_sentences_first_in_colour_and_in_words() -> None:
     one = [SampleGenerated(step, "am", "ሰላም", f"{step}.wav", error)
            for step, error in ((100, 0.5), (200, 0.32), (300, 0.6), (400, 0.504))]
-    cells = row(sample_grid.grid(state(one)), "ሰላም").split('class="hear"')[1:]
+    cells = row(run_views.sample_grid(state(one)), "ሰላም").split('class="hear"')[1:]
     assert "50%" in cells[0]
     assert "<small" not in cells[0]
     assert '<small class="better">↓18</small>' in cells[1]
-    assert "18 points better than at step 100" in cells[1]
+    assert "18 points better than step 100" in cells[1]
     assert '<small class="worse">↑10</small>' in cells[2]
-    assert "10 points worse than at step 100" in cells[2]
-    assert "as at step 100" in cells[3]
+    assert "10 points worse than step 100" in cells[2]
+    assert "same as step 100" in cells[3]
 
 
 def test_where_no_judge_knows_the_language_that_stands_in_place_of_the_error() -> None:
-    html = sample_grid.grid(state(spoken((100, 200), error=None)))
-    assert "No judge knows Amharic" in html
-    assert html.count("not judged</span>") == 4
-    assert "misheard" not in html
+    html = run_views.sample_grid(state(spoken((100, 200), error=None)))
+    assert "No recogniser (ASR) for Amharic" in html
+    assert html.count("no score</span>") == 4
+    assert "CER" not in html
     both = [*spoken((100,), error=None), *spoken((100,), ("A boat.",), "en", None)]
-    assert "No judge knows Amharic or English" in sample_grid.grid(state(both))
+    assert "No recogniser (ASR) for Amharic or English" in run_views.sample_grid(state(both))
 
 
 def test_a_sentence_that_was_not_spoken_at_a_step_has_an_empty_cell() -> None:
-    html = sample_grid.grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
+    html = run_views.sample_grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
     assert row(html, TEXTS[0]).count('class="hear"') == 2
     assert row(html, TEXTS[1]).count('class="hear"') == 1
-    assert "not spoken at this step" in row(html, TEXTS[1])
+    assert "No sample at this step" in row(html, TEXTS[1])
 
 
 def test_what_a_resumed_run_tells_again_is_one_row_with_the_newer_error() -> None:
-    html = sample_grid.grid(state([*spoken((100,), error=0.9), *spoken((100,), error=0.3)]))
+    html = run_views.sample_grid(state([*spoken((100,), error=0.9), *spoken((100,), error=0.3)]))
     assert html.count('class="hear"') == len(TEXTS)
     assert "90%" not in html
 
 
 def test_one_text_in_two_voices_is_two_rows() -> None:
-    assert len(sample_grid.lines(spoken((100, 200), ("ሰላም", "ሰላም")))) == 2
+    assert len(run_views.sample_rows(spoken((100, 200), ("ሰላም", "ሰላም")))) == 2
 
 
 def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift() -> None:
     samples = [*spoken((0,), ("A boat.",), "en"), *spoken((100,)), *spoken((100,), ("A boat.",), "en")]
-    found = sample_grid.lines(samples)
+    found = run_views.sample_rows(samples)
     assert [line.language for line in found] == ["am", "am", "en"]
-    html = sample_grid.grid(state(samples, scope="full"))
-    assert "equal to the bit" not in html
-    assert "The last rows are of languages of the base" in html
-    assert "equal to the bit" in sample_grid.grid(state(samples, scope="rows"))
+    html = run_views.sample_grid(state(samples, scope="full"))
+    assert "bit-identical" not in html
+    assert "The last rows are base languages" in html
+    assert "bit-identical" in run_views.sample_grid(state(samples, scope="rows"))
     assert row(html, "A boat.").count('class="hear"') == 2
     assert re.findall(r'class="badge[^>]*>(\w+)<', html) == ["before", "first"]
     assert "take is-first" in html.split("step 100</span>")[0].rsplit("<div", 1)[1]
@@ -98,18 +98,18 @@ def test_the_language_that_is_taught_comes_before_those_that_are_heard_for_drift
 
 def test_the_measured_error_over_all_sentences_stands_on_top() -> None:
     samples, measured = spoken((100, 200)), (Evaluated(100, 1.0, {"am": 0.41}), Evaluated(200, 1.0, {"am": 0.3}))
-    html = sample_grid.grid(state(samples, evaluations=measured))
+    html = run_views.sample_grid(state(samples, evaluations=measured))
     total = html.split('<div class="takes-row')[2]
-    assert "All Amharic sentences" in total
+    assert "All scored sentences, Amharic" in total
     assert "41%" in total
     assert "↓11" in total
 
 
 def test_the_first_and_the_best_column_are_marked_and_stay_in_sight() -> None:
-    html = sample_grid.grid(state(spoken((100, 200, 300)), best=200))
+    html = run_views.sample_grid(state(spoken((100, 200, 300)), best=200))
     assert html.count("take is-first") == html.count("take is-best") == 1 + len(TEXTS)
     assert '<span class="badge busy">best</span>' in html
-    both = sample_grid.grid(state(spoken((100, 200)), best=100))
+    both = run_views.sample_grid(state(spoken((100, 200)), best=100))
     assert "is-best" not in both
     assert '<span class="badge busy">best</span>' in both
 
@@ -118,16 +118,16 @@ def test_the_first_and_the_best_column_are_marked_and_stay_in_sight() -> None:
 def test_of_many_steps_the_first_the_best_and_the_newest_are_always_shown(count: int) -> None:
     steps = [100 * number for number in range(1, count + 1)]
     best = steps[count // 3]
-    shown = sample_grid.columns(steps, (steps[0], best), sample_grid.MOST_STEPS)
+    shown = run_views.sample_columns(steps, (steps[0], best), run_views.MAX_STEPS)
     assert shown == sorted(set(shown))
-    assert len(shown) <= max(sample_grid.MOST_STEPS, 1)
+    assert len(shown) <= max(run_views.MAX_STEPS, 1)
     assert {steps[0], best, *steps[-6:]} <= set(shown)
-    assert shown == steps or count > sample_grid.MOST_STEPS
+    assert shown == steps or count > run_views.MAX_STEPS
 
 
 def test_a_new_step_is_a_new_last_column_and_changes_no_other_cell() -> None:
-    before = sample_grid.grid(state(spoken((100, 200)), best=100))
-    after = sample_grid.grid(state(spoken((100, 200, 300)), best=100))
+    before = run_views.sample_grid(state(spoken((100, 200)), best=100))
+    after = run_views.sample_grid(state(spoken((100, 200, 300)), best=100))
     for text in TEXTS:
         old, new = (re.findall(r'data-sound="([^"]*)"', row(html, text)) for html in (before, after))
         assert new[:-1] == old
@@ -135,26 +135,26 @@ def test_a_new_step_is_a_new_last_column_and_changes_no_other_cell() -> None:
 
 def test_what_is_not_shown_is_counted_and_can_be_shown() -> None:
     many = state(spoken(range(100, 4100, 100), [f"text {number}" for number in range(40)]))
-    html = sample_grid.grid(many)
-    assert not sample_grid.shown(many).whole
-    assert re.search(r"Shown are 30 of 40 sentences and \d+ of 40 steps\.", html)
+    html = run_views.sample_grid(many)
+    assert not run_views.select_samples(many).whole
+    assert re.search(r"Showing 30 of 40 sentences and \d+ of 40 steps\.", html)
     few = state(spoken(range(100, 4100, 100)))
-    assert "of 40 steps" in sample_grid.grid(few)
-    assert "sentences and" not in sample_grid.grid(few)
-    assert sample_grid.shown(many, everything=True).whole
-    assert sample_grid.grid(many, everything=True).count('class="hear"') == 1600
+    assert "of 40 steps" in run_views.sample_grid(few)
+    assert "sentences and" not in run_views.sample_grid(few)
+    assert run_views.select_samples(many, everything=True).whole
+    assert run_views.sample_grid(many, everything=True).count('class="hear"') == 1600
 
 
 def test_base_sentences_are_among_those_that_are_shown_of_many() -> None:
     samples = [*spoken((100,), [f"text {number}" for number in range(60)]), *spoken((100,), ("A boat.",), "en")]
-    assert "en" in {line.language for line in sample_grid.shown(state(samples)).lines}
+    assert "en" in {line.language for line in run_views.select_samples(state(samples)).rows}
 
 
 def test_a_sentence_with_several_takes_can_be_heard_in_turn() -> None:
-    html = sample_grid.grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
+    html = run_views.sample_grid(state([*spoken((100,)), *spoken((200,), TEXTS[:1])]))
     assert 'class="turn"' in row(html, TEXTS[0])
     assert 'class="turn"' not in row(html, TEXTS[1])
 
 
 def test_texts_are_escaped() -> None:
-    assert "<script>" not in sample_grid.grid(state(spoken((100,), ("<script>",))))
+    assert "<script>" not in run_views.sample_grid(state(spoken((100,), ("<script>",))))

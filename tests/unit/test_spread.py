@@ -9,7 +9,7 @@ from core.workspace import Workspace
 from data.clip_findings import AnalysedClip, ClipStatistics, Histogram
 from data.manifest import ManifestClip, PreparedDataset, make_card
 from data.measures import Measures
-from ui import bars, voices
+from ui import charts, clip_review
 
 GOOD = Measures(3.0, 24000, 0.7, 0.0, -20.0, 35.0, 0.1, 0.3, 10000.0, "")
 
@@ -41,7 +41,7 @@ def test_clipping_silence_and_bandwidth_are_spread_too() -> None:
 def test_where_nothing_is_clipped_that_is_said() -> None:
     clipping = histogram(spread(spoken(), spoken()), "Clipping")
     assert (sum(clipping.counts), clipping.among) == (0, 2)
-    assert "None of 2 clips" in bars.histogram(clipping)
+    assert "None of 2 clips" in charts.histogram(clipping)
 
 
 def test_a_recording_that_could_not_be_read_is_in_no_plot() -> None:
@@ -58,8 +58,8 @@ def test_the_rarest_characters_are_told_beside_the_most_frequent() -> None:
     assert [count for _, count in rare] == sorted(count for _, count in rare)
     few = spread(spoken("a" * 50 + "b" * 9 + "c" * 10))
     assert few.rarest() == (("b", 9),)  # of so few characters all are drawn, and none is told twice but to warn
-    drawn = bars.plots(DatasetPlots(found.histograms(), found.characters(), rare))
-    assert "2 characters are seen fewer than 10 times" in drawn
+    drawn = charts.dataset_charts(DatasetPlots(found.histograms(), found.characters(), rare))
+    assert "2 characters occur fewer than 10 times" in drawn
     assert "ጰ 1" in drawn
 
 
@@ -82,8 +82,8 @@ def test_speakers_are_counted_the_largest_first_and_those_with_one_clip_apart(wo
     assert [(one.name, one.clips, one.seconds) for one in all_of_them.largest] == [
         ("bob", 2, 61.0), ("ann", 2, 5.0), ("kim", 2, 4.0)]
     assert [one.name for one in all_of_them.some_alone] == ["<b>eve</b>", "dan"]
-    some = voices.speakers(found.speakers(1))
-    assert "2 more have less speech" in some
+    some = clip_review.speakers_view(found.speakers(1))
+    assert "2 more with less speech" in some
     assert "2 speakers have a single clip" in some
     assert "and 1 more" in some
     assert "<b>eve" not in some

@@ -22,19 +22,19 @@ def states(tmp_path: Path) -> tuple[JobState, ...]:
 
 
 def test_a_watched_chain_is_remembered_until_its_browser_was_taken_to_listen(states: tuple[JobState, ...]) -> None:
-    watching = View("start", {"following": ""}, states)
+    watching = View("start", {"followed": ""}, states)
     training = states[0].id
     assert start.follow(watching) == training
     ended = tuple(replace(state, status="finished") for state in states)
-    on_start = View("start", {"following": training}, ended)
+    on_start = View("start", {"followed": training}, ended)
     assert start.follow(on_start) == training  # whichever answer comes first, the other one finds it
     assert start.follow(replace(on_start, tab="listen")) == ""
-    assert start.follow(View("start", {"following": ""}, ended)) == ""  # who comes later is not taken anywhere
+    assert start.follow(View("start", {"followed": ""}, ended)) == ""  # who comes later is not taken anywhere
 
 
 def test_what_a_button_said_goes_when_the_chain_has_ended(states: tuple[JobState, ...]) -> None:
     running = View("start", {}, states)
-    assert "value" not in start.said_until_the_end(running)  # type: ignore[operator]
+    assert "value" not in start.notice_while_running(running)  # type: ignore[operator]
     for status in ("finished", "failed", "stopped"):
         ended = replace(running, jobs=tuple(replace(state, status=status) for state in states))  # type: ignore[arg-type]
-        assert start.said_until_the_end(ended)["value"] == ""  # type: ignore[index]
+        assert start.notice_while_running(ended)["value"] == ""  # type: ignore[index]

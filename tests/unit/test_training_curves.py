@@ -10,7 +10,7 @@ import pytest
 from core.jobs.directory import Job
 from core.jobs.events import Evaluated, Step
 from core.jobs.state import JobState
-from ui import curves, training
+from ui import charts, run_views
 
 RATES = {"rows": 1e-3, "adapters": 1e-4}
 
@@ -49,75 +49,75 @@ def heights(html: str, title: str) -> list[float]:
 
 
 def test_all_that_is_measured_of_a_step_has_a_chart() -> None:
-    assert titles(training.curves(run())) == [
-        "Speech loss", "Text loss", "Errors that the judge heard", "Learning rate", "Gradient norm", "Tokens a second",
+    assert titles(run_views.run_curves(run())) == [
+        "Speech loss", "Text loss", "Character error rate (CER)", "Learning rate", "Gradient norm", "Tokens per second",
         "Peak memory, GPU, GB"]
 
 
 def test_the_held_out_loss_names_its_language_and_the_others_have_charts_of_their_own() -> None:
-    one, several = training.curves(run()), training.curves(run(languages=("am", "en", "fr"), scope="full"))
-    assert keys(one, "Speech loss") == ["trained on", "held out, Amharic"]
+    one, several = run_views.run_curves(run()), run_views.run_curves(run(languages=("am", "en", "fr"), scope="full"))
+    assert keys(one, "Speech loss") == ["training", "held-out, Amharic"]
     assert "Held-out speech loss by language" not in titles(one)
-    assert "predicted as before, to the bit" in one
+    assert "their loss cannot change" in one
     for title in ("Held-out speech loss by language", "Held-out text loss by language"):
         assert set(keys(several, title)) == {"Amharic", "English", "French"}
         assert keys(several, title)[0] == "Amharic"
-    assert "to the bit" not in several
+    assert "cannot change" not in several
 
 
 def test_of_many_languages_those_that_rose_most_are_drawn_and_the_rest_is_counted() -> None:
     codes = ("am", "en", "fr", "de", "es", "it", "pt", "ru", "sw")
-    html = training.curves(run(languages=codes, scope="full"))
+    html = run_views.run_curves(run(languages=codes, scope="full"))
     assert keys(html, "Held-out speech loss by language") == [
         "Amharic", "Swahili", "Russian", "Portuguese", "Italian", "Spanish"]
     assert "3 more languages are measured" in html
 
 
 def test_each_parameter_group_has_its_rate_and_an_old_journal_that_of_the_rows() -> None:
-    assert keys(training.curves(run()), "Learning rate") == ["rows", "adapters"]
+    assert keys(run_views.run_curves(run()), "Learning rate") == ["rows", "adapters"]
     old = run(rates=False)
-    assert keys(training.curves(old), "Learning rate") == ["rows"]
-    assert training._rates(old)["rows"][0] == (1.0, pytest.approx(1e-3))
+    assert keys(run_views.run_curves(old), "Learning rate") == ["rows"]
+    assert run_views.rates_by_group(old)["rows"][0] == (1.0, pytest.approx(1e-3))
 
 
 def test_a_run_that_went_on_after_rates_were_told_by_group_draws_both_parts() -> None:
     old, new = run(10, rates=False), run(20)
     both = JobState(new.job, "running", steps=(*old.steps, *new.steps[10:]))
-    found = training._rates(both)
+    found = run_views.rates_by_group(both)
     assert (len(found["rows"]), len(found["adapters"])) == (20, 10)
 
 
 def test_the_logarithmic_axis_is_that_of_losses_rates_and_gradients_and_not_of_the_machine() -> None:
-    linear, log = training.curves(run()), training.curves(run(), logarithmic=True)
+    linear, log = run_views.run_curves(run()), run_views.run_curves(run(), logarithmic=True)
     for title in ("Speech loss", "Learning rate", "Gradient norm"):
         assert heights(linear, title) != heights(log, title)
-    for title in ("Errors that the judge heard", "Tokens a second", "Peak memory, GPU, GB"):
+    for title in ("Character error rate (CER)", "Tokens per second", "Peak memory, GPU, GB"):
         assert drawn(linear, title) == drawn(log, title)
 
 
 def test_memory_that_was_not_told_has_no_chart() -> None:
-    assert not [title for title in titles(training.curves(run(memory=False))) if "memory" in title]
+    assert not [title for title in titles(run_views.run_curves(run(memory=False))) if "memory" in title]
 
 
 def test_a_line_that_does_not_move_is_drawn_flat_in_spite_of_rounding() -> None:
     points = [(float(step), 0.8 + (1e-16 if step % 2 else 0.0)) for step in range(30)]
-    html = curves.chart("Norm", [curves.Series("norm", points)])
+    html = charts.chart("Norm", [charts.Series("norm", points)])
     assert len(set(heights(html, "Norm"))) == 1
 
 
 def test_a_chart_says_the_last_values_to_those_who_do_not_see_it() -> None:
-    series = [curves.Series("raw", [(1, 9.0)], style="faint"), curves.Series("speech", [(1, 10.0), (2, 1.25)])]
-    assert 'aria-label="Loss; last: speech 1.25"' in curves.chart("Loss", series)
-    assert 'aria-label="Loss; last: speech 1.25"' in curves.chart("Loss", series, y_log=True)
+    series = [charts.Series("raw", [(1, 9.0)], style="faint"), charts.Series("speech", [(1, 10.0), (2, 1.25)])]
+    assert 'aria-label="Loss; last: speech 1.25"' in charts.chart("Loss", series)
+    assert 'aria-label="Loss; last: speech 1.25"' in charts.chart("Loss", series, y_log=True)
 
 
 def test_a_long_run_is_a_light_page() -> None:
-    assert len(training.curves(run(5000))) < 40_000
+    assert len(run_views.run_curves(run(5000))) < 40_000
 
 
 @pytest.mark.parametrize("percent", [False, True])
 def test_labels_of_close_values_are_told_apart(percent: bool) -> None:
-    drawn = curves.chart("Loss", [curves.Series("one", ((0.0, 2.53401), (1.0, 2.53423)))], y_percent=percent)
+    drawn = charts.chart("Loss", [charts.Series("one", ((0.0, 2.53401), (1.0, 2.53423)))], y_percent=percent)
     labels = re.findall(r'class="y-label"[^>]*>([^<]*)<', str(drawn))
     assert len(labels) > 1
     assert len(set(labels)) == len(labels)

@@ -13,7 +13,7 @@ from core.jobs.events import Progress, Stage, Step
 from core.jobs.state import JobState
 from core.text.row_sources import SpelledRowCounts
 from tests.serving import ROOT
-from ui import embeddings, present, proof_time, words
+from ui import embeddings, job_views
 
 
 def job(verb: str = "train", device: str = "cpu") -> Job:
@@ -31,75 +31,76 @@ def stages_in(source: Path) -> set[str]:
 def test_every_stage_of_every_job_has_words() -> None:
     found = {name for source in (ROOT / "core").rglob("*.py") for name in stages_in(source)}
     assert len(found) > 30
-    assert sorted(found - set(words.STAGE_WORDS)) == []
+    assert sorted(found - set(job_views.STAGE_TITLES)) == []
 
 
 def test_a_waiting_job_is_told_what_it_waits_for_by_what_that_does() -> None:
     reason = "Waiting for prepare-20261121-145347-1f2c to finish."
-    shown = present.chain([JobState(job("tokenizer"), "waiting", reason=reason)])
+    shown = job_views.chain_view([JobState(job("tokenizer"), "waiting", reason=reason)])
     assert "Waiting for “Prepare dataset” to finish." in shown
     assert "prepare-2026" not in shown
 
 
 def test_a_name_that_a_person_gave_a_run_stays() -> None:
-    assert words.named("Waiting for first to finish.") == "Waiting for first to finish."
-    assert words.named("Waiting for train-the-cat to finish.") == "Waiting for train-the-cat to finish."
+    assert job_views.readable("Waiting for first to finish.") == "Waiting for first to finish."
+    assert job_views.readable("Waiting for train-the-cat to finish.") == "Waiting for train-the-cat to finish."
 
 
 def test_beside_its_verb_and_time_a_job_is_told_apart_by_four_digits_and_a_named_run_by_its_name() -> None:
-    assert words.short_id("train-20261121-145347-1f80") == "1f80"
-    assert words.short_id("first-try") == "first-try"
+    assert job_views.short_id("train-20261121-145347-1f80") == "1f80"
+    assert job_views.short_id("first-try") == "first-try"
 
 
 @pytest.mark.parametrize(("name", "said"), [
     ("train-20261121-145347-1f80", "tiny-am on mine, {clock} (1f80)"), ("first", "first: tiny-am on mine, {clock}")])
 def test_a_run_is_offered_by_what_learned_from_what(name: str, said: str) -> None:
     made = Job(Path("/w/runs") / name, "train", "cpu", (), 1.0, {"extension": "tiny-am", "dataset": "mine"})
-    assert words.run_name(JobState(made, "finished")) == said.format(clock=words.clock(1.0))
+    assert job_views.run_name(JobState(made, "finished")) == said.format(clock=job_views.clock(1.0))
 
 
 @pytest.mark.parametrize(("device", "said"), [
-    ("cpu", "Waiting for the processor: “Model doctor” is using it."),
-    ("cuda", "Waiting for the GPU: “Model doctor” is using it."),
+    ("cpu", "Waiting for the CPU: “Diagnose checkpoint” is using it."),
+    ("cuda", "Waiting for the GPU: “Diagnose checkpoint” is using it."),
 ])
 def test_a_device_is_called_what_people_call_it(device: str, said: str) -> None:
-    assert words.named(f"Waiting for {device}: doctor-20261121-145347-a1f3 is using it.") == said
+    assert job_views.readable(f"Waiting for {device}: doctor-20261121-145347-a1f3 is using it.") == said
 
 
 def test_the_measuring_before_a_training_is_told_as_such() -> None:
     state = JobState(job(), "running", stages=(Stage("load", 1.0), Stage("probe")))
-    assert words.now_line(state) == "Measuring what fits, and how long it will take"
+    assert job_views.status_line(state) == "Measuring memory and speed"
 
 
 def test_a_stop_while_it_measures_does_not_speak_of_a_step() -> None:
     state = JobState(job(), "stopping", stages=(Stage("load", 1.0), Stage("probe")))
-    assert words.now_line(state) == (
-        "Stopping as soon as this part is done: measuring what fits, and how long it will take.")
-    assert "step" not in words.stop_words(state)
-    assert "was trained" in words.stop_words(state)
+    assert job_views.status_line(state) == (
+        "Stopping after this stage: measuring memory and speed.")
+    assert "step" not in job_views.stop_message(state)
+    assert "was trained" in job_views.stop_message(state)
 
 
 def test_a_stop_while_it_trains_speaks_of_its_step() -> None:
     state = JobState(job(), "stopping", steps=(Step(7, 100, 4.0, 2.0, 1e-3, 0.5, 900.0, 3.5, 10.0),))
-    assert words.now_line(state).startswith("Stopping: it finishes its step and saves")
-    assert words.stop_words(state) == "It finishes its step, saves, and stops."
+    assert job_views.status_line(state).startswith("Stopping after this step, then saving")
+    assert job_views.stop_message(state) == "Stopping after this step; progress is saved."
 
 
 def test_a_stop_of_what_waits_says_that_it_had_not_begun() -> None:
-    assert words.stop_words(JobState(job(), "waiting")) == "It leaves the queue; it had not begun."
+    assert job_views.stop_message(JobState(job(), "waiting")) == "Removed from the queue."
 
 
 def test_a_stop_of_other_work_says_what_it_is_at() -> None:
     state = JobState(job("prepare"), "stopping", stages=(Stage("features"),), progress=Progress(3, 9, "clips"))
-    assert words.now_line(state) == "Stopping, 3 of 9 clips."
-    assert "step" not in words.stop_words(state)
+    assert job_views.status_line(state) == "Stopping, 3 of 9 clips."
+    assert "step" not in job_views.stop_message(state)
 
 
 def test_starts_of_rows_that_are_the_same_start_are_told() -> None:
-    told = embeddings.found_words("tiny-am", SpelledRowCounts(80, {"neighbours": 0, "romanised": 80}))
+    told = embeddings.coverage_text("tiny-am", SpelledRowCounts(80, {"neighbours": 0, "romanised": 80}))
     assert "neighbours 0, romanised 80" in told
-    assert told.endswith("So here neighbours is the same start as mean.")
-    assert "same start" not in embeddings.found_words("tiny-so", SpelledRowCounts(4, {"neighbours": 3, "romanised": 4}))
+    assert told.endswith("Without any, neighbours equals mean.")
+    assert "Without any" not in embeddings.coverage_text("tiny-so",
+                                                         SpelledRowCounts(4, {"neighbours": 3, "romanised": 4}))
 
 
 def step(seconds: float) -> Step:
@@ -109,26 +110,27 @@ def step(seconds: float) -> Step:
 def test_a_proof_is_told_by_the_last_one_until_it_is_measured_itself() -> None:
     ended = JobState(job(), "finished", started_at=1000.0, ended_at=1400.0, steps=(step(90.0),),
                      stages=(Stage("load", 5.0), Stage("certificate", 300.0)))
-    past = proof_time.of(ended)
-    assert past == proof_time.Past(300.0, 400.0)
-    assert proof_time.last([JobState(job()), ended], lambda one: True) == past
-    assert proof_time.last([ended], lambda one: False) is None
+    past = job_views.proof_time_of(ended)
+    assert past == job_views.ProofTime(300.0, 400.0)
+    assert job_views.last_proof_time([JobState(job()), ended], lambda one: True) == past
+    assert job_views.last_proof_time([ended], lambda one: False) is None
     running = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),))
-    assert "The last proof here took 5 min, 75% of the 6 min 40 s of its training." in proof_time.during(running, past)
-    unknown = proof_time.during(running, None)
-    assert "proves what it can say" in unknown
+    assert "The last one took 5 min, 75% of the 6 min 40 s of its training." in job_views.proof_note(running, past)
+    unknown = job_views.proof_note(running, None)
+    assert "At the end, the certificate" in unknown
     assert "%" not in unknown
     for quiet in ("stopping", "stopped", "finished"):
-        assert proof_time.during(replace(running, status=quiet), past) == ""  # type: ignore[arg-type]
+        assert job_views.proof_note(replace(running, status=quiet), past) == ""  # type: ignore[arg-type]
 
 
 def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
     proving = JobState(job(), "running", started_at=1000.0, steps=(step(90.0),),
                        stages=(Stage("certificate", time=1100.0),))
     for state in (proving, replace(proving, progress=Progress(1, 200, "sentences", time=1090.0))):
-        assert "%" not in proof_time.during(state, proof_time.Past(300.0, 400.0))
+        assert "%" not in job_views.proof_note(state, job_views.ProofTime(300.0, 400.0))
     counted = replace(proving, progress=Progress(50, 200, "sentences", time=1200.0))
-    assert "The work before it took 1 min 40 s." in proof_time.during(counted, None)
+    assert "Training took 1 min 40 s." in job_views.proof_note(counted, None)
     early = replace(counted, progress=Progress(1, 200, "sentences", time=1105.0), eta_s=0.1)
-    assert "%" not in proof_time.during(early, None)
-    assert "the proof is about 80% of the whole." in proof_time.during(replace(counted, eta_s=300.0), None)
+    assert "%" not in job_views.proof_note(early, None)
+    assert "the certificate will be about 80% of the total time." in job_views.proof_note(replace(counted, eta_s=300.0),
+                                                                                          None)

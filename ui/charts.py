@@ -1,7 +1,6 @@
-"""Line charts as inline SVG. Pure: numbers in, HTML out.
+"""Line and bar charts as inline SVG. Pure functions.
 
-The drawing stretches with the page while labels are HTML on top of it, so that text keeps
-its size at every width.
+The drawing stretches with the page; labels are HTML on top of it, so that text keeps its size at every width.
 """
 
 from __future__ import annotations
@@ -10,18 +9,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ui.markup import Html, div, element, escape, span
+from core.dataset.clip_index import LEARNABLE, DatasetPlots, Histogram
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span
 
 Point = tuple[float, float]
 _MOST_POINTS = 240
-_MANY_DOTS = 16  # more are drawn smaller
+_MANY_DOTS = 16  # more points are drawn smaller
 _HEIGHT = 100.0
 _WIDTH = 300.0
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line: its name, its points by rising x, and how it is drawn ("line", "faint" or "dots")."""
+    """One line: its name, its points by rising x, and its style ("line", "faint" or "dots")."""
 
     name: str
     points: Sequence[Point]
@@ -62,9 +62,9 @@ def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
 
 def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, y_percent: bool = False,
           x_name: str = "step", y_low: float | None = None, y_log: bool = False) -> Html:
-    """A titled chart with a legend; says so when there is nothing to draw yet.
+    """A chart with title and legend.
 
-    `y_log`: equal ratios are equal heights; what is not above zero cannot be drawn and is left out.
+    `y_log`: logarithmic y axis; values that are not positive are left out.
     """
     few = [one if one.style == "dots" else replace(one, points=thin(one.points)) for one in series]
     drawn = [one for one in (map(_logarithmic, few) if y_log else few) if one.points]
@@ -84,16 +84,16 @@ def chart(title: str, series: Sequence[Series], *, x_most: float | None = None, 
 
 @dataclass(frozen=True)
 class _Box:
-    """The drawn part of the plane."""
+    """The drawn part of the plane, with heights as logarithms to base ten where `log` is set."""
 
     left: float
     right: float
     low: float
     high: float
-    log: bool = False  # heights are logarithms to the base of ten
+    log: bool = False
 
     def marks(self) -> list[float]:
-        """Heights of the rules."""
+        """Heights of the grid lines."""
         if not self.log:
             return ticks(self.low, self.high)
         found = log_ticks(self.low, self.high)
@@ -102,7 +102,7 @@ class _Box:
         return [math.log10(value) for value in ticks(10.0**self.low, 10.0**self.high) if value > 0]
 
     def value(self, height: float) -> float:
-        """What is measured at a height."""
+        """The value at a height."""
         return 10.0**height if self.log else height
 
     def across(self, x: float) -> float:
@@ -126,7 +126,7 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def _last(series: Series, box: _Box, percent: bool) -> str:
-    """For those who do not see the line."""
+    """The last value, for screen readers."""
     value = box.value(series.points[-1][1])
     return f"{series.name} {value:.0%}" if percent else f"{series.name} {value:.4g}"
 
@@ -144,7 +144,7 @@ def _box(series: Sequence[Series], x_most: float | None, y_low: float | None, lo
     if len(ys) > 20 and not log:  # the first losses would flatten all that follows
         high = min(high, ys[int(0.97 * (len(ys) - 1))] * 1.15)
     low = low if y_low is None else min(low, y_low)
-    flat = high - low <= 1e-6 * max(abs(high), abs(low))  # what rounding leaves of a line that does not move
+    flat = high - low <= 1e-6 * max(abs(high), abs(low))  # a constant line, except for rounding
     margin = (abs(high) * 0.1 or 0.5) if flat else (high - low) * 0.06
     bottom = low if y_low is not None and low == y_low else low - margin
     return _Box(min(0.0, min(xs)), max(max(xs), x_most or 0.0), bottom, high + margin, log)
@@ -176,13 +176,13 @@ def _dots(series: Sequence[Series], box: _Box) -> Html:
 
 def _y_labels(box: _Box, percent: bool) -> Html:
     marks = box.marks()
-    names = _told_apart([box.value(y) for y in marks], percent)
+    names = _distinct_labels([box.value(y) for y in marks], percent)
     return Html("".join(span("y-label", name, style=f"top:{box.down(y):.2%}")
                         for y, name in zip(marks, names, strict=True)))
 
 
-def _told_apart(values: Sequence[float], percent: bool) -> list[str]:
-    """The values with as many digits as it takes for no two to look alike."""
+def _distinct_labels(values: Sequence[float], percent: bool) -> list[str]:
+    """The values with as many digits as make them distinct."""
     names: list[str] = []
     for digits in range(6):
         names = [f"{value:.{digits}%}" if percent else f"{value:.{digits + 4}g}" for value in values]
@@ -199,3 +199,81 @@ def _x_labels(box: _Box, name: str) -> Html:
 
 def _mean(points: Sequence[Point]) -> Point:
     return (sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points))
+
+
+def dataset_charts(found: DatasetPlots) -> Html:
+    """Histograms of a dataset, and its characters."""
+    if not found.histograms:
+        return NOTHING
+    return div("charts", *map(histogram, found.histograms), character_chart(found.characters),
+               rarest_characters(found.rarest))
+
+
+def histogram(one: Histogram) -> Html:
+    """A histogram with the median."""
+    drawn = sum(one.counts)
+    if not drawn:
+        return div("chart", div("chart-head", element("h4", one.title)),
+                   paragraph(f"None of {one.among:,} clips.", class_="small"))
+    step = (one.high - one.low) / len(one.counts)
+    titles = [f"{_short(one.low + at * step)} to {_short(one.low + (at + 1) * step)} {one.unit}: {count:,} clips"
+              for at, count in enumerate(one.counts)]
+    across = (one.median - one.low) / (one.high - one.low)
+    median = element("line", x1=f"{_WIDTH * across:.1f}", x2=f"{_WIDTH * across:.1f}", y1="0",
+                     y2=f"{_HEIGHT:g}",
+                     class_="median")
+    labels = [span("x-label", _short(value), style=f"left:{(value - one.low) / (one.high - one.low):.1%}")
+              for value in ticks(one.low, one.high)]
+    of = f"{drawn:,} of {one.among:,} clips; " if one.among else ""
+    head = div("legend", span("key", f"{of}median {_short(one.median)} {one.unit}"))
+    return div("chart", div("chart-head", element("h4", one.title), head),
+               div("plot low", _drawing(one.title, one.counts, titles, median), _most(one.counts)),
+               div("x-labels", *labels, aria_hidden="true"))
+
+
+def character_chart(found: Sequence[tuple[str, int]]) -> Html:
+    """A bar chart of the most frequent characters."""
+    if not found:
+        return NOTHING
+    counts = [count for _, count in found]
+    titles = [f"{name}: {count:,} times" for name, count in found]
+    names = [span("x-label", name, style=f"left:{(at + 0.5) / len(found):.2%}", title=title)
+             for at, ((name, _), title) in enumerate(zip(found, titles, strict=True))]
+    return div("chart wide", div("chart-head", element("h4", "Characters"),
+                                 div("legend", span("key", f"the {len(found)} most frequent, after text rules"))),
+               div("plot low", _drawing("Characters", counts, titles), _most(counts)),
+               div("x-labels letters", *names, aria_hidden="true"))
+
+
+def rarest_characters(found: Sequence[tuple[str, int]]) -> Html:
+    """The rarest characters with their counts, which bars are too low to show."""
+    if not found:
+        return NOTHING
+    few = sum(count < LEARNABLE for _, count in found)
+    many = "at least " if few == len(found) else ""  # there may be more of them than are listed
+    about = f"{many}{few} characters occur fewer than {LEARNABLE} times: too rare to learn"
+    marks = [span("badge bad" if count < LEARNABLE else "badge", f"{name} {count:,}",
+                  title=f"{name}: {'once' if count == 1 else f'{count:,} times'}") for name, count in found]
+    return div("chart wide", div("chart-head", element("h4", "Rarest characters"), div("legend", span("key", about))),
+               div("rare", *marks))
+
+
+def _drawing(title: str, counts: Sequence[int], titles: Sequence[str], over: Html = NOTHING) -> Html:
+    most, width = max(counts), _WIDTH / len(counts)
+    bars = join(element("rect", element("title", label), x=f"{at * width + width * 0.06:.2f}",
+                        y=f"{_HEIGHT * (1 - count / most):.2f}", width=f"{width * 0.88:.2f}",
+                        height=f"{_HEIGHT * count / most:.2f}", class_="bar-of")
+                for at, (count, label) in enumerate(zip(counts, titles, strict=True)))
+    return element("svg", bars, over, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", preserveAspectRatio="none",
+                   role="img",
+                   aria_label=f"{title}: {max(zip(counts, titles, strict=True))[1]} is the most")
+
+
+def _most(counts: Sequence[int]) -> Html:
+    return join((span("y-label", f"{max(counts):,}", style="top:0"), span("y-label", "0", style="top:100%")))
+
+
+def _short(value: float) -> str:
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    return f"{value:.1f}" if abs(value) < 10 and value != round(value) else f"{value:.0f}"

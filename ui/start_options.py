@@ -1,4 +1,4 @@
-"""What the Start page can be asked for: which voice, which language, from which recordings, for how long."""
+"""The choices of the Start tab (model, language, dataset, length) and the chain of jobs that they stand for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain, count
 import gradio as gr
 
 from config.errors import UserError
-from config.schema import AS_IS, CompareOptions, Options, TokenizerOptions, TrainOptions
+from config.schema import AS_IS, CompareOptions, TokenizerOptions, TrainOptions
 from core.jobs.gpus import Gpu
 from core.jobs.state import JobState
 from core.library import model_info, presets
@@ -17,9 +17,9 @@ from core.library.catalog import FAMILIES, ModelFamily, family, family_of
 from core.submission import demo_chain
 from core.text import text_rules
 from core.workspace import Workspace
-from ui import present, proof_time, records
+from ui import job_views, records
+from ui.job_views import ProofTime
 from ui.live import View
-from ui.proof_time import Past
 
 DEMO = "demo"
 DEMO_LABEL = "Built-in Amharic demo"
@@ -29,76 +29,64 @@ _QUICK: Mapping[str, Mapping[str, object]] = {
     "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "evaluation_sentences": 4},
     "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "evaluation_sentences": 1},
 }
-"""What a quick try changes, by preset: enough to see every part at work, too little to speak well."""
+"""What a quick test changes, by preset: enough to run every step, too little to speak well."""
 
 
-def settled(workspace: Workspace, view: View, states: Sequence[JobState]) -> View:
-    """`view` with the choices of Start as they shall stand: those of the chain `states`, told once to each page.
+def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobState]) -> View:
+    """`view` with the choices of the chain `states`, applied once per page.
 
-    So a reload shows what is being learnt, and what a person chooses after it stays.
+    A reload shows what is being trained, and what a person chooses afterwards stays.
     """
     training = next((state for state in states if state.verb == "train"), None)
-    if training is None or view.chosen.get("start_told") == training.id:
+    if training is None or view.chosen.get("start_shown_run") == training.id:
         return view
-    return replace(view, chosen={**view.chosen, **_choices_of(workspace, training, states)})
-
-
-def _choices_of(workspace: Workspace, training: JobState, states: Sequence[JobState]) -> dict[str, str]:
-    """What a chain was asked for, as the choices of Start have it; what its jobs do not say is left out."""
     model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
     quick = training.job.settings.get("steps") == _quick(_family_or_first(workspace, model)).steps
-    told = {"start_length": QUICK if quick else FULL} | ({"start_model": model} if model else {})
+    chosen = {"start_length": QUICK if quick else FULL} | ({"start_model": model} if model else {})
     dataset = str(training.job.settings.get("dataset", ""))
     if dataset == DEMO_DATASET:
-        return told | {"start_dataset": DEMO, "start_language": "am"}
-    if dataset in workspace.list_datasets():
-        return told | {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
-    return told
+        chosen |= {"start_dataset": DEMO, "start_language": "am"}
+    elif dataset in workspace.list_datasets():
+        chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
+    return replace(view, chosen={**view.chosen, **chosen})
 
 
 def model_choices(workspace: Workspace, view: View) -> object:
-    """Every base model; the chosen one stays."""
-    return _offered(models(workspace), view.chosen["start_model"])
+    """Every base model."""
+    return _choices(models(workspace), view.chosen["start_model"])
 
 
-def _offered(choices: Sequence[tuple[str, str]], current: str) -> object:
-    """`current` is shown where it is among the choices; else the widget keeps what it shows."""
+def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
+    """An update that shows `current` where it is among the choices; else the widget keeps its value."""
     if current in [name for _, name in choices]:
         return gr.update(choices=choices, value=current)
     return gr.update(choices=choices)
 
 
 def models(workspace: Workspace) -> list[tuple[str, str]]:
-    """Label and name of each base model: those that are here, then those that the first step would get."""
+    """Label and name of each base model: those in the workspace and those that can be downloaded."""
     there = workspace.list_models()
     missing = [one for one in FAMILIES if one.available and one.name not in there]
-    labels = {one.name: f"{one.title} ({_to_get(one)})" for one in missing}
-    labels |= {name: _title(workspace, name) for name in there}
+    labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
+    for name in there:
+        one = family_of_model(workspace, name)
+        labels[name] = one.title if name == one.name else f"{one.title}: {name}"
     order = [one.name for one in FAMILIES]
     return [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
 
 
-def _to_get(one: ModelFamily) -> str:
-    return f"{one.size} to download" if one.variants else "ships with Lisan"
-
-
-def _title(workspace: Workspace, name: str) -> str:
-    one = family_of_model(workspace, name)
-    return one.title if name == one.name else f"{one.title}: {name}"
-
-
 def family_of_model(workspace: Workspace, name: str) -> ModelFamily:
-    """The family of a base model, be it in the workspace or still to be got."""
+    """The family of a base model, downloaded or not."""
     return family(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
 def language_choices(workspace: Workspace, view: View) -> object:
-    """Amharic, for which recordings ship, and each language that recordings were prepared for."""
+    """Amharic, which has built-in recordings, and the language of each dataset."""
     spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
-    everywhere = set.intersection(*spoken) if spoken else set()  # recordings in these are there to be rehearsed
+    everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
     codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
-    return _offered([(present.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
+    return _choices([(job_views.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
 
 
 def dataset_choices(workspace: Workspace, view: View) -> object:
@@ -115,23 +103,24 @@ def dataset_choices(workspace: Workspace, view: View) -> object:
 
 
 def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
-    """How long it may take: minutes where they were measured, steps where they hang on the data and the machine."""
+    """Training lengths: minutes where they were measured, else steps."""
     one = _family_or_first(workspace, view.chosen["start_model"])
     dataset = view.chosen.get("start_dataset", "")
-    return _offered([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
+    return _choices([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
                     view.chosen.get("start_length", ""))
 
 
 def pace(workspace: Workspace, view: View) -> str:
-    """What to expect of the machine."""
+    """What to expect of this machine."""
     if _family_or_first(workspace, view.chosen["start_model"]).preset == "demo":
-        return "A few minutes on an ordinary computer, without a network."
-    return "Made for a GPU; the log tells the time that it will take on this machine."
+        return "A few minutes on an ordinary computer, no internet needed."
+    return "Needs a GPU to be fast. The log shows the estimated time on this machine."
 
 
-def last_proof(workspace: Workspace, view: View) -> Past | None:
-    """What the last proof of the chosen model took; of another model it would take another time."""
-    return proof_time.last(view.jobs, lambda state: _model_of(workspace, state) == view.chosen["start_model"])
+def last_proof(workspace: Workspace, view: View) -> ProofTime | None:
+    """How long the last certificate of the chosen model took."""
+    return job_views.last_proof_time(view.jobs,
+                                     lambda state: _model_of(workspace, state) == view.chosen["start_model"])
 
 
 def _model_of(workspace: Workspace, training: JobState) -> str:
@@ -151,31 +140,31 @@ def _family_or_first(workspace: Workspace, name: str) -> ModelFamily:
 def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
     short = one.preset == "demo"
     if length == QUICK:
-        return "A quick try (too short to speak well)" if short else (
-            f"A quick try ({_quick(one).steps} steps, too few to speak well)")
+        return "Quick test (too short for good speech)" if short else (
+            f"Quick test ({_quick(one).steps} steps, too few for good speech)")
     preset = chosen_preset(workspace, one, dataset, gpus)
     if short and dataset in ("", DEMO):  # what was measured
-        return "Until it speaks (5 min)"
-    return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', wants a GPU'}"
+        return "Full (about 5 min)"
+    return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', needs a GPU'}"
 
 
 def chosen_preset(workspace: Workspace, one: ModelFamily, dataset: str, gpus: Sequence[Gpu]) -> presets.FittedPreset:
-    """The preset for what the dataset has and the GPUs hold, as the Train tab chooses it."""
+    """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
     speech = presets.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
     return presets.fit_preset(one.name, speech, gpus)
 
 
 def _quick(one: ModelFamily) -> TrainOptions:
-    """The quick try of a family."""
+    """The training options of a quick test."""
     return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
 
 
 def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
                   states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo_chain.ChainOptions:
-    """The chain for what was picked."""
+    """The chain of jobs for these choices."""
     if not dataset:
-        raise UserError(f"There are no recordings in {present.language_name(language)} yet.",
-                        "Prepare some on the Data tab, then they can be chosen here.")
+        raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
+                        "Prepare a dataset on the Data tab first.")
     one = family_of_model(workspace, model)
     picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
     train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
@@ -187,7 +176,7 @@ def chain_options(workspace: Workspace, model: str, language: str, dataset: str,
 
 
 def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
-    """A name for tokenizer and extension that nothing else has: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
+    """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
     first = options.extended
     names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
     for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
@@ -197,22 +186,17 @@ def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: S
 
 
 def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> bool:
-    """Whether a tokenizer or an extension of this name is there that no job is known to have made by these options."""
+    """Whether a tokenizer or an extension of this name exists that no known job made with these options."""
     folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
     wanted = [(verb, settings) for verb, settings in demo_chain.chain_steps(options)
               if verb in folders and (folders[verb] / options.extended).exists()]
-    return any(not any(state.verb == verb and state.status == "finished" and _says(state, settings)
+    return any(not any(state.verb == verb and state.status == "finished"
+                       and {**type(settings)().model_dump(), **state.job.settings} == settings.model_dump()
                        for state in states) for verb, settings in wanted)
 
 
-def _says(state: JobState, settings: Options) -> bool:
-    """Whether a job was given these options; what a job of an earlier version does not name was the default."""
-    defaults = type(settings)().model_dump()
-    return {**defaults, **state.job.settings} == settings.model_dump()
-
-
 def pair(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
-    """What to listen to when `run` has trained; without texts a held-out sentence of each language is spoken."""
+    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language."""
     ends: dict[str, object] = {"base": f"base:{options.model}", "finetuned": f"run:{run}"}
     if family_of_model(workspace, options.model).preset != "demo":
         return CompareOptions.model_validate(ends)

@@ -1,9 +1,10 @@
-"""Who speaks and how: base, voice, reference recording, sampling and sound, as the chosen model has them."""
+"""The settings of a synthesis: base model, voice, reference recording, sampling and sound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -14,8 +15,8 @@ from core.jobs.state import JobState
 from core.library import model_info, reference_voices
 from core.library.catalog import FAMILIES, ModelFamily, ModelReference, list_references
 from core.workspace import Workspace
-from ui import listening, present
-from ui.form import Form, Value, build_form
+from ui import comparison_views, job_views
+from ui.form import OptionsForm, Value, build_form
 from ui.live import View
 from ui.markup import NOTHING, Html, join, paragraph
 from ui.page import Page
@@ -24,13 +25,13 @@ _SAMPLING = ("sampling.temperature", "sampling.top_p", "sampling.min_p", "sampli
              "sampling.guidance", "sampling.seed")
 _SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "sound.watermark")
 _REST = ("precision",)
-ALONE = "alone"
-"""Chosen in the place of a trained voice: the base speaks alone."""
-_LAID_OUT = ("base", "finetuned", "voice", "device")  # here or in the tab, or left as it is
+BASE_ONLY = "alone"
+"""Chosen in the place of a trained model: synthesize with the base model alone."""
+_ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a widget of their own, or the default
 
 
 @dataclass(frozen=True)
-class Manner:
+class VoiceSettings:
     """The widgets."""
 
     base: gr.Dropdown
@@ -38,8 +39,8 @@ class Manner:
     upload: gr.Audio
     notice: gr.HTML
     own: gr.HTML
-    sampling: Form
-    sound: Form
+    sampling: OptionsForm
+    sound: OptionsForm
     sound_group: gr.Column
 
     @property
@@ -51,54 +52,52 @@ class Manner:
         return (*self.sampling.widgets, *self.sound.widgets)
 
 
-def lay_out() -> Manner:
-    """The fold with all of it."""
-    with gr.Accordion("Voice, base and sampling", open=False, elem_classes="fold"):
+def build() -> VoiceSettings:
+    """Lay out the accordion."""
+    with gr.Accordion("Voice and sampling settings", open=False, elem_classes="fold"):
         with gr.Row(elem_classes="grid"):
-            base = gr.Dropdown([], label="Before: the base", elem_id="listen-base", min_width=150)
+            base = gr.Dropdown([], label="Base model (before)", elem_id="listen-base", min_width=150)
             voice = gr.Dropdown([], label="Voice", elem_id="listen-voice", min_width=150)
-        upload = gr.Audio(sources=["upload", "microphone"], type="filepath", label="Another voice: a recording of it",
+        upload = gr.Audio(sources=["upload", "microphone"], type="filepath",
+                          label="Reference recording (clone a voice)",
                           elem_id="listen-upload", buttons=[], editable=False)
         notice = gr.HTML(elem_classes="notices", elem_id="listen-upload-notice")
         own = gr.HTML(elem_id="listen-own")
-        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=(*_LAID_OUT, *_SOUND), more="Precision")
+        sampling = build_form(CompareOptions, first=_SAMPLING, leave_out=(*_ELSEWHERE, *_SOUND), more="Precision")
         with gr.Column(visible=False, elem_id="listen-sound") as group:
-            sound = build_form(CompareOptions, first=_SOUND, leave_out=(*_LAID_OUT, *_SAMPLING, *_REST))
-    return Manner(base, voice, upload, notice, own, sampling, sound, group)
+            sound = build_form(CompareOptions, first=_SOUND, leave_out=(*_ELSEWHERE, *_SAMPLING, *_REST))
+    return VoiceSettings(base, voice, upload, notice, own, sampling, sound, group)
 
 
-def follow(page: Page, manner: Manner) -> None:
-    """Let every part show what the chosen model has, and keep what is uploaded."""
-    live = page.live
-    live.watch("base", manner.base)
-    live.watch("voice", manner.voice)
-    live.panel(manner.base, lambda view: _offer_bases(page.workspace, view), "listen")
-    live.panel(manner.voice, lambda view: _offer_voices(page.workspace, view), "listen")
-    live.panel(manner.own, lambda view: own_values(family_of(page.workspace, view)), "listen")
-    live.panel(manner.sound_group, lambda view: gr.update(
-        visible=bool(family_of(page.workspace, view).sound_options)), "listen")
-    for name, widget in zip(manner.sampling.names, manner.sampling.widgets, strict=True):
-        if name in _SAMPLING[:-1]:
-            live.panel(widget, _placeholder(page, name.partition(".")[2]), "listen")
-    for event in (manner.upload.upload, manner.upload.stop_recording):
-        page.on(event, lambda path: keep(page, path), [manner.upload],
-                [manner.notice, manner.voice, manner.upload], files=True)
+def attach(page: Page, widgets: VoiceSettings) -> None:
+    """Let every part follow the chosen model, and save what is uploaded."""
 
-
-def _placeholder(page: Page, name: str) -> Callable[[View], object]:
-    def render(view: View) -> object:
+    def placeholder(view: View, name: str) -> object:
         value = family_of(page.workspace, view).sampling.get(name)
         return gr.update(placeholder="" if value is None else f"{value:g}")
 
-    return render
+    live = page.live
+    live.watch("base", widgets.base)
+    live.watch("voice", widgets.voice)
+    live.panel(widgets.base, lambda view: _base_choices(page.workspace, view), "listen")
+    live.panel(widgets.voice, lambda view: _voice_choices(page.workspace, view), "listen")
+    live.panel(widgets.own, lambda view: own_values(family_of(page.workspace, view)), "listen")
+    live.panel(widgets.sound_group, lambda view: gr.update(
+        visible=bool(family_of(page.workspace, view).sound_options)), "listen")
+    for name, widget in zip(widgets.sampling.names, widgets.sampling.widgets, strict=True):
+        if name in _SAMPLING[:-1]:
+            live.panel(widget, partial(placeholder, name=name.partition(".")[2]), "listen")
+    for event in (widgets.upload.upload, widgets.upload.stop_recording):
+        page.on(event, lambda path: save_recording(page, path), [widgets.upload],
+                [widgets.notice, widgets.voice, widgets.upload], files=True)
 
 
 def chosen(workspace: Workspace, view: View) -> tuple[ModelReference | None, ModelReference | None]:
-    """The base and the trained voice that are chosen, or will be as soon as the page shows them."""
+    """The base and the trained model that are chosen, or preselected."""
     found = list_references(workspace, view.jobs)
     trained = sorted((model for model in found if model.kind != "base"), key=lambda model: model.kind != "run")
     bases = [model for model in found if model.kind == "base"]
-    newest = trained[0] if trained and view.chosen["finetuned"] != ALONE else None
+    newest = trained[0] if trained and view.chosen["finetuned"] != BASE_ONLY else None
     after = _named(trained, view.chosen["finetuned"]) or newest
     fitting = _named(bases, _base_of(workspace, after))
     before = _named(bases, view.chosen["base"]) or fitting or (bases[0] if bases else None)
@@ -106,35 +105,35 @@ def chosen(workspace: Workspace, view: View) -> tuple[ModelReference | None, Mod
 
 
 def label(view: View, model: ModelReference) -> str:
-    """A voice in a list of choices; one that was trained here by what learned from what."""
+    """A model in a list of choices; a run by its extension and dataset."""
     state = view.job(model.name) if model.kind == "run" else None
-    return f"{present.run_name(state)}, step {model.step}" if state else model.label
+    return f"{job_views.run_name(state)}, step {model.step}" if state else model.label
 
 
 def pair_title(view: View, state: JobState) -> str:
-    """What people know it by: when it was asked for, what is said, and who speaks."""
-    chosen_texts = [text for _, text in listening.texts_of(state)]  # none where the job takes held-out ones
-    texts = chosen_texts or [sides[side].text for sides in listening.clips(state).values() for side in [*sides][:1]]
+    """Time, text and model of a comparison; the texts of a job that chooses them are known from its clips."""
+    texts = [text for _, text in comparison_views.texts_of(state)] or [
+        next(iter(sides.values())).text for sides in comparison_views.clips(state).values()]
     more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    said = f"{texts[0][:40]}{more}" if texts else "a sentence of each language"
-    return f"{present.clock(state.job.created)}  {said}, {who(view, state)}"
+    text = f"{texts[0][:40]}{more}" if texts else "a sentence per language"
+    return f"{job_views.clock(state.job.created)}  {text}, {model_title(view, state)}"
 
 
-def who(view: View, state: JobState) -> str:
-    """The voice that a job lets speak, or that it compares with its base, as people know it."""
+def model_title(view: View, state: JobState) -> str:
+    """The model of a synthesis, or the trained model of a comparison."""
     settings = state.job.settings
     kind, _, name = str(settings.get("voice_model" if state.verb == "synthesize" else "finetuned", "")).partition(":")
     run = view.job(name.partition("@")[0]) if kind == "run" else None
     if run is not None:
         return f"{run.job.settings.get('extension', '')} on {run.job.settings.get('dataset', '')}"
-    return f"{name} as it came" if kind == "base" else name
+    return f"{name} (base)" if kind == "base" else name
 
 
 def _base_of(workspace: Workspace, voice: ModelReference | None) -> str:
-    """The reference of the base that a trained voice was made from; empty where its files do not say."""
+    """The reference of a trained model's base; empty where its files do not name it."""
     try:
         return f"base:{model_info.base_model_of(workspace, voice)}" if voice else ""
-    except UserError:  # told by the job that would load it; the page goes on
+    except UserError:  # the job that loads it reports this
         return ""
 
 
@@ -143,7 +142,7 @@ def _named(models: Sequence[ModelReference], reference: str) -> ModelReference |
 
 
 def family_of(workspace: Workspace, view: View) -> ModelFamily:
-    """The family of what speaks; the built-in one while there is nothing, or its files do not say."""
+    """The family of the chosen model; the built-in one where there is none or it is unknown."""
     before, after = chosen(workspace, view)
     model = after or before
     try:
@@ -153,7 +152,7 @@ def family_of(workspace: Workspace, view: View) -> ModelFamily:
 
 
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
-    """Codes that the chosen model speaks, those that it was taught here first."""
+    """Languages of the chosen model, those it was trained on here first."""
     before, after = chosen(workspace, view)
     model = after or before
     try:
@@ -162,8 +161,8 @@ def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
         return ()
 
 
-def _offer_bases(workspace: Workspace, view: View) -> object:
-    """All bases; that of the trained voice is preselected."""
+def _base_choices(workspace: Workspace, view: View) -> object:
+    """All base models; that of the trained model is preselected."""
     _, after = chosen(workspace, view)
     found = [model for model in list_references(workspace, view.jobs) if model.kind == "base"]
     fitting = _named(found, _base_of(workspace, after))
@@ -172,8 +171,8 @@ def _offer_bases(workspace: Workspace, view: View) -> object:
                      value=value.reference if value else None)
 
 
-def _offer_voices(workspace: Workspace, view: View) -> object:
-    """The voices that come with the base, then the recordings that were uploaded."""
+def _voice_choices(workspace: Workspace, view: View) -> object:
+    """The built-in voices of the base, then uploaded recordings."""
     before, _ = chosen(workspace, view)
     names = model_info.voice_names(workspace, before.name) if before else ()
     recordings = reference_voices.list_recordings(workspace)
@@ -184,41 +183,42 @@ def _offer_voices(workspace: Workspace, view: View) -> object:
 
 
 def own_values(family: ModelFamily) -> Html:
-    """What a field that is left empty stands for."""
+    """The defaults of empty fields."""
     if not family.sampling:
         return NOTHING
     words = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in family.sampling.items())
-    return paragraph(f"What is left empty is the model's own: {words}.", class_="small")
+    return paragraph(f"Defaults of empty fields: {words}.", class_="small")
 
 
-def keep(page: Page, path: str | None) -> Sequence[object]:
-    """Keep an uploaded recording, and choose it."""
+def save_recording(page: Page, path: str | None) -> Sequence[object]:
+    """Save an uploaded recording, and choose it."""
     if not path:
         return [NOTHING, gr.skip(), gr.skip()]
     kept, reference = reference_voices.save_recording(page.workspace, Path(path), Path(path).name)
-    notes = [present.notice(note, "wait") for note in reference.notes]
-    said = present.notice(f"Kept as {kept.stem}; it speaks from now on.", "good")
-    return [join((said, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
+    notes = [job_views.notice(note, "wait") for note in reference.notes]
+    saved = job_views.notice(f"Saved as {kept.stem} and selected as the voice.", "good")
+    return [join((saved, *notes)), gr.update(choices=[(f"{kept.stem} (recording)", str(kept))], value=str(kept)),
             gr.update(value=None)]
 
 
 def readiness(workspace: Workspace, view: View) -> Html:
-    """What the chosen language lacks on this machine, before anything is started."""
+    """What the chosen language needs and this machine lacks."""
     before, after = chosen(workspace, view)
     model = after or before
     if model is None:
-        return present.notice("There is no voice here yet: the Model tab gets a base model; Start teaches it.", "wait")
+        return job_views.notice("No model yet. Download a base model on the Model tab, or train one on Start.",
+                                "wait")
     code = view.chosen["language"]
     try:
         lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
                                    code in model_info.added_languages(workspace, model))
     except UserError as error:
-        return present.fault(error.message, error.hint)
-    return present.notice(lacks, "wait") if lacks else NOTHING
+        return job_views.fault(error.message, error.hint)
+    return job_views.notice(lacks, "wait") if lacks else NOTHING
 
 
 def settings(family: ModelFamily, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
-    """What the widgets say; controls that `family` does not have, and the page does not show, are left out."""
+    """Values of the widgets, without the controls that `family` does not have."""
     wanted = {f"sound.{name}" for name in family.sound_options}
     return {name: value for name, value in zip(names, values, strict=True)
             if not name.startswith("sound.") or name in wanted}

@@ -1,0 +1,237 @@
+"""The clips of a comparison side by side (players, spectrograms, scores), and the votes of a blind one.
+
+Votes are JSON lines in the workspace's `votes.jsonl`. A blind comparison is noted there too, so that no reload and no
+second browser reveals it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from core.jobs.events import AudioGenerated
+from core.jobs.state import JobState
+from core.jobs.verbs import SYNTHESIS_VERBS
+from ui import job_views, media
+from ui.job_views import error_badge
+from ui.markup import NOTHING, Html, div, element, join, paragraph, player, shortened, span, table
+
+SIDES = ("base", "finetuned")
+ONE = "speech"  # the only side of a synthesis with one model
+ROMANISED_BASELINE = "“Before” on the certificate is different: the same text with untrained embedding rows."
+_LONG, _CHARACTERS_PER_CHUNK, _LONGEST_WORD = 300, 80, 200  # characters
+_TITLES = {"base": "Before", "finetuned": "After", ONE: "Speech"}
+Choice = Literal["base", "finetuned", "same"]
+CHOICES: tuple[Choice, ...] = ("base", "finetuned", "same")
+
+
+@dataclass(frozen=True)
+class BlindMode:
+    """Whether sides are hidden; those of the clips in `voted` are revealed."""
+
+    on: bool
+    voted: frozenset[int] = frozenset()
+
+    def hides(self, index: int) -> bool:
+        return self.on and index not in self.voted
+
+
+def clips(state: JobState) -> dict[int, dict[str, AudioGenerated]]:
+    """The finished clips by index and side."""
+    found: dict[int, dict[str, AudioGenerated]] = {}
+    for clip in state.audio:
+        found.setdefault(clip.index, {})[clip.side] = clip
+    return dict(sorted(found.items()))
+
+
+def sides_of(state: JobState) -> tuple[str, ...]:
+    """Two sides of a comparison, else one."""
+    return SIDES if state.verb == "compare" else (ONE,)
+
+
+def texts_of(state: JobState) -> tuple[tuple[str, str], ...]:
+    """Language and text of each clip; empty where the job chooses the texts itself."""
+    settings = state.job.settings
+    if state.verb == "synthesize":
+        return ((str(settings.get("language", "")), str(settings.get("text", ""))),)
+    texts = settings.get("texts")
+    return tuple((str(code), str(text)) for code, text in texts) if isinstance(texts, Sequence) else ()
+
+
+def open_question(state: JobState, voted: frozenset[int]) -> int | None:
+    """The first clip with both sides that has no vote yet."""
+    return next((index for index, sides in clips(state).items() if len(sides) == 2 and index not in voted), None)
+
+
+def comparison(state: JobState, originals: Mapping[str, float], blind: BlindMode) -> Html:
+    """All clips of a job, both sides beside each other; those to come are shown as such."""
+    made = clips(state)
+    count = max(len(texts_of(state)), len(made))
+    return join(_pair(state, index, made.get(index, {}), originals, blind) for index in range(count))
+
+
+def _pair(state: JobState, index: int, sides: Mapping[str, AudioGenerated], originals: Mapping[str, float],
+          blind: BlindMode) -> Html:
+    first = next(iter(sides.values()), None)
+    language, text = (first.language, first.text) if first else texts_of(state)[index]
+    names = sides_of(state)
+    hidden = len(names) > 1 and blind.hides(index)
+    order = blind_order(state.id, index) if hidden else names
+    cards = [
+        _side(state, sides.get(side), (f"Sample {letter}", f"Sample {letter}") if hidden else _title(state, side),
+              originals.get(language), hidden)
+        for letter, side in zip("AB", order, strict=False)
+    ]
+    notes = [] if hidden else list(dict.fromkeys(clip.note for clip in sides.values() if clip.note))
+    # a note of the base alone says that it reads another spelling
+    base_note, other_note = (sides[side].note if side in sides else "" for side in SIDES)
+    romanised = bool(notes and base_note and base_note != other_note)
+    return div(
+        "pair", div("said", span("badge", job_views.language_name(language)),
+                    element("blockquote", shortened(text), lang=language),
+                    *(span("small note", shortened(note, 500)) for note in notes),
+                    span("small note", ROMANISED_BASELINE) if romanised else NOTHING),
+        div("sides", *cards), data_index=index,
+    )
+
+
+def length_notice(text: str, states: Sequence[JobState]) -> Html:
+    """The estimated duration of a long text, by the speed of the last job; nothing for a short one."""
+    letters = len(text.strip())
+    if letters <= _LONG:
+        return NOTHING
+    message = f"{letters:,} characters: about {math.ceil(letters / _CHARACTERS_PER_CHUNK)} chunks"
+    last = next((state for state in states
+                 if state.verb in SYNTHESIS_VERBS and state.status == "finished" and state.audio), None)
+    if last is not None:
+        first = sides_of(last)[0]
+        spoken = sum(len(sides[first].text) for sides in clips(last).values() if first in sides)
+        seconds = sum(clip.seconds for clip in last.audio) / max(1, spoken) * letters
+        who = "both models take" if last.verb == "compare" else "one model takes"
+        message += f"; {who} about {job_views.duration(seconds)} at the speed of the last job"
+    longest = max(text.split(), key=len)
+    if len(longest) > _LONGEST_WORD:
+        message += (f". One word has {len(longest):,} characters ({shortened(longest, 12)}) and may be refused, as "
+                    f"words "
+                    "are not split: add spaces")
+    return job_views.notice(f"{message}.")
+
+
+def _title(state: JobState, side: str) -> tuple[str, Html]:
+    """The title of a side as a player's label, and with its model."""
+    model = str(state.job.settings.get("voice_model" if side == ONE else side, ""))
+    return _TITLES[side], join((element("strong", _TITLES[side]), span("small", model)))
+
+
+def _side(state: JobState, clip: AudioGenerated | None, title: tuple[str, object], original: float | None,
+          hidden: bool) -> Html:
+    label, head = title[0], div("side-head", title[1])
+    if clip is None:
+        return div("side coming", head, paragraph("In progress." if state.alive else "Not available.", class_="small"))
+    def address(path: str) -> str:
+        return media.covered_url(state.id, path) if hidden else media.url("runs", state.id, path)
+
+    picture = (element("img", src=address(clip.spectrogram), alt=f"Spectrogram, {label}", loading="lazy",
+                       class_="spectrogram")
+               if clip.spectrogram else NOTHING)
+    length = f"{clip.duration_s:.1f} s of audio" + ("" if hidden else f", synthesized in {clip.seconds:.1f} s")
+    later = paragraph("The score appears after your vote.", class_="small")
+    return div("side", head, player(address(clip.path), label), picture,
+               paragraph(length, class_="small"), later if hidden else _score(clip, original))
+
+
+def _score(clip: AudioGenerated, original: float | None) -> Html:
+    """The error rate of a clip beside that of original recordings, the recogniser's own level."""
+    if clip.error is None:
+        why = f"Not measured: {clip.unmeasured}." if clip.unmeasured else "No recogniser (ASR) for this language."
+        return paragraph(why, class_="small")
+    beside = span("small", f"original recordings: CER {job_views.percent(original)}" if original is not None
+                  else "original recordings: not measured here")
+    transcript = paragraph("Transcript (ASR): ", element("q", shortened(clip.transcript), lang=clip.language),
+                           class_="small")
+    return join((div("score", error_badge(clip.error), beside), transcript if clip.transcript else NOTHING))
+
+
+def votes_view(all_votes: Sequence[Vote]) -> Html:
+    """Preferences of the blind votes, by language."""
+    if not all_votes:
+        return NOTHING
+    counted = count_votes(all_votes)
+    rows = [(job_views.language_name(code), *(str(counted[code, choice]) for choice in ("finetuned", "base", "same")))
+            for code in sorted({code for code, _ in counted})]
+    return div("card", element("h4", "Blind votes"),
+               table(("Language", "After is better", "Before is better", "No difference"), rows))
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Which side of clip `index` of the comparison `job` was better, by a person who did not know the sides."""
+
+    job: str
+    index: int
+    language: str
+    text: str
+    choice: Choice
+    finetuned: str  # reference of the model on the finetuned side
+    time: float = 0.0
+
+
+def blind_order(job: str, index: int) -> tuple[Choice, Choice]:
+    """The sides behind A and B for one clip: pseudorandom, and the same after a reload."""
+    flipped = hashlib.blake2b(f"{job} {index}".encode()).digest()[0] % 2
+    return ("finetuned", "base") if flipped else ("base", "finetuned")
+
+
+def save_vote(path: Path, vote: Vote) -> None:
+    """Append `vote`."""
+    line = json.dumps({**asdict(vote), "time": vote.time or time.time()}, ensure_ascii=False)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def read_votes(path: Path) -> list[Vote]:
+    """All votes that can be read."""
+    votes = []
+    for row in _rows(path):
+        try:
+            vote = Vote(**row)
+        except TypeError:
+            continue  # of another version, or no vote
+        if vote.choice in CHOICES:
+            votes.append(vote)
+    return votes
+
+
+def set_blind(path: Path, job: str, on: bool = True) -> None:
+    """Note that the comparison `job` is blind; or, with `on` false, that it was revealed without a vote."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"job": job, "covered": on, "time": time.time()}) + "\n")
+
+
+def is_blind(path: Path, job: str) -> bool:
+    """Whether a comparison is blind, and was not revealed."""
+    marks = [row["covered"] for row in _rows(path) if row.get("job") == job and "covered" in row]
+    return bool(marks and marks[-1])
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The lines that can be read; a truncated one is skipped."""
+    rows = []
+    with suppress(FileNotFoundError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):
+                rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def count_votes(votes: Sequence[Vote]) -> Counter[tuple[str, Choice]]:
+    """Votes by language and choice."""
+    return Counter((vote.language, vote.choice) for vote in votes)

@@ -1,0 +1,471 @@
+"""Jobs as text and HTML: titles, states, progress, results, errors. Pure functions, without Gradio."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from config.languages import NAMES
+from config.languages import language_name as language_name
+from core.jobs.directory import NO_DEVICE
+from core.jobs.events import Progress
+from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
+from ui.markup import NOTHING, Html, div, element, escape, join, paragraph, span, table
+
+VERB_TITLES: Mapping[str, str] = {name: verb.title for name, verb in VERBS.items()}
+STATUS_TITLES: Mapping[str, str] = {
+    "created": "not started", "queued": "starting", "waiting": "waiting", "running": "running",
+    "stopping": "stopping", "finished": "finished", "stopped": "stopped", "failed": "failed", "crashed": "crashed",
+    "skipped": "not started",
+}
+STAGE_TITLES: Mapping[str, str] = {
+    "align": "Aligning text", "certificate": "Computing certificate", "check": "Checking data",
+    "check what is here": "Checking existing files", "compare": "Comparing tensors", "compile": "Compiling the model",
+    "copied": "Copying files", "copy": "Copying files", "cut": "Segmenting at pauses", "download": "Downloading",
+    "download the language": "Downloading language files", "features": "Extracting features",
+    "fit": "Fitting new rows", "import": "Importing recordings", "score": "Transcribing samples (ASR)",
+    "score recordings": "Transcribing original recordings (ASR)", "linked": "Linking files", "load": "Loading model",
+    "look": "Inspecting recordings", "look up": "Resolving files", "map": "Counting characters",
+    "measure": "Measuring", "new rows": "Initialising new rows", "open": "Setting up the run",
+    "prepare": "Extracting features", "probe": "Measuring memory and speed",
+    "prove": "Checking base-language token ids", "read": "Reading texts", "read back": "Verifying written files",
+    "recogniser": "Loading recogniser (ASR)", "reload": "Reloading checkpoint", "restore": "Restoring base rows",
+    "speak": "Synthesizing speech", "train": "Training", "transcribe": "Transcribing",
+    "two steps and save": "Training two steps", "upload": "Uploading", "verify": "Verifying files",
+    "version": "Writing dataset version", "write": "Writing files",
+}
+CERTIFICATE_STAGE = "certificate"
+_STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running": "busy", "stopping": "busy",
+                "queued": "busy", "waiting": "wait", "stopped": "wait", "created": "wait", "skipped": "wait"}
+_JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
+_DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
+_DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
+_BEFORE_STEPS = ("load", "probe")  # stages of a training that end before it checks for a stop
+
+_RESULT_TITLES: Mapping[str, str] = {
+    "train": "Training clips", "held_out": "Held-out clips", "left_out": "Skipped rows", "features": "Clips read",
+    "features_failed": "Unreadable clips", "state": "Outcome", "ref": "Reference", "size": "Tokens",
+    "base_size": "Base tokens", "unknown_rate_before": "Unknown characters, before",
+    "unknown_rate": "Unknown characters, now", "tokens_per_character_before": "Tokens per character, before",
+    "tokens_per_character": "Tokens per character, now", "base_unchanged": "Base-language ids unchanged",
+    "old_rows_equal": "Base rows unchanged", "from_spelling": "Rows initialised from spelling",
+    "from_mean": "Rows initialised from the mean",
+    "best_step": "Best step", "best_value": "Best value", "chosen_by": "Best checkpoint by",
+    "train_seconds": "Training time", "seconds": "Time", "duration_s": "Duration",
+    "real_time_factor": "Real-time factor", "megabytes": "Size", "bytes": "Size", "bytes_fetched": "Downloaded",
+    "minutes": "Duration", "level_db": "Level", "error": "CER", "ready": "Ready to train",
+    "features_alike": "Codes equal to the cache", "checkpoint": "Checkpoint size", "spoken_s": "Synthesized",
+    "memory_bytes": "Memory", "training": "Estimated training time", "too_long": "Clips too long",
+    "error_on_originals": "CER of original recordings", "transcript": "Transcript", "cut": "Truncated",
+    "not_tried": "Not checked",
+}
+_WHEN = {"before": "before", "after": "after", "original": "original recordings"}
+_SHARES = ("unknown_rate_before", "unknown_rate", "features_alike")
+_UNITS = {"megabytes": "MB", "minutes": "min", "duration_s": "s", "seconds": "s", "train_seconds": "s",
+          "level_db": "dB", "spoken_s": "s"}
+_MIN_CERTIFICATE_S = 10.0  # elapsed time before the rest of a certificate is estimated
+
+
+def duration(seconds: float | None) -> str:
+    """Such as "8 s", "3 min 20 s" or "2 h 5 min"."""
+    if seconds is None or not math.isfinite(seconds):
+        return "unknown"
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def percent(share: float | None) -> str:
+    """Such as "12.4%"; a dash when it was not measured."""
+    return "–" if share is None or not math.isfinite(share) else f"{share:.1%}"
+
+
+def size(count: float) -> str:
+    """Bytes with a unit."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def clock(moment: float | None) -> str:
+    """Local time of day, with the date when it is not today."""
+    if moment is None:
+        return "–"
+    then = time.localtime(moment)
+    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", then)
+    return time.strftime("%H:%M" if today else "%d %b %H:%M", then)
+
+
+def readable(text: str) -> str:
+    """`text` with job ids replaced by titles and device codes by names; a run's own name stays."""
+    titled = _JOB_ID.sub(lambda found: f"“{VERB_TITLES[found[1]]}”", text)
+    return _DEVICE.sub(lambda found: _DEVICES[found[1]], titled)
+
+
+def short_id(name: str) -> str:
+    """The last part of a generated job id; a name that a person gave is returned whole."""
+    return name.rpartition("-")[2] if _JOB_ID.fullmatch(name) else name
+
+
+def run_name(state: JobState) -> str:
+    """A training by its own name, extension, dataset and time, else by the last part of its id."""
+    settings = state.job.settings
+    what = f"{settings.get('extension', '')} on {settings.get('dataset', '')}, {clock(state.job.created)}"
+    return f"{what} ({short_id(state.id)})" if _JOB_ID.fullmatch(state.id) else f"{state.id}: {what}"
+
+
+def progress_text(progress: Progress | None) -> str:
+    """Such as "120 of 300 clips"."""
+    if progress is None:
+        return ""
+    in_bytes = progress.unit == "bytes"
+    done = size(progress.done) if in_bytes else f"{progress.done:g}"
+    if progress.total is None:
+        return f"{done} {'' if in_bytes else progress.unit} {progress.note}".strip()
+    total = size(progress.total) if in_bytes else f"{progress.total:g} {progress.unit}"
+    return f"{done} of {total} {progress.note}".strip()
+
+
+def current_stage(state: JobState) -> str:
+    """The stage that is running; empty when none is."""
+    return state.stages[-1].name if state.alive and state.stages and state.stages[-1].seconds is None else ""
+
+
+def job_title(state: JobState) -> str:
+    """The verb's title; a training in its last stage is named by that."""
+    in_certificate = state.verb == "train" and current_stage(state) == CERTIFICATE_STAGE
+    return "Compute certificate" if in_certificate else VERB_TITLES[state.verb]
+
+
+def ended_by_time_limit(state: JobState) -> tuple[int, int] | None:
+    """The last step and the planned steps of a training that its time limit ended."""
+    if state.verb != "train" or state.status != "finished" or not state.steps:
+        return None
+    done, planned = state.steps[-1].step, state.steps[-1].total_steps
+    return (done, planned) if done < planned else None
+
+
+def time_limited_step(state: JobState) -> int | None:
+    """The step that a training reaches by its time limit at its present speed; None where it can finish."""
+    minutes = state.job.settings.get("max_minutes")
+    if not (state.verb == "train" and state.steps and state.eta_s is not None and isinstance(minutes, int | float)):
+        return None
+    last = state.steps[-1]
+    by_limit = minutes and last.seconds and abs(last.seconds + state.eta_s - 60 * minutes) < 1
+    return round(last.step * (1 + state.eta_s / last.seconds)) if by_limit else None
+
+
+def status_line(state: JobState) -> str:
+    """What the job is doing, or how it ended, in one line."""
+    if state.status == "waiting":
+        return readable(state.reason)
+    if state.status in ("failed", "crashed", "stopped", "skipped"):
+        return readable(state.message)
+    if state.status == "finished":
+        took = f"Took {duration(state.seconds)}."
+        limit = ended_by_time_limit(state)
+        return f"Time limit reached at step {limit[0]} of {limit[1]}. {took}" if limit else took
+    if not state.alive:
+        return ""
+    if state.status == "stopping":
+        return _stopping_line(state)
+    left = f"about {duration(state.eta_s)} left" if state.eta_s is not None else ""
+    if (last := time_limited_step(state)) is not None:
+        left += f" until the time limit, at about step {last}"
+    in_bytes = state.rate is not None and state.progress is not None and state.progress.unit == "bytes"
+    stage = current_stage(state)
+    parts = (STAGE_TITLES.get(stage, stage), progress_text(state.progress),
+             f"{size(state.rate or 0.0)}/s" if in_bytes else "", left)
+    return ", ".join(part for part in parts if part) or "Starting."
+
+
+def _stopping_line(state: JobState) -> str:
+    stage = current_stage(state)
+    if state.verb == "train" and stage in _BEFORE_STEPS:
+        title = STAGE_TITLES[stage]
+        return f"Stopping after this stage: {title[0].lower()}{title[1:]}."
+    done = progress_text(state.progress)
+    if state.verb == "train" and not stage:
+        return "Stopping after this step, then saving" + (f" ({done})." if done else ".")
+    return f"Stopping, {done}." if done else "Stopping."
+
+
+def stop_message(state: JobState) -> str:
+    """What a stop does to the job in its present state."""
+    if state.status in ("created", "queued", "waiting"):
+        return "Removed from the queue."
+    if state.verb != "train":
+        return "Stopping."
+    stage = current_stage(state)
+    if stage in _BEFORE_STEPS:
+        lost = "no step is lost" if state.steps else "nothing was trained yet"
+        return f"Stopping when the model is loaded and measured; {lost}."
+    if stage == CERTIFICATE_STAGE:
+        return "Stopping. All steps are saved; Resume computes the certificate."
+    return "Stopping after this step; progress is saved."
+
+
+@dataclass(frozen=True)
+class ProofTime:
+    """Seconds that a finished training spent on its certificate, and in all."""
+
+    proof_s: float
+    whole_s: float
+
+
+def last_proof_time(states: Iterable[JobState], alike: Callable[[JobState], bool]) -> ProofTime | None:
+    """Of `states`, newest first, that of the first training with a certificate that is `alike`."""
+    return next((found for state in states if (found := proof_time_of(state)) is not None and alike(state)), None)
+
+
+def proof_time_of(state: JobState) -> ProofTime | None:
+    """How long the certificate of a finished training took, where it was measured."""
+    proof_s = next((stage.seconds for stage in state.stages if stage.name == CERTIFICATE_STAGE and stage.seconds), None)
+    if state.verb != "train" or state.status != "finished" or proof_s is None or not state.steps:
+        return None
+    return ProofTime(proof_s, proof_s + max(state.steps[-1].seconds, state.seconds - proof_s))
+
+
+def before_proof(past: ProofTime | None) -> str:
+    """What the certificate at the end of a training does, and how long it took the last time."""
+    took = (f"The last one took {duration(past.proof_s)}, {past.proof_s / past.whole_s:.0%} of the "
+            f"{duration(past.whole_s)} of its training.") if past else (
+                "Its duration does not depend on the number of steps; an estimate appears when it has started.")
+    return ("At the end, the certificate: base and trained model synthesize the same sentences, a recogniser (ASR) "
+            f"scores them, and frozen tensors are compared bit by bit. {took}")
+
+
+def proof_note(state: JobState, past: ProofTime | None) -> str:
+    """A note on the certificate of a training that waits or runs; empty for all else."""
+    if state.verb != "train" or not state.alive or state.status == "stopping":
+        return ""
+    if current_stage(state) != CERTIFICATE_STAGE:
+        return before_proof(past)
+    note = ("Training is finished and saved. Computing the certificate: synthesis, recogniser (ASR) scores and a bit "
+            "by bit comparison of frozen tensors.")
+    started, progress = state.stages[-1].time, state.progress
+    if state.started_at is None or not state.steps or progress is None or progress.time < started:
+        return note
+    training_s, proof_s = max(state.steps[-1].seconds, started - state.started_at), progress.time - started
+    note += f" Training took {duration(training_s)}"
+    if state.eta_s is None or proof_s < _MIN_CERTIFICATE_S:
+        return f"{note}."
+    share = (proof_s + state.eta_s) / (training_s + proof_s + state.eta_s)
+    return f"{note}; the certificate will be about {share:.0%} of the total time."
+
+
+def result_fact(name: str, value: object) -> tuple[str, str]:
+    """The title and the formatted value of one entry of a job's result."""
+    return _result_title(name), _result_value(name, value)
+
+
+def _result_title(name: str) -> str:
+    if name in _RESULT_TITLES:
+        return _RESULT_TITLES[name]
+    kind, _, rest = name.partition("_")
+    if kind != "error":
+        return name.replace("_", " ").capitalize()
+    if rest.startswith("originals_"):  # of `error_originals_am`, else of `error_am` or `error_am_before`
+        return f"CER of original recordings, {language_name(rest.removeprefix('originals_'))}"
+    language, _, when = rest.partition("_")
+    title = language_name(language) if language in NAMES else language
+    return f"CER, {title}{f', {_WHEN.get(when, when)}' if when else ''}"
+
+
+def _result_value(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "not measured" if name.startswith("error") else "–"
+    if not isinstance(value, int | float):
+        return str(value)
+    if name.startswith("error") or name in _SHARES:
+        return f"{value:.1%}"
+    if name in ("bytes", "bytes_fetched", "memory_bytes"):
+        return f"{value / 1e6:,.1f} MB"
+    number = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{number} {_UNITS.get(name, '')}".rstrip()
+
+
+def notice(message: object, tone: str = "info") -> Html:
+    """One line that says what just happened."""
+    return div(f"notice {tone}", escape(message), role="status")
+
+
+def fault(message: str, hint: str = "") -> Html:
+    """An error and what to do about it."""
+    return div("notice bad", element("strong", message), paragraph(hint) if hint else NOTHING, role="alert")
+
+
+def job_deleted(name: str) -> Html:
+    """The error of a chosen job whose folder is missing."""
+    return fault(f"Job {name} was deleted.", "Choose another one in the list.")
+
+
+def empty(message: object) -> Html:
+    """The text of an empty place: what appears here, and when."""
+    return div("nothing", escape(message))
+
+
+def facts(pairs: Sequence[tuple[str, object]]) -> Html:
+    """Names and values as tiles."""
+    return div("facts", *(div("fact", span("fact-name", name), span("fact-value", value)) for name, value in pairs))
+
+
+def result_facts(result: Mapping[str, object] | None) -> Html:
+    """A job's flat result as tiles."""
+    return facts([result_fact(name, value) for name, value in result.items()]) if result else NOTHING
+
+
+def plan(lines: Sequence[str], title: str = "What will change") -> Html:
+    """What a job will do."""
+    if not lines:
+        return NOTHING
+    return div("plan", element("strong", title), element("ul", *(element("li", line) for line in lines)))
+
+
+def warnings(messages: Sequence[str]) -> Html:
+    """The first six warnings, and the number of the others."""
+    if not messages:
+        return NOTHING
+    items = [element("li", message) for message in messages[:6]]
+    if len(messages) > 6:
+        items.append(element("li", f"and {len(messages) - 6} more, in the log"))
+    return element("ul", *items, class_="warnings")
+
+
+def log(text: str) -> Html:
+    """The tail of a log. The style sheet keeps it at its end, where the newest lines are."""
+    return div("log-box", element("pre", text.strip() or "The log is empty.", class_="log"), tabindex=0, role="region",
+               aria_label="Log, the newest line last")
+
+
+def yes_no(good: bool, yes: str = "yes", no: str = "no") -> Html:
+    """A result in green or red."""
+    return span("badge good" if good else "badge bad", yes if good else no)
+
+
+def level_badge(level: str) -> Html:
+    """The level of a finding."""
+    return span(f"badge {'bad' if level == 'error' else 'wait'}", level)
+
+
+def error_badge(error: float | None) -> Html:
+    """A clip's character error rate, coloured by its height."""
+    if error is None:
+        return NOTHING
+    tone = "good" if error <= 0.2 else "wait" if error <= 0.5 else "bad"
+    return span(f"badge {tone}", f"CER {error:.0%}", title="Character error rate")
+
+
+def badge(state: JobState) -> Html:
+    """The status of a job."""
+    return span(f"badge {_STATUS_TONE[state.status]}", STATUS_TITLES[state.status])
+
+
+def progress_share(state: JobState) -> float | None:
+    """0 to 1, or None where it is unknown. A training is measured by its steps until its certificate."""
+    if limit := ended_by_time_limit(state):
+        return limit[0] / limit[1]
+    if state.status == "finished":
+        return 1.0
+    if state.verb == "train" and state.steps and current_stage(state) != CERTIFICATE_STAGE:
+        last = state.steps[-1]
+        return min(1.0, last.step / max(1, time_limited_step(state) or last.total_steps))
+    progress = state.progress
+    if progress is None or not progress.total:
+        return None
+    return min(1.0, progress.done / progress.total)
+
+
+def bar(state: JobState) -> Html:
+    """A progress bar of what was reported; unknown progress is shown as unknown."""
+    share = progress_share(state)
+    if share is None:
+        return div("bar unknown" if state.alive else "bar", span("fill", style="width:0"))
+    return div("bar", span(f"fill {_STATUS_TONE[state.status]}", style=f"width:{share:.1%}"), role="progressbar",
+               aria_label=job_title(state), aria_valuenow=f"{share * 100:.0f}", aria_valuemin="0", aria_valuemax="100")
+
+
+def job_card(state: JobState, title: object = None, note: str = "") -> Html:
+    """A job as a card: title, status, progress, `note`, warnings and failure."""
+    return div(
+        "card job",
+        div("ends", element("strong", title or job_title(state)), badge(state)),
+        bar(state), _status_paragraph(state), paragraph(note, class_="small") if note else NOTHING,
+        warnings(state.warnings), failure(state),
+    )
+
+
+def _status_paragraph(state: JobState) -> Html:
+    """Nothing for a failed job: `failure` shows its message."""
+    return NOTHING if state.status in ("failed", "crashed") else paragraph(status_line(state), class_="now")
+
+
+def failure(state: JobState) -> Html:
+    """The message, hint and traceback of a job that failed."""
+    if state.status not in ("failed", "crashed"):
+        return NOTHING
+    trace = (element("details", element("summary", "Traceback"), element("pre", state.traceback))
+             if state.traceback else NOTHING)
+    return div("notice bad", element("strong", readable(state.message)), paragraph(readable(state.hint)), trace,
+               role="alert")
+
+
+def chain_view(states: Sequence[JobState], notes: Mapping[str, str] | None = None) -> Html:
+    """Jobs that follow each other as numbered steps; `notes` by job id. Only the first skipped job says why."""
+    first_skipped = next((state for state in states if state.status == "skipped"), None)
+    items = []
+    for number, state in enumerate(states, 1):
+        note = (notes or {}).get(state.id, "")
+        mark = {"finished": "✓", "failed": "!", "crashed": "!"}.get(state.status, str(number))
+        show_bar = ended_by_time_limit(state) or state.status in ("running", "stopping") or (
+            state.alive and state.progress)
+        repeats = state.status == "skipped" and state is not first_skipped
+        items.append(element(
+            "li", span("mark", mark),
+            div("step", div("ends", element("strong", job_title(state)), badge(state)),
+                bar(state) if show_bar else NOTHING, NOTHING if repeats else _status_paragraph(state), failure(state),
+                paragraph(note, class_="small") if note else NOTHING),
+            class_=f"link {_STATUS_TONE[state.status]}",
+        ))
+    return element("ol", *items, class_="chain")
+
+
+def queue_view(states: Sequence[JobState]) -> Html:
+    """Living jobs by device, in the order of the queue."""
+    if not states:
+        return empty("No job is running. Each device runs one job at a time; the others wait here.")
+    cards = []
+    for device in sorted({state.job.device for state in states}):
+        title = "No device needed" if device == NO_DEVICE else f"On {_DEVICES.get(device, device)}"
+        waiting = [state for state in states if state.job.device == device]
+        cards.append(div("card", element("h4", title), table(
+            ("Position", "Job", "Status", "Progress", "Id"),
+            [(position, job_title(state), badge(state), status_line(state), span("id", state.id))
+             for position, state in enumerate(waiting, 1)])))
+    return join(cards)
+
+
+def history_view(states: Sequence[JobState], most: int = 60) -> Html:
+    """All jobs, newest first; status and time of a finished job need no further outcome."""
+    if not states:
+        return empty("No jobs in this workspace yet.")
+    rows = []
+    for state in states[:most]:
+        plain = state.alive or (state.status == "finished" and not ended_by_time_limit(state))
+        rows.append((VERB_TITLES[state.verb], badge(state), clock(state.job.created),
+                     duration(state.seconds) if state.started_at else "–", "" if plain else status_line(state),
+                     span("id", state.id)))
+    more = paragraph(f"{len(states) - most} older jobs are not shown.") if len(states) > most else NOTHING
+    return join((table(("Job", "Status", "Created", "Time", "Outcome", "Id"), rows), more))

@@ -1,0 +1,266 @@
+"""The form of one verb: prerequisites, fields with their choices and suggestions, start button, command, last job.
+
+A value that a person typed stays; one that was suggested follows what else is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import gradio as gr
+from gradio.blocks import Block
+
+from config.errors import UserError
+from config.loading import parse_options
+from core.dataset import languages
+from core.jobs.directory import Job
+from core.jobs.state import JobState
+from core.jobs.verbs import VERBS
+from core.library import model_info
+from core.library.catalog import FAMILIES, ModelFamily
+from core.workspace import Workspace
+from ui import job_views, records
+from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
+from ui.live import View
+from ui.markup import NOTHING, Html, div, element, join, paragraph
+from ui.page import TABS, Page
+
+ChoiceSource = Callable[[View], Sequence[str]]
+ValueSource = Callable[[View], Value]
+Suggested = tuple[ValueSource, Callable[[], Collection[Value]]]
+"""What a field should hold, and every value that may have been suggested before."""
+OnStarted = Mapping[Block, Callable[[Job], object]]
+"""Updates of other components when the button has started a job."""
+_PREREQUISITES: Mapping[str, tuple[str, str, str]] = {
+    "model": ("No base model yet. Download one on the Model tab.", "model",
+              "Choose one, or download one on the Model tab."),
+    "dataset": ("No dataset yet. Prepare your recordings on the Data tab.", "data",
+                "Choose one, or prepare your recordings on the Data tab."),
+    "tokenizer": ("No tokenizer for this model yet. Build one on the Tokenizer tab.", "tokenizer",
+                  "Choose one, or build one for this model on the Tokenizer tab."),
+    "extension": ("No extended model yet. Add embedding rows on the Embeddings tab.", "embeddings",
+                  "Choose one, or add embedding rows on the Embeddings tab."),
+}
+"""By field: the notice when there is nothing to choose, the tab that makes one, and the hint when none is chosen."""
+_FIRST_LANGUAGE = "am"
+
+
+@dataclass(frozen=True)
+class VerbForm:
+    """What is laid out of a verb: its form, its buttons and its notice."""
+
+    verb: str
+    form: OptionsForm
+    buttons: gr.Row
+    start: gr.Button
+    notice: gr.HTML
+
+
+def tab_header(title: str, *texts: str) -> gr.HTML:
+    """The head of a tab: its title and its purpose."""
+    return gr.HTML(div("lead", element("h2", title), *(paragraph(text) for text in texts)))
+
+
+def build_verb_form(page: Page, verb: str, button: str, *, first: Sequence[str], choices: Mapping[str, ChoiceSource],
+                    suggested: Mapping[str, Suggested] | None = None, on_started: OnStarted | None = None,
+                    preset: Callable[[View], Mapping[str, Value]] | None = None) -> VerbForm:
+    """The form of `verb` with its start button and the equal command; `choices` are read again on each refresh.
+
+    `suggested` values follow what else is chosen until a person types something else. The headings of the field
+    groups name what differs from `preset`.
+    """
+    tab = VERBS[verb].tab
+    form = build_form(VERBS[verb].options, first=first, choices=dict.fromkeys(choices, ()))
+    with gr.Row(elem_classes="controls") as buttons:
+        start = gr.Button(button, variant="primary", size="lg", elem_id=f"run-{verb}", min_width=140)
+    notice = gr.HTML(elem_classes="notices")
+    with gr.Accordion("Command line", open=False, elem_classes="fold"):
+        command = gr.HTML(elem_id=f"command-{verb}")
+
+    def choice(view: View, name: str) -> object:
+        view = resolved_selection(view, verb, choices)
+        return gr.update(choices=list(choices[name](view)), value=view.chosen[f"{verb}.{name}"] or None)
+
+    def suggestion(view: View, name: str, wanted: ValueSource, own: Callable[[], Collection[Value]]) -> object:
+        return suggest_value(view.chosen[f"{verb}.{name}"], wanted(resolved_selection(view, verb, choices)), own())
+
+    def heading(view: View, group: FieldGroup) -> object:
+        values: dict[str, Value] = {field.name: view.chosen[f"{verb}.{field.name}"] for field in group.fields}
+        return gr.update(label=group.label(values, preset(view) if preset else {}))
+
+    def command_view(view: View) -> Html:
+        values = [view.chosen[f"{verb}.{name}"] for name in form.names]
+        require_choices(verb, form.names, values)
+        return element("pre", command_line(verb, form.options(values), page.workspace.path), class_="command")
+
+    def run(*values: Value) -> Sequence[object]:
+        require_choices(verb, form.names, values)
+        job = page.start(verb, form.options(values))
+        return [page.started_notice(job), *(update(job) for update in (on_started or {}).values())]
+
+    for name in choices:
+        page.live.panel(form.widget(name), partial(choice, name=name), tab)
+    for name, (wanted, own) in (suggested or {}).items():
+        page.live.panel(form.widget(name), partial(suggestion, name=name, wanted=wanted, own=own), tab)
+    for name, widget in zip(form.names, form.widgets, strict=True):
+        page.live.watch(f"{verb}.{name}", widget)
+    for group in form.groups:
+        page.live.panel(group.block, partial(heading, group=group), tab)
+    page.live.panel(command, command_view, tab)
+    page.on(start.click, run, form.widgets, [notice, *(on_started or {})])
+    return VerbForm(verb, form, buttons, start, notice)
+
+
+def add_second_button(page: Page, made: VerbForm, verb: str, label: str) -> None:
+    """A second button on a form: it starts a job of `verb`, which takes the same options."""
+
+    def run(*values: Value) -> Sequence[object]:
+        require_choices(made.verb, made.form.names, values)
+        options = parse_options(VERBS[verb].options, made.form.options(values).model_dump())
+        return [page.started_notice(page.start(verb, options))]
+
+    with made.buttons:
+        button = gr.Button(label, size="lg", elem_id=f"run-{verb}", min_width=140)
+    page.on(button.click, run, made.form.widgets, [made.notice])
+
+
+def last_job_view(verb: str, nothing: str, result: Callable[[JobState], Html] | None = None) -> Callable[[View], Html]:
+    """A panel: the newest job of `verb` and its result; `nothing` before there is one."""
+
+    def render(view: View) -> Html:
+        state = view.newest(verb)
+        if state is None:
+            return job_views.empty(nothing)
+        if result is not None and state.status == "finished":
+            return join((job_views.job_card(state), result(state)))
+        return join((job_views.job_card(state), job_views.result_facts(state.result)))
+
+    return render
+
+
+def build_prerequisites(page: Page, verb: str, tab: str, choices: Mapping[str, ChoiceSource]) -> None:
+    """A notice and buttons that show only while there is nothing to choose for a field of the form."""
+
+    def visible(view: View, name: str) -> object:
+        missing = missing_prerequisites(view, verb, choices)
+        return gr.update(visible=name in missing if name else bool(missing))
+
+    labels = dict(TABS)
+    notice = gr.HTML(elem_id=f"{verb}-needs", elem_classes="notices")
+    page.live.panel(notice, lambda view: prerequisites_view(missing_prerequisites(view, verb, choices)), tab)
+    with gr.Row(elem_classes="controls"):
+        for name in (*(name for name in choices if name in _PREREQUISITES), ""):
+            target = _PREREQUISITES[name][1] if name else "start"
+            button = gr.Button(f"Open {labels[target]}", size="md", visible=False, min_width=150,
+                               elem_id=f"{verb}-needs-{name or 'start'}")
+            page.live.panel(button, partial(visible, name=name), tab)
+            page.go(button, target)
+
+
+def missing_prerequisites(view: View, verb: str, choices: Mapping[str, ChoiceSource]) -> tuple[str, ...]:
+    """Fields of a form for which there is nothing to choose and no job that makes it."""
+    resolved = resolved_selection(view, verb, choices)
+    return tuple(name for name in choices if name in _PREREQUISITES and not resolved.chosen[f"{verb}.{name}"]
+                 and not names_in_progress(view, name))
+
+
+def prerequisites_view(names: Sequence[str]) -> Html:
+    """What is missing, and where it is made."""
+    if not names:
+        return NOTHING
+    return div("notice info", element("strong", "A previous step is missing"),
+               *(paragraph(_PREREQUISITES[name][0]) for name in names),
+               paragraph("Or open Start, which runs every step with one button."), role="status")
+
+
+def resolved_selection(view: View, verb: str, choices: Mapping[str, ChoiceSource]) -> View:
+    """`view` with the values that the form's dropdowns will show: existing, or made by a living job; else empty.
+
+    Where nothing valid is chosen, the schema's default comes first.
+    """
+    chosen = dict(view.chosen)
+    for name, source in choices.items():
+        field = f"{verb}.{name}"
+        names = source(replace(view, chosen=chosen))
+        if chosen[field] not in names and chosen[field] not in names_in_progress(view, name):
+            default = VERBS[verb].options.model_fields[name].default
+            chosen[field] = default if default in names else names[0] if names else ""
+    return replace(view, chosen=chosen)
+
+
+def names_in_progress(view: View, field: str) -> set[str]:
+    """Values of `field` in the options of living jobs."""
+    return {str(state.job.settings.get(field)) for state in view.jobs if state.alive and field in state.job.settings}
+
+
+def suggest_value(current: str, wanted: Value, own: Iterable[Value]) -> object:
+    """`wanted` in the place of a value that was suggested, one of `own`; else what was typed stays."""
+    return gr.update(value=wanted) if any(same_value(current, value) for value in own) else gr.skip()
+
+
+def require_choices(verb: str, names: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise `UserError` where a prerequisite is not chosen."""
+    for name, value in zip(names, values, strict=True):
+        if name in _PREREQUISITES and not str(value or "").strip():
+            title = VERBS[verb].options.model_fields[name].title
+            raise UserError(f"{title}: nothing is chosen.", _PREREQUISITES[name][2])
+
+
+def matching_tokenizers(workspace: Workspace, model: str) -> list[str]:
+    """Merged tokenizers that begin with the tokenizer file of `model`, byte for byte."""
+    if model not in workspace.list_models():
+        return []
+    own = {path.read_bytes() for path in workspace.model(model).glob("*.json") if path.name != "model.json"}
+    return [name for name in workspace.list_tokenizers()
+            if (file := workspace.tokenizers / name / "tokenizer.json").is_file() and file.read_bytes() in own]
+
+
+def trainable_datasets(workspace: Workspace, extension: str) -> list[str]:
+    """The datasets in no language of the base; those in a language of `extension` first."""
+    try:
+        spoken = model_info.languages_of_extension(workspace, extension)
+    except UserError:
+        spoken = ()
+    base = _base_languages(workspace, extension)
+    found = sorted(records.datasets(workspace), key=lambda one: (one.language not in spoken, one.name))
+    return [one.name for one in found if one.language not in base]
+
+
+def replayable_datasets(workspace: Workspace, extension: str, chosen: str) -> list[str]:
+    """Nothing, each dataset in a language of the base of `extension`, all of them, and those `chosen`."""
+    base = _base_languages(workspace, extension)
+    names = [one.name for one in records.datasets(workspace) if one.language in base]
+    several = [", ".join(names)] if len(names) > 1 else []
+    picked = languages.split_names(chosen)
+    return list(dict.fromkeys(["", *names, *several, *([chosen] if picked and set(picked) <= set(names) else [])]))
+
+
+def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
+    try:
+        return model_info.base_languages(workspace, model_info.model_of_extension(workspace, extension))
+    except UserError:
+        return ()
+
+
+def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
+    """Such as `tiny-am`."""
+    language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
+    return f"{model or FAMILIES[0].name}-{language or _FIRST_LANGUAGE}"
+
+
+def generated_names(workspace: Workspace) -> set[str]:
+    """Every name that may have been suggested for a tokenizer, an extension or an export."""
+    models = {*workspace.list_models(), *(one.name for one in FAMILIES)}
+    codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
+    return {f"{model}-{code}" for model in models for code in codes} | {
+        *workspace.list_tokenizers(), *workspace.list_extensions()}
+
+
+def family_of_extension(workspace: Workspace, extension: str) -> ModelFamily:
+    """The family of an extension; the built-in one where it is unknown."""
+    try:
+        return model_info.family_of_extension(workspace, extension)
+    except UserError:
+        return FAMILIES[0]
