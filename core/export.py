@@ -209,7 +209,7 @@ def _with_reload(folder: Path, model: VoiceModel, proof: Certificate, count: One
 
 
 def _probes(model: VoiceModel) -> list[replay.ProbeSample]:
-    clips = replay.load(model, model.family.voices(model.base_folder)).probing
+    clips = replay.load(model, model.family.voices(model.base_folder)).probe_clips
     return replay.probes(clips, model.model.prompt_length)
 
 

@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
 from core.job.journal import Event, Result, SampleMade, Warned
 from core.job.reporter import Reporter, check_stop, size_text, stage
 from core.speech import evaluate
-from core.training import advice, checkpoint, divisible, rehearsal
-from core.training.company import check_devices
-from core.training.fitting import Estimate
-from core.training.milestones import Milestones
-from core.training.plan import expected
+from core.training import checkpoint, replay, run_plan
+from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.distributed import check_devices
+from core.training.run_plan import Estimate, duration_range
 from core.voice_model.loading import VoiceModel, load_checkpoint
 from core.workspace import Workspace
 from data import audio, manifest
@@ -47,11 +47,11 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     began = time.monotonic()
     left_out, reporter = untried(options), Counting(reporter)
     with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
-        divisible.check(options, divisible.number_of_processes(options.processes))
+        sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
         check_devices(options.processes, compute.prepare(options.device))
-        milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
-    trainer = milestones.trainer
-    for message in advice.warnings(trainer, reporter.directory, options):
+        evaluator, found = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
+    trainer = evaluator.trainer
+    for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(Warned(message))
     check_stop(reporter)
     if options.compile == "on":
@@ -59,19 +59,19 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             _compile(trainer.voice.device)
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
-            alike = _prepare(workspace, options, milestones)
+            alike = _prepare(workspace, options, evaluator)
         with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
-            train.follow(milestones)
+            train.train_loop(evaluator)
         folder = checkpoint.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
             voice = load_checkpoint(workspace, folder, trainer.voice.device)
-            _compare(milestones, voice)
+            _compare(evaluator, voice)
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
-            spoken_s = _speak(milestones, voice, reporter)
+            spoken_s = _speak(evaluator, voice, reporter)
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
-        for path in reporter.directory.glob(f"{rehearsal.SPOKEN}.*"):
+        for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
             if path.name != _SPOKEN:
                 path.unlink()
     return {
@@ -102,7 +102,9 @@ class Counting:
 
 def _expected(found: Estimate, steps: int) -> str:
     """What the training will take, of passes over clips of all its data; nothing where none could be timed."""
-    return f"{expected(found, steps)} for {steps} steps, beside what is spoken at checkpoints" if found.fits else ""
+    if not found.fits:
+        return ""
+    return f"{duration_range(found, steps)} for {steps} steps, beside what is spoken at checkpoints"
 
 
 def trial(options: TrainOptions) -> TrainOptions:
@@ -142,9 +144,9 @@ def _compile(device: torch.device) -> None:
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
-def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones) -> float:
+def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointEvaluator) -> float:
     """Make the features of the clips anew; the share of the codes that is as in the cache."""
-    voice, wanted = milestones.trainer.voice, {item.id: item for item in milestones.trainer.data.train}
+    voice, wanted = evaluator.trainer.voice, {item.id: item for item in evaluator.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = voice.family.extractor(voice.base_folder, voice.device)
     same = total = 0
@@ -161,12 +163,12 @@ def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones
     return same / max(1, total)
 
 
-def _compare(milestones: Milestones, voice: VoiceModel) -> None:
+def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
     """What was read back is to the bit what was trained."""
-    trained = milestones.trainer.voice
+    trained = evaluator.trainer.voice
     back = dict(voice.model.module.named_parameters())
-    with milestones.trainer.averaged():
-        for name, value in milestones.trainer.trained.named.items():
+    with evaluator.trainer.averaged():
+        for name, value in evaluator.trainer.trained.named.items():
             if name not in back or not torch.equal(value.detach().cpu(), back[name].detach().cpu()):
                 raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
                                 "Check the disk of the workspace, and try again.")
@@ -174,11 +176,11 @@ def _compare(milestones: Milestones, voice: VoiceModel) -> None:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> float:
+def _speak(evaluator: CheckpointEvaluator, voice: VoiceModel, reporter: Reporter) -> float:
     """Speak a held-out sentence with what was read back; seconds of sound."""
-    data = milestones.trainer.data
-    sampling = replace(voice.family.sampling, seed=milestones.options.seed)
-    _, said = evaluate.judged(milestones.studio, voice, data.language, data.sentences[:1], sampling)
+    data = evaluator.trainer.data
+    sampling = replace(voice.family.sampling, seed=evaluator.options.seed)
+    _, said = evaluate.judged(evaluator.studio, voice, data.language, data.sentences[:1], sampling)
     if not said:
         raise UserError("The model cannot read the held-out sentence.",
                         "Make a tokenizer from this dataset, extend the model with it, and train that extension.")

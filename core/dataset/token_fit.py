@@ -67,7 +67,7 @@ def tell(found: TokenFit, reporter: Reporter) -> None:
     """Warn of what does not fit, with the first names."""
     if not found.tokenizer and not found.own:
         return
-    use, reader = ("trained on", f"the tokenizer {found.tokenizer}") if found.tokenizer else ("rehearsed", "the model")
+    use, reader = ("trained on", f"the tokenizer {found.tokenizer}") if found.tokenizer else ("replayed", "the model")
     way = "Make the tokenizer anew on this dataset, or write" if found.tokenizer else "Write"
     if found.tokenizer:
         reporter.emit(Plan((f"Texts are counted by {reader}, the last one of this language.",)))

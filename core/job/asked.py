@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import (
     AS_IS,
@@ -37,7 +38,6 @@ from core.library import catalog, offers, records
 from core.library.records import ExtensionRecord
 from core.segments import folder
 from core.segments.folder import PREFIX
-from core.training import divisible
 from core.workspace import Workspace
 from data import augmentation, manifest
 
@@ -77,7 +77,7 @@ def check(workspace: Workspace, verb: str, options: Options) -> tuple[str, ...]:
         _check_revised(workspace, options)
     if isinstance(options, TrainOptions):
         _check_tracker(options.tracker)
-        divisible.check(options, divisible.number_of_processes(options.processes))
+        sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
         _check_languages(workspace, options)
     if isinstance(options, LabOptions | TokenizerOptions) and options.model in workspace.list_models():
         languages.check_new(options.dataset, _language_of(workspace, options.dataset),

@@ -117,7 +117,7 @@ def certify_model(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel,
 def _work(workspace: Workspace, base: VoiceModel, finetuned: VoiceModel, record: CheckpointRecord, sentences: int,
           warn: Callable[[str], None]) -> Work:
     studio = Studio.of(base, judge_of(workspace, finetuned, warn, record), remember=True)
-    clips = replay.load(base, studio.voices).probing
+    clips = replay.load(base, studio.voices).probe_clips
     work = Work(base, finetuned, record, replay.probes(clips, base.model.prompt_length), studio, {}, {})
     material: dict[str, tuple[VoiceModel, list[HeldOutSentence]]] = {}
     missing: dict[str, list[str]] = {}

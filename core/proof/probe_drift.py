@@ -28,7 +28,7 @@ def measure(workspace: Workspace, name: str, other: WeightsFile, matching: Match
     `ids` gives the checkpoint's id of each base id that its tokenizer moved.
     """
     base = load_base(workspace, name, torch.device("cpu"))
-    clips = replay.load(base, base.family.voices(base.base_folder)).probing
+    clips = replay.load(base, base.family.voices(base.base_folder)).probe_clips
     samples = replay.probes(clips, base.model.prompt_length)
     if not samples:
         return None

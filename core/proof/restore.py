@@ -145,7 +145,7 @@ def prove(base: VoiceModel, restored: VoiceModel, rows: Mapping[str, torch.Tenso
 @torch.inference_mode()
 def _speech(base: VoiceModel, restored: VoiceModel) -> list[Check]:
     """Base-language samples: their ids and their logits, to the bit."""
-    clips = replay.load(base, base.family.voices(base.base_folder)).probing
+    clips = replay.load(base, base.family.voices(base.base_folder)).probe_clips
     samples = replay.probes(clips, base.model.prompt_length)
     ids = equal = 0
     for item in samples:

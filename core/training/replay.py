@@ -7,16 +7,31 @@ whether logits are equal to the bit can be seen on any codes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from config.errors import UserError
-from core.training.training_data import Utterance, nearest, sample, utterance
+from config.schema import TrainOptions
+from core.dataset import languages
+from core.job import kept
+from core.job.journal import Progress
+from core.job.reporter import Tell, to_nobody
+from core.library import tensor_files
+from core.training.dataloader import Utterance, make_utterance, nearest_speaker
+from core.training.dataloader import make_sample as sample
 from core.vocabulary import probe_sentences
 from core.voice_model.loading import VoiceModel
+from core.workspace import Workspace
+from data import manifest
+from data.features import FeatureCache, Pack
+from data.manifest import HELD_OUT, Clip, Dataset
 from models.base import Features, Sample, Voice
 
 
@@ -24,8 +39,8 @@ from models.base import Features, Sample, Voice
 class Replay:
     """Base-language clips by use."""
 
-    rehearsed: tuple[Utterance, ...]
-    probing: tuple[Utterance, ...]
+    replayed: tuple[Utterance, ...]
+    probe_clips: tuple[Utterance, ...]
 
 
 @dataclass(frozen=True)
@@ -43,19 +58,19 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
     for index, (language, text, features) in enumerate(voice.family.replay(voice.base_folder)):
         if language in voice.front_end.base_languages:
             speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
-            clips.append(utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
-    return parted(clips) if clips else Replay((), _over_own_voice(voice, voices))
+            clips.append(make_utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
+    return split_clips(clips) if clips else Replay((), _over_own_voice(voice, voices))
 
 
-def parted(clips: Sequence[Utterance]) -> Replay:
+def split_clips(clips: Sequence[Utterance]) -> Replay:
     """Every second clip of a language to probe with, the others to rehearse."""
-    probing: list[Utterance] = []
-    rehearsed: list[Utterance] = []
+    probe_clips: list[Utterance] = []
+    replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
         own = [item for item in clips if item.language == language]
-        probing += own[::2]
-        rehearsed += own[1::2]
-    return Replay(with_company(rehearsed), tuple(probing))
+        probe_clips += own[::2]
+        replayed += own[1::2]
+    return Replay(with_prompt_clips(replayed), tuple(probe_clips))
 
 
 def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
@@ -63,7 +78,7 @@ def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
     found = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
-        prompt = nearest(item, others or [item])
+        prompt = nearest_speaker(item, others or [item])
         found.append(ProbeSample(item.language, item.text, sample(item, prompt, prompt_length)))
     return found
 
@@ -77,7 +92,7 @@ def _over_own_voice(voice: VoiceModel, voices: Mapping[str, Voice]) -> tuple[Utt
         for language, text in probe_sentences(voice.base_folder)[1]:
             if language in voice.front_end.base_languages and language not in made:
                 with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
-                    made[language] = utterance(f"probe-{language}", text, language, "", features, voice.front_end)
+                    made[language] = make_utterance(f"probe-{language}", text, language, "", features, voice.front_end)
     return tuple(made.values())
 
 
@@ -85,7 +100,181 @@ def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -
     return max(voices, key=lambda name: float(speaker_embedding @ voices[name].speaker_embedding), default="")
 
 
-def with_company(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
+def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
     """Those whose speaker has another clip, which prompts them."""
     speakers = [item.speaker for item in clips]
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
+
+
+SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
+_BATCH = 16  # sentences spoken together
+
+
+def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice],
+                        run: Path,
+           tell: Callable[[str], None], watch: Tell = to_nobody, most: int | None = None) -> Replay:
+    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks.
+
+    `most`: so many sentences are spoken at most, for a trial, and kept however they end.
+    """
+    if options.scope != "full":
+        return Replay((), ())
+    if options.replay_datasets.strip():
+        found = _own(options, workspace, voice, tell)
+    elif voice.family.replay(voice.base_folder) and _takes_its_clips(options, run, tell):
+        found = load(voice, voices)
+    elif voices:
+        found = split_clips(_spoken(options, voice, voices, run, tell, watch, most))
+    else:
+        tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
+        return Replay((), ())
+    if options.replay > 0 and not found.replayed:
+        tell("There are no clips of base languages to rehearse: replay is off, expect more drift.")
+    if not found.probe_clips:
+        tell("There are no clips to measure the base languages by: how they drift is not seen. Prepare the recordings "
+             "to replay with a held-out share.")
+    return found
+
+
+def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], None]) -> bool:
+    """Whether the clips that come with the model are rehearsed: where no texts are given, or the run began on them.
+
+    Texts were once not spoken for such a model. A run of then goes on as it began.
+    """
+    if not options.replay_texts.strip():
+        return True
+    if not kept.steps(run) or any((run / f"{SPOKEN_CLIPS}.{kind}").is_file() for kind in ("json", "safetensors")):
+        return False
+    tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
+         "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "
+         f"--init-from run:{run.name}.")
+    return True
+
+
+def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Callable[[str], None]) -> Replay:
+    """The prepared datasets of base languages: training clips are rehearsed, held-out ones measure."""
+    replayed: list[Utterance] = []
+    probe_clips: list[Utterance] = []
+    left_out = Counter[str]()
+    for name in languages.names(options.replay_datasets):
+        dataset = manifest.load(workspace.dataset(name))
+        language = dataset.card.language
+        languages.check_rehearsed(name, language, voice.front_end.base_languages)
+        if missing := voice.front_end.unready(language):
+            raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
+                            "Install what is missing, or leave the dataset out of those to replay.")
+        cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
+        pack = cache.load_pack(dataset.card.fingerprint)
+        for clip in dataset.clips:
+            item = _own_clip(clip, dataset, voice, cache, pack)
+            if isinstance(item, str):
+                left_out[item] += 1
+            else:
+                (probe_clips if clip.split == HELD_OUT else replayed).append(item)
+    prompted = with_prompt_clips(replayed)
+    if alone := len(replayed) - len(prompted):
+        left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
+    if left_out:
+        said = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+        tell(f"Clips of {options.replay_datasets.strip()} that are neither rehearsed nor measured by: {said}.")
+    return Replay(prompted, tuple(probe_clips))
+
+
+def _own_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> Utterance | str:
+    """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
+    language, front_end, model = dataset.card.language, voice.front_end, voice.model
+    if clip.language != language:
+        return f"are not in {language!r}"
+    if clip.sha256 not in pack and not cache.has(clip.sha256):
+        return f"have no features of this model: prepare them again with --model {voice.origin.model}"
+    arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
+    try:
+        item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features(**arrays),
+                         front_end)
+    except UserError:
+        if not front_end.unknown_characters(clip.text, language):
+            raise
+        return "have characters that the model does not know, such as digits: spell them out"
+    fits = len(item.text_ids) <= model.longest_text and len(item.speech_codes) <= model.longest_speech
+    return item if fits else "are longer than the model takes"
+
+
+def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]:
+    """Language and text of what the base is to speak: the person's file, or the sentences that come with the app."""
+    if not options.replay_texts.strip():
+        found = list(probe_sentences(voice.base_folder)[1])
+    else:
+        path = Path(options.replay_texts).expanduser()
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The sentences in {path} could not be read: {error}.",
+                            "Give a text file in UTF-8.") from error
+        found = []
+        for number, line in enumerate(lines, 1):
+            language, tab, text = line.partition("\t")
+            if line.strip() and (not tab or language not in voice.front_end.base_languages or not text.strip()):
+                raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",
+                                f"The base model's languages: {', '.join(voice.front_end.base_languages)}.")
+            found += [(language, text.strip())] if line.strip() else []
+    return [(language, text) for language, text in found if language in voice.front_end.base_languages]
+
+
+def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+            tell: Callable[[str], None], watch: Tell, most: int | None) -> list[Utterance]:
+    """What the base spoke for this run, spoken now if it was not yet."""
+    texts, codes = run / f"{SPOKEN_CLIPS}.json", run / f"{SPOKEN_CLIPS}.safetensors"
+    if not texts.is_file():
+        if voice.changed:
+            raise UserError(f"{texts} is missing: what the base spoke before this run began.",
+                            f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
+        said = _speak(options, voice, voices, tell, watch, most)
+        tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
+                                   for index, (*_, item) in enumerate(said)})
+        texts.write_text(json.dumps([part[:3] for part in said], ensure_ascii=False), encoding="utf-8")
+    rows = json.loads(texts.read_text(encoding="utf-8"))
+    stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
+    made = []
+    for index, (language, text, name) in enumerate(rows):
+        features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].speaker_embedding,
+                            voices[name].prompt_codes.astype(np.uint16))
+        made.append(make_utterance(f"spoken-{index}", text, language, f"{language} {name}", features, voice.front_end))
+    return made
+
+
+def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
+           tell: Callable[[str], None], watch: Tell, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and codes of the sentences that the base could speak to their end."""
+    sampling = replace(voice.family.sampling, seed=options.seed)
+    wanted = sentences(options, voice)
+    readable = _readable(wanted, voice, list(voices))
+    if most is not None:  # of one language and one voice, or none of so few would have company
+        first = next(iter(voices))
+        readable = [(*part[:2], first, part[3]) for part in readable if part[0] == readable[0][0]][:most]
+    said: list[tuple[str, str, str, np.ndarray]] = []
+    with voice.adapters.switched(False) if voice.adapters else nullcontext():
+        prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
+        for start in range(0, len(readable), _BATCH):
+            watch(Progress(start, len(readable), "sentences", "spoken by the base, to be rehearsed"))
+            part = readable[start:start + _BATCH]
+            speakers = [prepared[name] for _, _, name, _ in part]
+            spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            said += [(language, text, name, one.codes) for (language, text, name, _), one in
+                     zip(part, spoken, strict=True) if len(one.codes) and (one.ending == "stop" or most is not None)]
+    if most is not None:
+        return said
+    left_out = len(wanted) - len(said)
+    tell(f"The base model spoke {len(said)} of {len(wanted)} sentences to rehearse and to measure its languages by"
+         + (f"; {left_out} could not be read, or did not come to an end." if left_out else "."))
+    return said
+
+
+def _readable(wanted: Sequence[tuple[str, str]], voice: VoiceModel,
+              names: Sequence[str]) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and ids of the sentences that the base can read here."""
+    found: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            found.append((language, text, name, voice.front_end.encode(text, language)))
+    return found

@@ -21,7 +21,7 @@ NONE = "none"
 _TITLES: Mapping[str, str] = {"tensorboard": "TensorBoard", "trackio": "Trackio", "wandb": "Weights & Biases"}
 
 
-class Tracker(Protocol):
+class ExperimentTracker(Protocol):
     """One tool."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -92,10 +92,10 @@ def _imported(package: str) -> Any:
 class TrackedReporter:
     """A reporter whose numbers some trackers hear as well, from the first on: a run that is refused begins none."""
 
-    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], Tracker]]) -> None:
+    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], ExperimentTracker]]) -> None:
         self._reporter = reporter
         self._makers = dict(makers)
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, ExperimentTracker] = {}
 
     @property
     def directory(self) -> Path:
@@ -124,7 +124,7 @@ class TrackedReporter:
             with self._trying(name, "could not be started", "The training goes on without it."):
                 self._trackers[name] = make(first)
 
-    def _each(self, act: Callable[[Tracker], None]) -> None:
+    def _each(self, act: Callable[[ExperimentTracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             with self._trying(name, "takes no more numbers of this run", "The training goes on."):
                 act(tracker)
@@ -160,9 +160,9 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 
 
 @contextmanager
-def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
+def tracked(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
     """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
-    makers: dict[str, Callable[[int], Tracker]] = {
+    makers: dict[str, Callable[[int], ExperimentTracker]] = {
         "tensorboard": lambda first: TensorBoard(reporter.directory, settings, first)}
     if chosen != NONE:
         makers[chosen] = lambda first: Logged(chosen, reporter.directory, settings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from core.training import memory
+from core.training import memory_plan
 from core.voice_model import precision
 from scripts.benchmark.extent import Extent
 from scripts.benchmark.reference import Reference
@@ -33,6 +33,6 @@ class Bench:
 
     def tidy(self) -> None:
         """Give back what a part held, here and in the package."""
-        memory.give_back()
+        memory_plan.release_memory()
         if self.reference is not None:
             self.reference.ask("drop")

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from config.schema import Scope, TrainOptions
-from core.training import fitting, memory
+from core.training import memory_plan, run_plan
+from core.training.dataloader import TrainingData, Utterance
 from core.training.trainer import Trainer
-from core.training.training_data import TrainingData, Utterance
 from core.voice_model import precision
 from core.voice_model.adapters import Adapters, plan
 from core.voice_model.loading import VoiceModel, extended
@@ -58,14 +58,14 @@ def measure(bench: Bench) -> Found:
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
         rows += _scope(bench, scope)
-        memory.give_back()
+        memory_plan.release_memory()
     return Found((*rows, *beside))
 
 
 def _scope(bench: Bench, scope: Scope) -> list[Row]:
     trainer = make(bench, scope)
-    fitting.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
-    peak = memory.peak(bench.device, trainer.take_step) + size(trainer)
+    run_plan.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
+    peak = memory_plan.peak_bytes(bench.device, trainer.train_step) + size(trainer)
     speed = in_turns({scope: lambda: epoch(trainer)}, bench.extent.epochs)[scope]
     how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
     return [
@@ -80,7 +80,7 @@ def _beside_package(bench: Bench) -> list[Row]:
     lengths = clip_lengths(bench)
     smaller = bench.smaller(shallower(bench.extent, _affordable(bench, lengths)))
     trainer = make(smaller, "rows")
-    trainer.take_step()
+    trainer.train_step()
     reference.ask("train", layers=min(smaller.extent.language.decoder.layers, bench.extent.package_layers))
     count = bench.extent.batch_size
     batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
@@ -104,7 +104,7 @@ def epoch(trainer: Trainer) -> float:
     """Useful tokens a second over as many steps as an epoch has."""
     tokens, took = 0, 0.0
     for _ in range(math.ceil(len(trainer.data.train) / trainer.options.batch_size)):
-        tokens += trainer.take_step().tokens  # ends with a look at the losses, so the device is done
+        tokens += trainer.train_step().tokens  # ends with a look at the losses, so the device is done
         took += trainer.step_seconds
     return tokens / took
 
@@ -159,7 +159,7 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
     most = bench.extent.language.decoder.layers
     positions = bench.extent.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
-    free = memory.free(bench.device)
+    free = memory_plan.free_bytes(bench.device)
     for layers in _FEWER:
         parameters = layers * _LAYER_PARAMETERS + _OTHER_PARAMETERS
         needed = parameters * _BYTES_A_PARAMETER + layers * positions * _BYTES_A_POSITION
@@ -170,8 +170,8 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
 
 def _setting(trainer: Trainer) -> str:
     """How a step had to be computed to fit."""
-    recomputed = ", activations computed twice" if trainer.setting.recompute else ""
-    parts = trainer.setting.parts
+    recomputed = ", activations computed twice" if trainer.microbatch_plan.recompute else ""
+    parts = trainer.microbatch_plan.parts
     return recomputed + (f", a batch in {parts} passes" if parts > 1 else "")
 
 

@@ -23,8 +23,8 @@ from core.library.exports_record import CERTIFICATE, ExportRecord, write_record
 from core.library.records import CheckpointRecord, ExtensionRecord
 from core.proof import certificate, certify
 from core.speech import originals
-from core.training import training_data
-from core.training.training_data import TrainingData
+from core.training import dataloader
+from core.training.dataloader import TrainingData
 from core.voice_model.loading import VoiceModel, load_base, load_extension
 from core.voice_model.prefix import base_tensors, hash_tensors, new_rows
 from core.workspace import Workspace
@@ -50,7 +50,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     """Write `exports/NAME`: weights, front-end, and the certificate over `sentences` a language."""
     torch.manual_seed(options.seed)
     voice = load_extension(workspace, options.extension, _CPU)
-    data = training_data.load(workspace, options.dataset, voice)
+    data = dataloader.load_training_data(workspace, options.dataset, voice)
     model = plainly(voice, workspace.exports / f".{name}")
     learn(model, voice.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
@@ -87,7 +87,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     order = Order([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
-        batch = training_data.samples(order.next(), data.train, model.prompt_length)
+        batch = dataloader.make_samples(order.next(), data.train, model.prompt_length)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()

@@ -25,7 +25,7 @@ GREEDY = Sampling(temperature=0.0, guidance=0.5)
 def trained(world: World, steps: int = 4, dtype: torch.dtype = torch.float32, **changes: object) -> Trainer:
     trainer = world.trainer(dtype, **{**HARD, **changes})
     for _ in range(steps):
-        trainer.take_step()
+        trainer.train_step()
     return trainer
 
 
@@ -38,7 +38,7 @@ def test_new_rows_train_beside_every_kind_and_nothing_of_the_base_moves(
     module = trainer.voice.model.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(4):
-        trainer.take_step()
+        trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(trainer.trained.named)
@@ -193,7 +193,7 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
             value.copy_(rows[name])
     again.restore(state)
     for _ in range(5):
-        again.take_step()
+        again.train_step()
     for name, value in whole.trained.named.items():
         assert torch.equal(value, again.trained.named[name]), name
 
@@ -205,7 +205,7 @@ def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> N
     allocation = trainer.voice.adapters.allocation
     assert allocation is not None
     for _ in range(30):
-        trainer.take_step()
+        trainer.train_step()
     ranks = allocation.ranks()
     assert sum(ranks.values()) == 4 * len(ranks)
     assert len(set(ranks.values())) > 1  # it is not the same everywhere, or it would be LoRA

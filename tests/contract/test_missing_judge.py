@@ -20,7 +20,7 @@ from core.library import exports_record, records
 from core.library.model_record import RECORD, Expected, ModelRecord, write_record
 from core.proof import certificate
 from core.speech import judges
-from core.training import checkpoint, opening
+from core.training import checkpoint, setup
 from core.voice_model.loading import load
 from core.workspace import Workspace
 from tests.trained import RUN, trained_world, write_checkpoint
@@ -255,7 +255,7 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
     ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
 ])
 def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: str, begins: str) -> None:
-    hint = opening._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
+    hint = setup._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
     assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.training import optimization
-from core.training.optimization import Work
-from core.training.trainer import Trainer
+from core.training import trainer as optimization
+from core.training.trainer import Trainer, Work
 from core.voice_model.prefix import base_tensors
 from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
@@ -46,7 +45,7 @@ def test_the_prefix_and_all_frozen_tensors_do_not_move(world: World, scope: str,
     before = {name: value.clone() for name, value in base_tensors(module).items()}
     assert all(torch.equal(before[name], base[name].to(dtype)) for name in base)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     after = base_tensors(module)
     assert before.keys() == after.keys() == base.keys()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
@@ -67,7 +66,7 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
     trainer = world.trainer(dtype, scope=scope, **HARD)
     optimizer = trainer.optimizer
     for _ in range(2):
-        trainer.take_step()
+        trainer.train_step()
     named = dict(trainer.voice.model.module.named_parameters())
     assert {name for name, value in named.items() if value.grad is not None} == set(trainer.trained.named)
     assert {name for name, value in named.items() if value.requires_grad} == set(trainer.trained.named)
@@ -82,7 +81,7 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
 def test_half_precision_learns_what_float32_learns(world: World, dtype: torch.dtype) -> None:
     plain = {"adapter_dropout": 0.0, "row_lr": 1e-2, "steps": 12}
     exact, halved = world.trainer(**plain), world.trainer(dtype, **plain)
-    pairs = [(exact.take_step(), halved.take_step()) for _ in range(12)]
+    pairs = [(exact.train_step(), halved.train_step()) for _ in range(12)]
     for one, other in pairs:
         assert other.speech == pytest.approx(one.speech, rel=0.02)
         assert other.text == pytest.approx(one.text, rel=0.02)
@@ -95,7 +94,7 @@ def test_a_model_in_training_speaks(world: World, scope: str, dtype: torch.dtype
     """What is greedily said is what the model finds likeliest when it is told the truth, up to rounding."""
     trainer = world.trainer(dtype, scope=scope, **HARD)
     for _ in range(3):
-        trainer.take_step()
+        trainer.train_step()
     voice, model = trainer.voice, trainer.voice.model
     ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ", "am"), next(iter(voice.family.voices(voice.base_folder).values()))
     with voice.speaking("am"):
@@ -113,7 +112,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
     module, counts = trainer.voice.model.module, trainer.counts
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(trainer.trained.named)
@@ -131,7 +130,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
 def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
     base, trainer = world.base(), world.trainer(scope=scope, **HARD)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     probes = world.probes()
     assert {item.language for item in probes} >= set(base.front_end.base_languages) - OPTIONAL
     for item in probes:
@@ -145,7 +144,7 @@ def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
 def test_adapters_do_change_the_new_language(world: World) -> None:
     trainer = world.trainer(scope="gated", **HARD)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     sample = trainer.draw()[0].samples[0]
     with trainer.voice.speaking("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
@@ -158,7 +157,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
     """The measure of drift must be able to see one."""
     base, trainer = world.base(), world.trainer(scope="full", **HARD)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     item = world.probes()[0]
     with trainer.voice.speaking(item.language):
         after = trainer.voice.model.probe(item.sample)
@@ -196,10 +195,10 @@ def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> 
 def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str, dtype: torch.dtype) -> None:
     options = {"scope": scope, "adapter_dropout": 0.3, "steps": 4}
     plain = world.trainer(dtype, activation_checkpointing="off", **options)
-    wanted = [plain.take_step() for _ in range(4)]
+    wanted = [plain.train_step() for _ in range(4)]
     saving = world.trainer(dtype, activation_checkpointing="on", **options)
-    assert saving.setting.recompute
-    assert [saving.take_step() for _ in range(4)] == wanted
+    assert saving.microbatch_plan.recompute
+    assert [saving.train_step() for _ in range(4)] == wanted
     for name, value in plain.trained.named.items():
         assert torch.equal(value, saving.trained.named[name])
 

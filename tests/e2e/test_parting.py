@@ -10,17 +10,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from core.training import company
-from core.training.company import Company
+from core.training import distributed
+from core.training.distributed import ProcessGroup
 from tests.processes import free_port
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_what_shares_gradients_is_gone_before_the_connections(failing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a traceback holds its frames. In the other order a process could wait for itself, for ever."""
-    company.meet(f"tcp://127.0.0.1:{free_port()}", 0, 1, torch.device("cpu"))
+    distributed.connect(f"tcp://127.0.0.1:{free_port()}", 0, 1, torch.device("cpu"))
     module, order = nn.Linear(2, 2), list[tuple[object, bool]]()
-    beside = Company()
+    beside = ProcessGroup()
 
     def losses(given: torch.Tensor) -> torch.Tensor:
         if failing:

@@ -15,8 +15,8 @@ from core.job import directory as job_files
 from core.job import journal
 from core.job.journal import Step
 from core.job.reporter import StopRequested
-from core.training import checkpoint, company, opening, training_data
-from core.training.company import Company
+from core.training import checkpoint, dataloader, distributed, setup
+from core.training.distributed import ProcessGroup
 from core.training.trainer import Trainer
 from core.voice_model.loading import load_checkpoint
 from core.voice_model.precision import Precision
@@ -50,11 +50,11 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
 
 
-def shared_trainer(world: Workspace, beside: Company | None, most: list[int], told: list[str],
+def shared_trainer(world: Workspace, beside: ProcessGroup | None, most: list[int], told: list[str],
                    **changes: object) -> Trainer:
     """A trainer without dropout, whose process has memory for passes of `most[0]` clips."""
     options = train_options(**{**SAME, **changes})
-    voice = opening.new_voice(options, world, CPU)
+    voice = setup.new_voice(options, world, CPU)
     losses = voice.model.losses
 
     def small(samples: list, *given: object, **named: object) -> object:
@@ -63,7 +63,7 @@ def shared_trainer(world: Workspace, beside: Company | None, most: list[int], to
         return losses(samples, *given, **named)
 
     voice.model.losses = small
-    trainer = Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
+    trainer = Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
                       Precision("cpu", torch.float32, "for the test"), told.append, beside)
     if beside:
         beside.join(voice.model)
@@ -73,35 +73,36 @@ def shared_trainer(world: Workspace, beside: Company | None, most: list[int], to
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A process of two: the second has memory for single clips from the first step on, and for none at the third."""
     torch.set_num_threads(1)
-    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
     most, told = [1 if rank else 100], list[str]()
-    trainer = shared_trainer(Workspace.open(path), Company(), most, told, batch_size=3)
+    trainer = shared_trainer(Workspace.open(path), ProcessGroup(), most, told, batch_size=3)
     seen = []
     for _ in range(2):
         if rank:
             assert trainer.company is not None
-            assert trainer.company.hear() == (company.STEP, trainer.setting)
-        seen.append(trainer.take_step())
+            assert trainer.company.hear() == (distributed.STEP, trainer.microbatch_plan)
+        seen.append(trainer.train_step())
     most[0] = 0 if rank else 100
     try:
         if rank:
             trainer.company.hear()
-        trainer.take_step()
+        trainer.train_step()
         fault = ""
     except UserError as error:
         fault = error.message
-    results.put((rank, seen, trainer.setting, fault, told))
-    company.leave()
+    results.put((rank, seen, trainer.microbatch_plan, fault, told))
+    distributed.leave()
 
 
 def test_a_process_that_runs_out_of_memory_makes_all_halve_their_passes(world: Workspace) -> None:
-    (_, first, setting, fault, told), (_, second, *same) = two_do(short_of_memory, world.path)
-    assert [setting, fault, told] == same
-    assert (setting.parts, setting.recompute) == (4, True)  # halved twice to single clips, and the rest at the end
+    (_, first, microbatch_plan, fault, told), (_, second, *same) = two_do(short_of_memory, world.path)
+    assert [microbatch_plan, fault, told] == same
+    assert (microbatch_plan.parts, microbatch_plan.recompute) == (4,
+                                                                  True)  # halved twice to single clips, and the rest at the end
     assert "did not suffice for a single clip at step 3" in fault
     assert "passes of 2 clips instead of 3" in told[0]
     alone = shared_trainer(world, None, [100], [], batch_size=6)
-    for mine, theirs in zip((alone.take_step(), alone.take_step()), first, strict=True):
+    for mine, theirs in zip((alone.train_step(), alone.train_step()), first, strict=True):
         assert (theirs.speech, theirs.text, theirs.gradient_norm) == pytest.approx(
             (mine.speech, mine.text, mine.gradient_norm), rel=1e-4)
     assert first == second
@@ -120,8 +121,8 @@ def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None
 
 def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
     options = train_options(batch_size=1, processes=9, **SAME)
-    voice = opening.new_voice(options, world, torch.device("cpu"))
-    data = training_data.load(world, "demo-am", voice)
+    voice = setup.new_voice(options, world, torch.device("cpu"))
+    data = dataloader.load_training_data(world, "demo-am", voice)
     with pytest.raises(UserError, match="A batch of 6 clips cannot be shared by 9 processes"):
         Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"),
                 company=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]

@@ -11,14 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, Shard
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import train
 from core.job.journal import Result
 from core.job.reporter import StopRequested
-from core.training import checkpoint, company, divisible, opening, sharding, training_data
-from core.training.company import Company
-from core.training.feed import Batch, passes
+from core.training import checkpoint, dataloader, distributed, fsdp, setup
+from core.training.dataloader import TrainBatch, split_microbatches
+from core.training.distributed import ProcessGroup
 from core.training.trainer import Trainer
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
@@ -78,20 +79,20 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A process of two: after a step the second runs out of memory, while the first waits for its part of a layer."""
     torch.set_num_threads(1)
-    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
     options = train_options(**{**FULL, "batch_size": 3, "processes": 2, "sharding": "full", "replay": 0.0})
-    trainer = trainer_of(Workspace.open(path), options, Company())
+    trainer = trainer_of(Workspace.open(path), options, ProcessGroup())
     if rank:
         trainer.company.hear()
-    trainer.take_step()
+    trainer.train_step()
     moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    held = sharding.own_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
+    held = fsdp.local_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
     whole = sum(value.nbytes for value in (*trainer.trained.named.values(), *moments) if value.ndim)
     if rank:
         trainer.company.hear()
         trainer._learner.model.losses = no_memory  # what the passes call
     try:
-        trainer.take_step()
+        trainer.train_step()
         fault = ""
     except UserError as error:
         fault = error.message
@@ -115,16 +116,16 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a single process, whose part is the whole, because several take long to start."""
-    monkeypatch.setattr(divisible, "check", lambda *given, **named: None)  # which refuses one process
+    monkeypatch.setattr(sharding_checks, "check", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
-    company.meet(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
+    distributed.connect(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:
-        trainer, alone = trainer_of(world, options, Company()), trainer_of(world, options, None)
+        trainer, alone = trainer_of(world, options, ProcessGroup()), trainer_of(world, options, None)
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
                    for value in trainer.trained.named.values())
-        assert trainer.setting.recompute  # who shards is short of memory
+        assert trainer.microbatch_plan.recompute  # who shards is short of memory
         trainer.attempt(trainer.by_length()[-2:])  # which leaves no trace
-        mine, wanted = (one.take_step() for one in (trainer, alone))
+        mine, wanted = (one.train_step() for one in (trainer, alone))
         assert (mine.speech, mine.text, mine.gradient_norm) == pytest.approx(
             (wanted.speech, wanted.text, wanted.gradient_norm), rel=1e-5)
         moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
@@ -136,19 +137,19 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
                 assert not isinstance(whole[name], DTensor)
                 torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
     finally:
-        company.leave()
+        distributed.leave()
 
 
-def trainer_of(world: Workspace, options: TrainOptions, beside: Company | None) -> Trainer:
+def trainer_of(world: Workspace, options: TrainOptions, beside: ProcessGroup | None) -> Trainer:
     if beside is None:
         options = options.model_copy(update={"sharding": "none"})
-    voice = opening.new_voice(options, world, CPU)
-    return Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
+    voice = setup.new_voice(options, world, CPU)
+    return Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
                    Precision("cpu", torch.float32, "for the test"), company=beside)
 
 
 def test_passes_of_nothing_fill_a_smaller_share() -> None:
-    own = [Batch([1, 2, 3], ["a", "b", "c"]), Batch([], [], rehearsed=True)]  # type: ignore[list-item]
-    assert passes(own, 2, [4, 1]) == [([1, 2], False), ([3], False), ([], True)]
-    assert passes(own, 1, [4, 1]) == [([1], False), ([2], False), ([3], False), ([], False), ([], True)]
-    assert passes(own, 2) == [([1, 2], False), ([3], False)]
+    own = [TrainBatch([1, 2, 3], ["a", "b", "c"]), TrainBatch([], [], replayed=True)]  # type: ignore[list-item]
+    assert split_microbatches(own, 2, [4, 1]) == [([1, 2], False), ([3], False), ([], True)]
+    assert split_microbatches(own, 1, [4, 1]) == [([1], False), ([2], False), ([3], False), ([], False), ([], True)]
+    assert split_microbatches(own, 2) == [([1, 2], False), ([3], False)]

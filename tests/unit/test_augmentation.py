@@ -24,7 +24,7 @@ from config.schema import PrepareOptions
 from core import prepare, train
 from core.job import asked
 from core.job.reporter import StopRequested
-from core.training import feed, training_data
+from core.training import dataloader
 from core.voice_model.loading import VoiceModel, load_extension
 from core.workspace import Workspace
 from data import augmentation, manifest
@@ -147,7 +147,8 @@ def extractor(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> SmallExt
 
 
 def prepared(source: Path, workspace: Workspace, recorder: Recorder | None = None, **changes: object) -> Dataset:
-    options = PrepareOptions(source=str(source), dataset="d", language="am", held_out=0.3, **changes)  # type: ignore[arg-type]
+    options = PrepareOptions(source=str(source), dataset="d", language="am", held_out=0.3,
+                             **changes)  # type: ignore[arg-type]
     prepare.run(options, workspace, recorder or Recorder())
     return manifest.load(workspace.dataset("d"))
 
@@ -223,20 +224,20 @@ def voice(made: Workspace) -> VoiceModel:
 
 
 def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: VoiceModel) -> None:
-    plain, varied = (training_data.load(made, "demo-am", voice, varied=each) for each in (False, True))
+    plain, varied = (dataloader.load_training_data(made, "demo-am", voice, varied=each) for each in (False, True))
     assert not plain.variants
     assert plain.content == replace(varied, variants={}).content
     assert plain.content != varied.content
     assert plain.fingerprint == varied.fingerprint
     options = train_options()
     for epoch in range(3):
-        assert all(feed.variant(varied, at, options, epoch) is varied.train[at] for at in range(12))
+        assert all(dataloader.choose_variant(varied, at, options, epoch) is varied.train[at] for at in range(12))
 
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
         made: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.audio.read", lambda *given: pytest.fail(str(given)))
-    data = training_data.load(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]
     assert all(np.array_equal(one.text_ids, item.text_ids) for item, one in pairs)
@@ -245,22 +246,24 @@ def test_training_opens_no_audio_and_variants_keep_the_text(
 
 
 def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: VoiceModel) -> None:
-    data = training_data.load(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     options = train_options(augmentation=0.5)
-    chosen = {(at, epoch): feed.variant(data, at, options, epoch) for epoch in range(100) for at in range(12)}
-    again = {place: feed.variant(data, place[0], options, place[1]) for place in reversed(chosen)}
+    chosen = {(at, epoch): dataloader.choose_variant(data, at, options,
+                                                     epoch) for epoch in range(100) for at in range(12)}
+    again = {place: dataloader.choose_variant(data, place[0], options, place[1]) for place in reversed(chosen)}
     assert all(chosen[place] is again[place] for place in chosen)
     counted = Counter(0 if one is data.train[at] else 1 + [one is each for each in data.variants[one.id]].index(True)
                       for (at, _), one in chosen.items())
     share = counted[0] / len(chosen)
     assert abs(share - 0.5) < 4 * math.sqrt(0.25 / len(chosen))  # four standard deviations
     assert min(counted[1], counted[2]) > 0.2 * len(chosen)
-    assert all(feed.variant(data, at, train_options(augmentation=1.0), 0) is not data.train[at] for at in range(12))
+    assert all(dataloader.choose_variant(data, at, train_options(augmentation=1.0),
+                                   0) is not data.train[at] for at in range(12))
 
 
 def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: VoiceModel) -> None:
-    data = training_data.load(made, "demo-am", voice, varied=True)
-    plain, varied = (feed.Feed(train_options(augmentation=share), data, (), voice.model.prompt_length)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
+    plain, varied = (dataloader.TrainLoader(train_options(augmentation=share), data, (), voice.model.prompt_length)
                      for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):

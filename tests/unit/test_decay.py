@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.training import scopes
+from core.training import parameter_groups
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.unit.test_optimization import made
@@ -42,7 +42,7 @@ def test_of_adapters_the_factors_alone_are_decayed(world: Workspace, kind: str) 
         for value in trainer.trained.adapters.values():
             value += 1.0
     assert moved_by_decay_alone(trainer) == {"A", "B"} | ({"E"} if kind == "adalora" else set())
-    assert list(scopes.rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]
+    assert list(parameter_groups.learning_rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]
 
 
 def test_a_run_of_before_decays_its_magnitudes_as_it_began(world: Workspace, tmp_path: Path) -> None:
@@ -55,4 +55,4 @@ def test_a_run_of_before_decays_its_magnitudes_as_it_began(world: Workspace, tmp
     assert "magnitude_vector" not in moved_by_decay_alone(now)
     assert older.state().decays["magnitudes"] == 0.5  # and so it stays in the checkpoints to come
     assert any(line.startswith("magnitudes") and line.endswith("weight decay 0.5")
-               for line in scopes.table(older.groups))
+               for line in parameter_groups.describe_groups(older.groups))

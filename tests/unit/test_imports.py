@@ -30,7 +30,7 @@ WEB_SAFE = (
     "core.segments.folder", "core.speech.references", "core.speech.resident", "core.text.lab_report",
     "core.text.lab_text", "core.text.row_starts", "core.text.rules_preview", "core.text.rules_text",
     "core.text.text_rules",
-    "core.training.divisible", "core.worker", "core.workspace",
+    "config.sharding_checks", "core.worker", "core.workspace",
 )
 HEAVY = ("torch", "torchaudio", "peft", "transformers", "accelerate", "safetensors.torch")
 # They make the built-in model or look into a family's parts, so they know it.

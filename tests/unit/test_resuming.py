@@ -20,7 +20,7 @@ from core import compute, extend, train
 from core.job import asked
 from core.job.reporter import StopRequested
 from core.library import records
-from core.training import adopt, checkpoint, opening, ranking, resuming, validation
+from core.training import checkpoint, checkpoint_evaluation, resume_checks, setup, warm_start
 from core.voice_model.loading import VoiceModel, load_base, load_checkpoint
 from core.voice_model.precision import Precision
 from core.voice_model.prefix import new_rows
@@ -145,7 +145,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match="was started with 1 process, for steps of 4 clips; with 3 processes") as caught:
-        resuming.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
+        resume_checks.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
     assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
 
 
@@ -157,7 +157,7 @@ def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
     saved = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "adapter_dropout": dropout}}))
     with nullcontext() if fits else pytest.raises(UserError, match="batch_size 8, wanted 4"):
-        resuming.check_options(world.runs / "one", 2,
+        resume_checks.check_options(world.runs / "one", 2,
                                train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)
 
 
@@ -209,7 +209,7 @@ def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
     milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
     if 4 in damaged:
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
-    ranking.write(run, ranking.Ranking("loss").with_value(damaged[0], 1.0))
+    checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
     with pytest.raises(UserError, match="every checkpoint of it that was measured is damaged") as caught:
         train._finish(milestones, world, Listener(run))
@@ -221,9 +221,9 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     now = Precision("cuda", torch.float16, "compute capability 7.5")
     assert state.precision == "float32"
     here = state.conditions
-    assert resuming.rounded_otherwise(state, Precision("cpu", torch.float32, "asked for"), here) == ""
-    assert resuming.rounded_otherwise(replace(state, precision=""), now, here) == ""  # of before it was saved
-    said = resuming.rounded_otherwise(state, now, "")
+    assert resume_checks.rounded_otherwise(state, Precision("cpu", torch.float32, "asked for"), here) == ""
+    assert resume_checks.rounded_otherwise(replace(state, precision=""), now, here) == ""  # of before it was saved
+    said = resume_checks.rounded_otherwise(state, now, "")
     assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
@@ -242,7 +242,7 @@ def test_another_machine_number_of_threads_or_torch_is_said(
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:
-    return opening.new_voice(train_options(**changes), world, CPU)
+    return setup.new_voice(train_options(**changes), world, CPU)
 
 
 def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
@@ -264,7 +264,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
     voice, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
     untrained = rows_of(voice)
-    adopt.adopt(world, "run:one@2", voice, lambda message: None)
+    warm_start.init_from(world, "run:one@2", voice, lambda message: None)
     for name, value in rows_of(there).items():
         assert torch.equal(rows_of(voice)[name], value)
         assert not torch.equal(untrained[name], value)
@@ -278,7 +278,7 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
     extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
     voice, said = fresh(world, scope="rows"), list[str]()
     untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    adopt.adopt(world, "run:one@2", voice, said.append)
+    warm_start.init_from(world, "run:one@2", voice, said.append)
     assert "its vocabulary is another: 7 of 9 new rows are taken by the text of their token" in said[0]
     assert "2 begin as the extension has them ('ፐ', 'ፈ'), 4 of its own are left" in said[0]
     assert "Its adapters are left" in said[0]
@@ -291,16 +291,16 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
 
 def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match=r"not those that this run is to have: .*rank 4"):
-        adopt.adopt(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
+        warm_start.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
     with pytest.raises(UserError, match="no checkpoint of a run"):
-        adopt.adopt(world, "base:tiny", fresh(world), lambda message: None)
+        warm_start.init_from(world, "base:tiny", fresh(world), lambda message: None)
     shutil.rmtree(world.models / "tiny")
     write_model(world.models / "tiny", seed=5)
     shutil.rmtree(world.extensions / "tiny-am")
     extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
                Listener(world.runs / "extend-again"))
     with pytest.raises(UserError, match="was trained on another base model"):
-        adopt.adopt(world, "run:one", fresh(world), lambda message: None)
+        warm_start.init_from(world, "run:one", fresh(world), lambda message: None)
 
 
 def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
@@ -309,15 +309,15 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     named(world.runs / "full", 1)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
-    voice = adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append)
+    voice = warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append)
     assert f"The {len(there.changed)} tensors of the base that it changed are taken" in said[-1]
     theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
     assert set(voice.base_values) == set(there.changed)
-    adopt.adopt(world, "run:full", fresh(world, scope="rows"), said.append)
+    warm_start.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
     assert "are left as the base has them" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
-        adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
+        warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
     milestones, _ = train.begin(options, world, listener)
@@ -329,8 +329,9 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
     milestones.catch_up(False)
-    found = validation.samples(trainer.voice, trainer.data, trainer.probing)
-    wanted = validation.measure(base, {code: found[code] for code in ("en", "fr")}, 4, trainer.precision)
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+    wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
+                                                  trainer.precision)
     assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}
     shown = listener.of("evaluated")[0].languages
     assert all(shown[code]["speech_loss"] != trainer.base_losses[code] for code in ("en", "fr"))
@@ -343,7 +344,7 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     named(world.runs / "other", 2)
     said: list[str] = []
     voice = fresh(world, adapter=kind, adapter_scale=5.0)
-    adopt.adopt(world, "run:other@2", voice, said.append)
+    warm_start.init_from(world, "run:other@2", voice, said.append)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
     assert voice.adapters
     assert there.adapters

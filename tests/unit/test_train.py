@@ -13,8 +13,8 @@ from core import train
 from core.job import kept
 from core.job.reporter import describe, size_text
 from core.proof import certificate
-from core.training import checkpoint, ranking
-from core.training.optimization import NotFinite
+from core.training import checkpoint
+from core.training.trainer import NotFinite
 from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
@@ -48,7 +48,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
     assert checkpoint.steps(listener.directory) == [4, 8]
-    ranked = ranking.read(listener.directory)
+    ranked = checkpoint.read_ranking(listener.directory)
     assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
 
@@ -68,8 +68,9 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     measured_as(monkeypatch, losses)
-    monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: next(errors))
-    ranked = ranking.read(started(world).directory)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self,
+                        language: next(errors))
+    ranked = checkpoint.read_ranking(started(world).directory)
     assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
 
 
@@ -97,7 +98,7 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
     listener = started(world)
     made = certificate.read(listener.directory / certificate.FILE)
     assert made.failed() == ()
-    assert made.step == ranking.read(listener.directory).best
+    assert made.step == checkpoint.read_ranking(listener.directory).best
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
     environment = json.loads((listener.directory / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
@@ -193,7 +194,7 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
     monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
     listener = started(world)
     assert "No judge knows 'am'" in listener.of("warned")[0].message
-    assert ranking.read(listener.directory).measure == "held-out speech loss"
+    assert checkpoint.read_ranking(listener.directory).measure == "held-out speech loss"
     assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
 
 

@@ -16,7 +16,7 @@ import yaml
 from config.errors import UserError
 from core.library import catalog, records, tensor_files
 from core.library.records import CheckpointRecord
-from core.training import scopes
+from core.training import parameter_groups
 from core.voice_model.adapters import SETTINGS, WEIGHTS, scale_of
 from core.voice_model.loading import VoiceModel, with_changes
 from core.voice_model.prefix import new_rows
@@ -27,8 +27,8 @@ _PEFT_PREFIX = "base_model.model."
 _SHOWN = 5
 
 
-def adopt(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None],
-          changing: Sequence[str] = scopes.PARTS) -> VoiceModel:
+def init_from(workspace: Workspace, reference: str, voice: VoiceModel, tell: Callable[[str], None],
+          changing: Sequence[str] = parameter_groups.PARTS) -> VoiceModel:
     """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, put into it in place.
 
     `changing`: the parts of the base that the run is to train. Where a moving average was trained, it is what is taken.

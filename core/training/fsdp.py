@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class Passes(nn.Module):
+class ShardedModel(nn.Module):
     """The passes over a model in parts, as methods that FSDP watches; every process takes each of them."""
 
     def __init__(self, model: SpeechModel) -> None:
@@ -44,7 +44,8 @@ class Passes(nn.Module):
         return self._model.predictions(*given, **named)
 
 
-def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: bool) -> tuple[VoiceModel, Passes]:
+def shard_model(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: bool) -> tuple[VoiceModel,
+                                                                                                 ShardedModel]:
     """`voice` in parts over `mesh`, and the passes over it; `guided`: with the loss on attention.
 
     What is open to training is shared out, the rest stays where it is. `keep_whole`: `voice` stays as it is, and the
@@ -60,19 +61,19 @@ def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: boo
     for block in model.blocks(guided):
         if any(value.requires_grad for value in block.parameters()):
             fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
-    passes = Passes(model)
+    passes = ShardedModel(model)
     # Also the outermost lets go after each pass: what a teacher's pass brought together has other values.
     fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     register_fsdp_forward_method(passes, "predictions")
     return replace(voice, model=model), passes
 
 
-def own_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes that this process holds of `tensors`."""
     return sum((value.to_local() if hasattr(value, "to_local") else value).nbytes for value in tensors)
 
 
-def whole(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+def gather_tensors(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
     """`tensors` with those in parts brought together, in the processor's memory; all processes ask for it.
 
     Who does not `keep` them has empty ones in their place.
@@ -86,7 +87,7 @@ def whole(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch
     return found
 
 
-def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+def shard_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """The whole `value` as `parameter` is: itself, or this process's part of it. Other shapes stay as they are."""
     if not hasattr(parameter, "full_tensor") or hasattr(value, "full_tensor") or value.shape != parameter.shape:
         return value
@@ -99,7 +100,7 @@ def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def bring_together(parts: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
+def copy_full_tensors(parts: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
     """Copy tensors in parts whole into those of the same names; other processes than rank 0 keep nothing."""
     for name, value in parts.items():
         found = value.full_tensor()  # type: ignore[attr-defined]
@@ -107,6 +108,6 @@ def bring_together(parts: Mapping[str, torch.Tensor], into: Mapping[str, torch.T
             into[name].copy_(found)
 
 
-def total(value: torch.Tensor) -> torch.Tensor:
+def full_value(value: torch.Tensor) -> torch.Tensor:
     """A number that was summed over parts, as a plain one on its device."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -18,9 +18,9 @@ from config.loading import parse_options
 from config.schema import TrainOptions
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
-from core.training import checkpoint, scopes
+from core.training import checkpoint, parameter_groups
 from core.training.checkpoint import TrainerState
-from core.training.training_data import TrainingData
+from core.training.dataloader import TrainingData
 from core.voice_model.precision import Precision
 from core.workspace import Workspace
 from data.front_end import FrontEnd
@@ -63,7 +63,8 @@ def check_options(run: Path, step: int, options: TrainOptions, processes: int) -
                          for name in changed)
         raise UserError(
             f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
-            f"Put these values back and continue, or start a new run with yours on its weights: {adopting(run, step)}."
+            f"Put these values back and continue, or start a new run with yours on its weights: "
+            f"{init_from_command(run, step)}."
             " Nothing was changed.",
         )
     if not alike:
@@ -72,7 +73,7 @@ def check_options(run: Path, step: int, options: TrainOptions, processes: int) -
 
 def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
     """Whether so many processes share the same batches; dropout in adapters is each one's own, so there none may."""
-    alone = scopes.has_adapters(options) and options.adapter_dropout > 0
+    alone = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
     return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
 
 
@@ -87,7 +88,7 @@ def _otherwise_shared(run: Path, step: int, options: TrainOptions, now: int, the
         f"The run {run.name} {began}, for steps of {options.batch_size * then * options.gradient_accumulation} clips; "
         f"with "
         f"{_counted(now)} they would be of {options.batch_size * now * options.gradient_accumulation}, and {_ORDER}.",
-        f"Start it as before: {command}{over}; or start a new run on its weights: {adopting(run, step)}. "
+        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run, step)}. "
         "Nothing was changed.")
 
 
@@ -103,7 +104,7 @@ def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str)
     now = records.read(path, ExtensionRecord).origin
     then = records.read(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
     hint = (f"Put the extension that it began with back and continue, or start a new run on its weights: "
-            f"{adopting(run, step)}.")
+            f"{init_from_command(run, step)}.")
     if now.base_hash != then.base_hash:
         raise UserError(f"The extension {extension!r} was made anew for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
@@ -117,17 +118,18 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
     if state.data_fingerprint != data.fingerprint:
         raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
                         f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
-                        f"Put that dataset back, or start a new run on its weights: {adopting(run, state.step)}.")
-    if state.content and state.content != data.content:
+                        f"Put that dataset back, or start a new run on its weights: "
+                        f"{init_from_command(run, state.step)}.")
+    if state.content_hash and state.content_hash != data.content_hash:
         raise UserError(
             f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
-            f"features or ids changed, or some cannot be read any more ({data.content[:12]}, wanted "
-            f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
+            f"features or ids changed, or some cannot be read any more ({data.content_hash[:12]}, wanted "
+            f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
             "Prepare it again with the model that it was prepared with, then continue; or start a new run on its "
-            f"weights: {adopting(run, state.step)}.")
+            f"weights: {init_from_command(run, state.step)}.")
 
 
-def rounded_otherwise(state: TrainerState, precision: Precision, conditions: str) -> str:
+def rounding_warning(state: TrainerState, precision: Precision, conditions: str) -> str:
     """What to warn of where `auto` chose another precision, or the run is computed elsewhere; else nothing."""
     if state.precision not in ("", precision.name):
         return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
@@ -158,6 +160,6 @@ def _reason(name: str) -> str:
     return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
 
 
-def adopting(run: Path, step: int) -> str:
+def init_from_command(run: Path, step: int) -> str:
     """The command of a new run on the weights of this one."""
     return f"python -m scripts.train --init-from run:{run.name}@{step}"
