@@ -175,7 +175,7 @@ def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: 
         raise UserError(
             f"Out of memory at step {step}, with micro-batches of a single clip.",
             "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
-    checkpointing = " and activation checkpointing" if smaller.activation_checkpointing else ""
-    return smaller, (
-        f"Out of memory at step {step}: micro-batches of {smaller.size(options.batch_size)} clips instead of "
-        f"{plan.size(options.batch_size)}{checkpointing} from here on. The step is taken again with the same samples.")
+    change = "activation checkpointing" if smaller.splits == plan.splits else (
+        f"micro-batches of {smaller.size(options.batch_size)} clips instead of {plan.size(options.batch_size)}")
+    return smaller, (f"Out of memory at step {step}: {change} from here on. The step is taken again with the same "
+                     "samples.")

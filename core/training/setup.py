@@ -101,13 +101,15 @@ def _judge(options: TrainOptions, workspace: Workspace, reporter: Reporter, voic
             raise
         run = reporter.directory
         if _may_rank_by_cer(options, state, run):
-            # A resumed run may neither have another recogniser nor call its language otherwise.
-            way_out = error.hint.rstrip(".") if options.judge in ("", BUILT_IN) else (
-                "Put the recogniser back as it was (one of the hub is downloaded again where its folder is deleted) "
-                "and resume")
-            raise UserError(error.message, f"{way_out}; or start a new run on its weights: "
-                                           f"{resume_checks.init_from_command(run, state.step)}.") from error
+            raise UserError(error.message, _restore_hint(options.judge, error.hint, run, state.step)) from error
         return judges.without(workspace, voice, lambda message: reporter.emit(Warned(message)), options, error)
+
+
+def _restore_hint(judge: str, hint: str, run: Path, step: int) -> str:
+    """`hint` for a resumed run, which may neither have another recogniser nor call its language otherwise."""
+    way_out = hint.rstrip(".") if judge in ("", BUILT_IN) else (
+        "Put the recogniser back as it was (one of the hub is downloaded again where its folder is deleted) and resume")
+    return f"{way_out}; or start a new run on its weights: {resume_checks.init_from_command(run, step)}."
 
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run: Path) -> bool:

@@ -170,9 +170,9 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
 
 def _setting(trainer: Trainer) -> str:
     """How a step had to be computed to fit."""
-    recomputed = ", activations computed twice" if trainer.microbatch_plan.recompute else ""
-    parts = trainer.microbatch_plan.parts
-    return recomputed + (f", a batch in {parts} passes" if parts > 1 else "")
+    recomputed = ", activations computed twice" if trainer.microbatch_plan.activation_checkpointing else ""
+    splits = trainer.microbatch_plan.splits
+    return recomputed + (f", a batch in {splits} micro-batches" if splits > 1 else "")
 
 
 def _layers(bench: Bench) -> str:

@@ -61,17 +61,18 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
         torch.testing.assert_close(cramped.trained.named[name], value, rtol=1e-3, atol=1e-5)
     assert cramped.voice.model.asked == [6, 3, *[2] * 9]
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
-        f"Out of memory at step 1: passes of {now} clips instead of {before}" for now, before in ((3, 6), (2, 3))]
-    assert "accumulated 4 times a step instead of 2" in warnings[1]
+        f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
+        for now, before in ((3, 6), (2, 3))]
+    assert warnings[1].endswith("The step is taken again with the same samples.")
 
 
 def test_single_clips_are_the_last_but_one_resort(world: World) -> None:
     warnings: list[str] = []
     trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), warn=warnings.append, **EVEN)
     trainer.train_step()
-    assert trainer.microbatch_plan == MicrobatchPlan(parts=8, recompute=True)
-    assert "activations computed again" in warnings[-1]
-    with pytest.raises(UserError, match="did not suffice for a single clip at step 1"):
+    assert trainer.microbatch_plan == MicrobatchPlan(splits=8, activation_checkpointing=True)
+    assert warnings[-1].startswith("Out of memory at step 1: activation checkpointing from here on.")
+    with pytest.raises(UserError, match="Out of memory at step 1, with micro-batches of a single clip"):
         world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN).train_step()
     trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), activation_checkpointing="off", **EVEN)
     with pytest.raises(UserError, match="single clip"):
@@ -87,7 +88,7 @@ def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: Worl
     state = checkpoint.load_state(tmp_path, 1)
     again = world.trainer(torch.float16, **EVEN)
     again.restore(state)
-    assert again.microbatch_plan == trainer.microbatch_plan == MicrobatchPlan(parts=2)
+    assert again.microbatch_plan == trainer.microbatch_plan == MicrobatchPlan(splits=2)
     assert torch.equal(again.state().tensors["scaler"], trainer.state().tensors["scaler"])
     assert float(trainer.state().tensors["scaler"][1]) == 1  # steps since the scale last changed
 
@@ -137,18 +138,18 @@ def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monke
     assert single is not None
     assert single < saving < roomy
     assert found(2 * roomy).microbatch_plan == MicrobatchPlan()
-    assert found(int(saving / 0.9) + 1000).microbatch_plan == MicrobatchPlan(recompute=True)
+    assert found(int(saving / 0.9) + 1000).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
     halved = found(int((saving + single) / 2 / 0.9))
-    assert (halved.microbatch_plan.recompute, halved.fits) == (True, True)
-    assert halved.microbatch_plan.parts in (2, 4)
-    assert not found(int(saving / 0.9) + 1000, activation_checkpointing="off").microbatch_plan.recompute
+    assert (halved.microbatch_plan.activation_checkpointing, halved.fits) == (True, True)
+    assert halved.microbatch_plan.splits in (2, 4)
+    assert not found(int(saving / 0.9) + 1000, activation_checkpointing="off").microbatch_plan.activation_checkpointing
     nothing = found(single // 2)
     assert (nothing.fits, nothing.microbatch_plan) == (False, MicrobatchPlan(8, True))
 
 
 def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> None:
     trainer = world.trainer(wrap=lambda model: Cramped(model, 1, 6), **EVEN)
-    assert run_plan.estimate(trainer).microbatch_plan == MicrobatchPlan(recompute=True)
+    assert run_plan.estimate(trainer).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
     estimate = run_plan.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
     assert (estimate.fits, estimate.needed) == (False, None)
 
@@ -161,12 +162,12 @@ def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_wit
     passes: list[list[int]] = []
     now = 0.0
 
-    def attempt(draws: Sequence[Draw]) -> None:
+    def trial_pass(draws: Sequence[Draw]) -> None:
         nonlocal now
         passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
         now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)
 
-    monkeypatch.setattr(trainer, "attempt", attempt)
+    monkeypatch.setattr(trainer, "trial_pass", trial_pass)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     short, long = run_plan._time_step(trainer)
     assert {len(clips) for clips in passes} == {2}

@@ -102,15 +102,15 @@ def act(trainer: Trainer, action: str) -> None:
     if action == "step":
         trainer.train_step()
     elif action == "try":
-        trainer.attempt(trainer.by_length()[-2:])
+        trainer.trial_pass(trainer.by_length()[-2:])
     elif action == "halve":
-        trainer.use(MicrobatchPlan(2, trainer.microbatch_plan.recompute))
+        trainer.use(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
     elif action == "go on":
         trainer.restore(trainer.state())
     elif action == "guard":
         measured(trainer)
     else:
-        model, samples = trainer.voice.model, trainer.draw()[0].samples
+        model, samples = trainer.voice.model, trainer.next_batches()[0].samples
         speaking = trainer.voice.speaking_each(["en", "am"])
         with trainer.averaged(), speaking, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))

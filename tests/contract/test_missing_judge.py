@@ -214,7 +214,7 @@ def test_a_finished_training_is_certified_without_its_judge_and_any_other_refuse
     cut_off(ear)
     resumed = Listener(run)
     result = train.run(options, world, resumed)
-    assert (result["best_step"], result["chosen_by"]) == (2, "judged error")
+    assert (result["best_step"], result["chosen_by"]) == (2, "character error rate")
     (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
     assert f"Put a whole recogniser into {ear}" in told
     proof = certificate.read(run / certificate.FILE)
@@ -252,10 +252,11 @@ def test_a_run_goes_on_without_the_judge_only_where_that_does_not_choose(tmp_pat
 
 @pytest.mark.parametrize(("judge", "begins"), [
     ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
-    ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
+    ("me/ear", "Put the recogniser back as it was (one of the hub is downloaded again where its folder is "
+             "deleted) and "),
 ])
 def test_a_run_that_continues_is_offered_no_other_judge(tmp_path: Path, judge: str, begins: str) -> None:
-    hint = setup._as_it_began(judge, "Get the built-in model.", tmp_path / "run", 2)
+    hint = setup._restore_hint(judge, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
     assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.training import trainer as optimization
-from core.training.trainer import Trainer, Work
+from core.training.memory_plan import MicrobatchPlan
 from core.voice_model.prefix import base_tensors
 from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
@@ -18,21 +17,13 @@ HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "gradient_accumulation": 2, "
         "full_trainable": "adapters"}  # what of the base `full` can train: test_full.py
 
 
-def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:
-    return Work(trainer.voice, trainer.trained, trainer.options, trainer.precision, optimizer,
-                trainer.precision.scaler())
-
-
-def test_one_batch_overfits(world: World) -> None:
+def test_one_batch_overfits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
-                            guided_attention_weight=0.0, text_loss_weight=1.0)
-    samples = trainer.draw()[0].samples
-    work = work_of(trainer, torch.optim.AdamW(trainer.trained.named.values(), lr=5e-3))
-    losses = []
-    with trainer.voice.speaking("am"):
-        for _ in range(300):
-            losses.append(optimization.gradients(work, [samples], range(len(samples))))
-            optimization.apply(work, 1)
+                            guided_attention_weight=0.0, text_loss_weight=1.0, row_lr=5e-3, adapter_lr=5e-3,
+                            weight_decay=0.01, schedule="constant", warmup=0)
+    batches = trainer.next_batches()
+    monkeypatch.setattr(trainer, "next_batches", lambda: batches)
+    losses = [trainer.train_step() for _ in range(300)]
     assert losses[-1].speech < 0.05 * losses[0].speech
     assert losses[-1].text < 0.2 * losses[0].text
 
@@ -145,7 +136,7 @@ def test_adapters_do_change_the_new_language(world: World) -> None:
     trainer = world.trainer(scope="gated", **HARD)
     for _ in range(6):
         trainer.train_step()
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     with trainer.voice.speaking("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
     with trainer.voice.speaking("en"):
@@ -166,7 +157,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
 
 def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
     trainer = world.trainer()
-    model, samples = trainer.voice.model, trainer.draw()[0].samples
+    model, samples = trainer.voice.model, trainer.next_batches()[0].samples
     model.module.eval()
     with torch.no_grad():
         together = model.losses(samples, LossOptions())
@@ -179,15 +170,16 @@ def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
 
 def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> None:
     """Not even with text and codes hidden, because that hangs on each sample's own seed."""
-    trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6, clip=1e3)
-    samples = trainer.draw()[0].samples
-    work, gradients = work_of(trainer, torch.optim.SGD(trainer.trained.named.values(), lr=0.0)), []
-    for parts in ([samples], [samples[:1], samples[1:3], samples[3:]]):
-        with trainer.voice.speaking("am"):
-            optimization.gradients(work, parts, range(6))
+    gradients = []
+    for splits in (1, 3, 4):  # micro-batches of 6, 2, and of 2 and 1 clips
+        trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6,
+                                gradient_accumulation=2, max_grad_norm=1e3)
+        trainer.use(MicrobatchPlan(splits))
+        trainer.train_step()
         gradients.append({name: value.grad.clone() for name, value in trainer.trained.named.items()})
-    for name in gradients[0]:
-        torch.testing.assert_close(gradients[0][name], gradients[1][name], rtol=1e-4, atol=1e-6)
+    for others in gradients[1:]:
+        for name, value in gradients[0].items():
+            torch.testing.assert_close(value, others[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("scope", "dtype"), [
@@ -197,7 +189,7 @@ def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: s
     plain = world.trainer(dtype, activation_checkpointing="off", **options)
     wanted = [plain.train_step() for _ in range(4)]
     saving = world.trainer(dtype, activation_checkpointing="on", **options)
-    assert saving.microbatch_plan.recompute
+    assert saving.microbatch_plan.activation_checkpointing
     assert [saving.train_step() for _ in range(4)] == wanted
     for name, value in plain.trained.named.items():
         assert torch.equal(value, saving.trained.named[name])
@@ -206,7 +198,7 @@ def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: s
 def test_losses_are_those_of_the_logits(world: World) -> None:
     """Position i predicts token i + 1, and the last code predicts a stop."""
     trainer = world.trainer()
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     model = trainer.voice.model
     model.module.eval()
     with torch.no_grad():

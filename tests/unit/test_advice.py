@@ -19,7 +19,7 @@ def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
     data = TrainingData("am", "", train, train, (), (), train_s=3600.0)  # type: ignore[arg-type]
     voice = SimpleNamespace(family=SimpleNamespace(name="tiny"))
-    return SimpleNamespace(data=data, voice=voice, company=SimpleNamespace(size=processes) if processes > 1 else None)
+    return SimpleNamespace(data=data, voice=voice, group=SimpleNamespace(size=processes))
 
 
 def test_clips_are_counted_as_all_processes_hear_them() -> None:

@@ -226,8 +226,8 @@ def voice(made: Workspace) -> VoiceModel:
 def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: VoiceModel) -> None:
     plain, varied = (dataloader.load_training_data(made, "demo-am", voice, varied=each) for each in (False, True))
     assert not plain.variants
-    assert plain.content == replace(varied, variants={}).content
-    assert plain.content != varied.content
+    assert plain.content_hash == replace(varied, variants={}).content_hash
+    assert plain.content_hash != varied.content_hash
     assert plain.fingerprint == varied.fingerprint
     options = train_options()
     for epoch in range(3):
@@ -267,14 +267,14 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
                      for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):
-        [one], [other] = plain.draw(), varied.draw()
+        [one], [other] = plain.next_batches(), varied.next_batches()
         assert one.clips == other.clips
         for mine, theirs in zip(one.samples, other.samples, strict=True):
             assert np.array_equal(mine.prompt_codes, theirs.prompt_codes)
             assert np.array_equal(mine.speaker_embedding, theirs.speaker_embedding)
             differing += not np.array_equal(mine.speech_codes, theirs.speech_codes)
     assert differing > 0.8 * 7 * 4
-    trial = varied.trial(varied.by_length()[-1:])[0]  # the longest that is ever heard, text counted
+    trial = varied.trial_samples(varied.by_length()[-1:])[0]  # the longest that is ever heard, text counted
     assert len(trial.speech_codes) + len(trial.text_ids) == max(
         one.order_clip.length for item in data.train for one in (item, *data.variants[item.id]))
 
@@ -282,10 +282,11 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
 def followed(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> Listener:
     """A run to its last step, or to a stop, without its certificate."""
     listener = Listener(world.runs / name, stop_after)
-    milestones, _ = train.begin(train_options(evaluation_sentences=0, steps=5, validate_every=2, checkpoint_every=9,
+    evaluator, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
+                                                    checkpoint_every=9,
                                               **changes), world, listener)
     try:
-        train.follow(milestones)
+        train.train_loop(evaluator)
     except StopRequested:
         assert stop_after is not None
     return listener
@@ -296,7 +297,7 @@ def test_a_run_that_is_augmented_resumes_to_the_bit_and_is_measured_on_what_was_
     world = Workspace.open(shutil.copytree(made.path, tmp_path / "copy"))
     whole, plain = followed(world, "whole", augmentation=0.7), followed(world, "plain")
     assert plain.of("step")[0].speech_loss != whole.of("step")[0].speech_loss
-    assert any("24 variants, chosen anew each epoch" in line for line in whole.of("plan")[0].lines)
+    assert any("24 variants, chosen at random in each epoch" in line for line in whole.of("plan")[0].lines)
     assert not any("variants" in line for line in plain.of("plan")[0].lines)
     followed(world, "cut", stop_after=4, augmentation=0.7)  # within the second epoch
     rest = followed(world, "cut", augmentation=0.7)

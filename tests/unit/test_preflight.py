@@ -136,10 +136,10 @@ def test_features_of_other_recordings_are_found(world: Workspace) -> None:
 
 
 def test_a_step_without_memory_says_so(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(milestones: object) -> None:
+    def full(evaluator: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(train, "follow", full)
+    monkeypatch.setattr(train, "train_loop", full)
     with pytest.raises(UserError, match="failed at 'two steps and save': the memory of the device") as caught:
         tried(world)
     assert "smaller batch" in caught.value.hint
@@ -180,7 +180,7 @@ def test_the_trial_takes_what_was_written_for_the_training() -> None:
 
 
 def advised(world: Workspace, **changes: object) -> str:
-    trainer = train.begin(train_options(**changes), world, Listener(world.runs / "advice"))[0].trainer
+    trainer = train.prepare_run(train_options(**changes), world, Listener(world.runs / "advice"))[0].trainer
     return "\n".join(run_plan.training_warnings(trainer, world.runs / "advice"))
 
 
@@ -206,7 +206,7 @@ def test_a_single_speaker_and_few_held_out_clips_are_told(world: Workspace) -> N
 
 
 def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = train.begin(train_options(), world, Listener(world.runs / "advice"))[0].trainer
+    trainer = train.prepare_run(train_options(), world, Listener(world.runs / "advice"))[0].trainer
     monkeypatch.setattr(run_plan.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 100_000))
     said = "\n".join(run_plan.training_warnings(trainer, world.runs / "advice"))
     one = 12 * sum(value.numel() for value in trainer.trained.named.values())

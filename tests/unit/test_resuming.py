@@ -161,27 +161,24 @@ def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
                                train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)
 
 
-def test_how_many_processes_there_were_is_saved_and_an_older_file_tells_by_their_generators(world: Workspace) -> None:
-    def gathered(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(world: Workspace) -> None:
+    def gather(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {f"rank-{rank}/{name}": value.clone() for rank in (1, 2)
                 for name, value in tensors.items()}
 
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(world.runs / "shared"))
-    milestones.trainer.company = SimpleNamespace(rank=0, size=3, tell=lambda word: None, gathered=gathered)
-    milestones.save()
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
+    evaluator.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_main=lambda work: work())
+    evaluator.save()
     run = world.runs / "shared"
-    assert (checkpoint.processes(run, 0), checkpoint.load_state(run, 0).processes) == (3, 3)
-    numbers = checkpoint.folder_of(run, 0) / "training.json"
-    saved = json.loads(numbers.read_text())
-    assert saved.pop("processes") == 3
-    numbers.write_text(json.dumps(saved))
-    assert checkpoint.processes(run, 0) == 3
+    state = checkpoint.load_state(run, 0)
+    assert (checkpoint.processes(run, 0), state.processes) == (3, 3)
+    assert {"generator/torch", "rank-1/generator/torch", "rank-2/generator/torch"} <= state.tensors.keys()
 
 
 def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     run = world.runs / "one"
     folder, rename = checkpoint.folder_of(run, 2), Path.rename
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
 
     def broken(path: Path, target: Path) -> Path:
         if path.name == ".writing-step-000002":
@@ -190,29 +187,29 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
 
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(UserError, match=r"could not be saved in .*The checkpoint of step 2 is intact"):
-        milestones.save()
+        evaluator.save()
     monkeypatch.undo()
     assert records.damage(folder) is None
     folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
-    checkpoint.clean(run)
+    checkpoint.remove_leftovers(run)
     assert records.damage(folder) is None
-    milestones.save()
+    evaluator.save()
     assert records.damage(folder) is None
     assert not list(folder.parent.glob(".*step*"))
 
 
 @pytest.mark.parametrize(("damaged", "way"), [
-    ((2,), "or start a new run."), ((4,), "or continue the run: it goes on from the checkpoint of step 2, which")])
+    ((2,), "or start a new run."), ((4,), "or resume the run: it resumes from the checkpoint of step 2, which")])
 def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         world: Workspace, damaged: tuple[int, ...], way: str) -> None:
     run = world.runs / "one"
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
     if 4 in damaged:
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
     checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
-    with pytest.raises(UserError, match="every checkpoint of it that was measured is damaged") as caught:
-        train._finish(milestones, world, Listener(run))
+    with pytest.raises(UserError, match="every checkpoint of it that was evaluated is damaged") as caught:
+        train.certify_best(evaluator.trainer, world, Listener(run))
     assert way in caught.value.hint
 
 
@@ -221,9 +218,9 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     now = Precision("cuda", torch.float16, "compute capability 7.5")
     assert state.precision == "float32"
     here = state.conditions
-    assert resume_checks.rounded_otherwise(state, Precision("cpu", torch.float32, "asked for"), here) == ""
-    assert resume_checks.rounded_otherwise(replace(state, precision=""), now, here) == ""  # of before it was saved
-    said = resume_checks.rounded_otherwise(state, now, "")
+    assert resume_checks.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
+    assert resume_checks.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
+    said = resume_checks.rounding_warning(state, now, "")
     assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
@@ -320,15 +317,15 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
         warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
-    milestones, _ = train.begin(options, world, listener)
-    trainer, base = milestones.trainer, load_base(world, "tiny", CPU)
+    evaluator, _ = train.prepare_run(options, world, listener)
+    trainer, base = evaluator.trainer, load_base(world, "tiny", CPU)
     base_now = base.model.module.state_dict()
     held = trainer.voice.model.module.state_dict()
     with trainer.as_base() as seen:
         assert seen.adapters is None
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
-    milestones.catch_up(False)
+    evaluator.catch_up(due=False)
     found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
     wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
                                                   trainer.precision)
@@ -339,7 +336,7 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
 def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kind: str) -> None:
-    train.follow(train.begin(train_options(adapter=kind, ema=0.5, steps=2, **CHANGES), world,
+    train.train_loop(train.prepare_run(train_options(adapter=kind, ema=0.5, steps=2, **CHANGES), world,
                              Listener(world.runs / "other"))[0])
     named(world.runs / "other", 2)
     said: list[str] = []

@@ -58,10 +58,10 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
     listener = run(world, monkeypatch, patience=2)
     assert [step.step for step in listener.of("step")] == [1, 2, 3, 4, 5, 6]
     assert listener.of("warned")[-1].message == (
-        "Stopped early at step 6 of 8: 2 validations in a row were not better than the held-out speech loss of 3.0000 "
+        "Stopped early at step 6 of 8: 2 validations in a row did not improve the validation speech loss of 3.0000 "
         "at step 4.")
     assert checkpoint.read_ranking(listener.directory).best == 4
-    assert checkpoint.load_state(listener.directory, 6).patience == EarlyStopping(6, 4, 3.0, 2)
+    assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
@@ -88,7 +88,7 @@ def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pyt
 
 
 def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no sentence is to be judged"):
+    with pytest.raises(UserError, match="evaluation_sentences is 0"):
         run(world, monkeypatch, select_best_by="cer")
 
 

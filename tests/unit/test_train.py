@@ -14,7 +14,7 @@ from core.job import kept
 from core.job.reporter import describe, size_text
 from core.proof import certificate
 from core.training import checkpoint
-from core.training.trainer import NotFinite
+from core.training.trainer import Diverged
 from core.voice_model.loading import load, load_checkpoint, load_extension
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
@@ -49,7 +49,7 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
     assert checkpoint.steps(listener.directory) == [4, 8]
     ranked = checkpoint.read_ranking(listener.directory)
-    assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
+    assert (ranked.metric, ranked.best) == ("validation speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
 
 
@@ -71,7 +71,7 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
     monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self,
                         language: next(errors))
     ranked = checkpoint.read_ranking(started(world).directory)
-    assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
+    assert (ranked.metric, ranked.best, ranked.values) == ("character error rate", 4, {4: 0.2, 8: 0.9})
 
 
 def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
@@ -118,10 +118,11 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
-    with pytest.raises(UserError, match=r"broke at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
-        train.run(train_options(row_lr=1.0, adapter_lr=1.0, clip=1000.0, steps=200, warmup=0, evaluation_sentences=0,
-                                checkpoint_every=500), _exploding(world), Listener(world.runs / "one"))
-    assert isinstance(caught.value.__cause__, NotFinite)
+    with pytest.raises(UserError, match=r"diverged at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
+        options = train_options(row_lr=1.0, adapter_lr=1.0, max_grad_norm=1000.0, steps=200, warmup=0,
+                                evaluation_sentences=0, checkpoint_every=500)
+        train.run(options, _exploding(world), Listener(world.runs / "one"))
+    assert isinstance(caught.value.__cause__, Diverged)
     assert "lower learning rates" in caught.value.hint
 
 
@@ -193,8 +194,8 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.tiny.family.Tiny.judge", lambda self, folder: None)
     listener = started(world)
-    assert "No judge knows 'am'" in listener.of("warned")[0].message
-    assert checkpoint.read_ranking(listener.directory).measure == "held-out speech loss"
+    assert "No recogniser for 'am'" in listener.of("warned")[0].message
+    assert checkpoint.read_ranking(listener.directory).metric == "validation speech loss"
     assert certificate.read(listener.directory / certificate.FILE).check("judged_errors").verdict == "skipped"
 
 
