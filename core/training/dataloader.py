@@ -1,8 +1,8 @@
-"""What a run trains on and is measured by: cached features with the ids of their texts.
+"""Training data and its loader: cached features with the ids of their texts, and the batches of each step.
 
-No audio file is opened: features come from the cache that `prepare` filled, and all of them
-are held in memory (100 hours of speech are 9 million codes of two bytes). A clip that cannot
-be used is counted and named, never lost in silence.
+No audio file is opened: features come from the cache that `prepare` filled, and all of them are held in
+memory (100 hours of speech are 9 million codes of two bytes). A clip that cannot be used is counted and
+named. The loader knows no model.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Utterance:
 
     @property
     def order_clip(self) -> Clip:
-        """What the order of training asks of a clip."""
+        """What the order of training needs of the clip."""
         return Clip(len(self.text_ids) + len(self.speech_codes), self.speaker)
 
 
@@ -77,7 +77,7 @@ class TrainingData:
 
 
 def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
-         varied: bool = False) -> TrainingData:
+                       varied: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
     No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
@@ -87,21 +87,21 @@ def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart
     language = dataset.card.language
     _check_language(name, language, voice.front_end)
     cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
-    reader = _Reader(voice, cache, cache.load_pack(dataset.card.fingerprint))
-    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.speaks(clip, language)])
+    reader = _UtteranceReader(voice, cache, cache.load_pack(dataset.card.fingerprint))
+    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, language)])
     apart_clips = reader.apart(dataset.split(HELD_OUT), dataset.split(TRAIN), apart)
-    held_out = reader.utterances([clip for clip in apart_clips if reader.speaks(clip, language)])
-    train = reader.with_company(train)
+    held_out = reader.utterances([clip for clip in apart_clips if reader.in_language(clip, language)])
+    train = reader.with_prompt_clips(train)
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
         raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.way_out())
     if not held_out:
         why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
-        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.{why}",
+        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{why}",
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    written_out = voice.front_end.written_out  # a judge hears words, no digits
+    written_out = voice.front_end.written_out  # a recogniser writes words, no digits
     sentences = tuple(HeldOutSentence(written_out(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
@@ -152,9 +152,8 @@ _VARIANTS = {"no features": "have no features in the cache", "too long": "are lo
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
 _SHARED = "held out, but shared with a training clip"
 _WAYS_OUT = {
-    _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let validation "
-             "be "
-             "apart by source alone.",
+    _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let "
+             "validation be apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
     _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",
     _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept.",
@@ -163,8 +162,8 @@ _WAYS_OUT = {
 }
 
 
-class _Reader:
-    """Clips to utterances, keeping account of those left out."""
+class _UtteranceReader:
+    """Makes utterances of clips, and counts those left out."""
 
     def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> None:
         self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
@@ -175,7 +174,7 @@ class _Reader:
         made = [self._utterance(clip) for clip in clips]
         return tuple(item for item in made if item is not None)
 
-    def speaks(self, clip: manifest.Clip, language: str) -> bool:
+    def in_language(self, clip: manifest.Clip, language: str) -> bool:
         if clip.language != language:
             self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
@@ -193,7 +192,7 @@ class _Reader:
                 found.append(clip)
         return found
 
-    def with_company(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
+    def with_prompt_clips(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
         """Only clips whose speaker has another one: the prompt must not be the target."""
         count: dict[str, int] = {}
         for item in clips:
@@ -228,14 +227,14 @@ class _Reader:
     def notes(self) -> tuple[str, ...]:
         """One line a reason, with the first names."""
         return tuple(
-            (f"{len(ids)} variants are not heard, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
+            (f"{len(ids)} variants are not used, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
              f"{len(ids)} clips left out ({reason}): ") + f"{', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
             f"{self._characters() if reason == _CHARACTERS else ''}" for reason, ids in self._left_out.items()
         )
 
     def _characters(self) -> str:
-        said = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
-        return f" The characters, and how many texts have them: {said}."
+        found = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
+        return f" The characters, and how many texts have them: {found}."
 
     def way_out(self) -> str:
         """What would let the clips of the most frequent reason be used."""

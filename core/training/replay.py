@@ -1,8 +1,10 @@
-"""Clips of the base languages that come with a model: some to probe it with, some for `full` to rehearse.
+"""Clips of the base languages: probe clips, on which drift is measured, and clips that `full` replays.
 
-Every second clip probes and is never trained on, so that drift is not measured on what was rehearsed.
-A model that comes with no clips is probed by sentences of its languages over the codes of its own voice:
-whether logits are equal to the bit can be seen on any codes.
+They are recordings that a person prepared, clips that come with the model, or sentences that the base
+speaks before the first step; these are kept in the run's folder, because a resumed run has another
+model. Of the last two, every second clip probes and is never trained on, so that drift is not measured
+on what was replayed. A model that has no clips is probed with sentences of its languages over the
+codes of its own voice: whether logits are equal to the bit can be seen on any codes.
 """
 
 from __future__ import annotations
@@ -20,12 +22,10 @@ import torch
 from config.errors import UserError
 from config.schema import TrainOptions
 from core.dataset import languages
-from core.job import kept
 from core.job.journal import Progress
 from core.job.reporter import Tell, to_nobody
 from core.library import tensor_files
-from core.training.dataloader import Utterance, make_utterance, nearest_speaker
-from core.training.dataloader import make_sample as sample
+from core.training.dataloader import Utterance, make_sample, make_utterance, nearest_speaker
 from core.vocabulary import probe_sentences
 from core.voice_model.loading import VoiceModel
 from core.workspace import Workspace
@@ -33,6 +33,9 @@ from data import manifest
 from data.features import FeatureCache, Pack
 from data.manifest import HELD_OUT, Clip, Dataset
 from models.base import Features, Sample, Voice
+
+SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
+_BATCH = 16  # sentences spoken together
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def probes(clips: Sequence[Utterance], prompt_length: int) -> list[ProbeSample]:
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
         prompt = nearest_speaker(item, others or [item])
-        found.append(ProbeSample(item.language, item.text, sample(item, prompt, prompt_length)))
+        found.append(ProbeSample(item.language, item.text, make_sample(item, prompt, prompt_length)))
     return found
 
 
@@ -106,53 +109,36 @@ def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
 
 
-SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
-_BATCH = 16  # sentences spoken together
-
-
 def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice],
-                        run: Path,
-           tell: Callable[[str], None], watch: Tell = to_nobody, most: int | None = None) -> Replay:
-    """The clips to rehearse and to measure by; none outside of `full`. `watch` may end it while the base speaks.
+                        run: Path, warn: Callable[[str], None], tell: Tell = to_nobody,
+                        most: int | None = None) -> Replay:
+    """The clips to replay and to measure drift on; none outside of `full`. `tell` may end it while the base speaks.
 
-    `most`: so many sentences are spoken at most, for a trial, and kept however they end.
+    Datasets that were given win over texts, texts over clips that come with the model. `most`: so many sentences are
+    spoken at most, for a trial, and used whether or not they end.
     """
     if options.scope != "full":
         return Replay((), ())
     if options.replay_datasets.strip():
-        found = _own(options, workspace, voice, tell)
-    elif voice.family.replay(voice.base_folder) and _takes_its_clips(options, run, tell):
+        found = _from_datasets(options, workspace, voice, warn)
+    elif voice.family.replay(voice.base_folder) and not options.replay_texts.strip():
         found = load(voice, voices)
     elif voices:
-        found = split_clips(_spoken(options, voice, voices, run, tell, watch, most))
+        found = split_clips(_spoken_clips(options, voice, voices, run, warn, tell, most))
     else:
-        tell("The base model comes with neither clips nor a voice to speak them with: nothing is rehearsed.")
+        warn("The base model has neither clips nor a voice to speak them with: nothing is replayed.")
         return Replay((), ())
     if options.replay > 0 and not found.replayed:
-        tell("There are no clips of base languages to rehearse: replay is off, expect more drift.")
+        warn("There are no clips of base languages to replay: replay is off, expect more drift.")
     if not found.probe_clips:
-        tell("There are no clips to measure the base languages by: how they drift is not seen. Prepare the recordings "
-             "to replay with a held-out share.")
+        warn("There are no clips to measure the drift of the base languages on. Prepare the recordings to replay with "
+             "a held-out share.")
     return found
 
 
-def _takes_its_clips(options: TrainOptions, run: Path, tell: Callable[[str], None]) -> bool:
-    """Whether the clips that come with the model are rehearsed: where no texts are given, or the run began on them.
-
-    Texts were once not spoken for such a model. A run of then goes on as it began.
-    """
-    if not options.replay_texts.strip():
-        return True
-    if not kept.steps(run) or any((run / f"{SPOKEN_CLIPS}.{kind}").is_file() for kind in ("json", "safetensors")):
-        return False
-    tell(f"The texts to replay, {options.replay_texts}, are not spoken: nothing in {run} was spoken before this run "
-         "began, so it goes on with the clips that come with the model. A new run on its weights speaks the texts: "
-         f"--init-from run:{run.name}.")
-    return True
-
-
-def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: Callable[[str], None]) -> Replay:
-    """The prepared datasets of base languages: training clips are rehearsed, held-out ones measure."""
+def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceModel,
+                   warn: Callable[[str], None]) -> Replay:
+    """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
     replayed: list[Utterance] = []
     probe_clips: list[Utterance] = []
     left_out = Counter[str]()
@@ -166,7 +152,7 @@ def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: C
         cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
         pack = cache.load_pack(dataset.card.fingerprint)
         for clip in dataset.clips:
-            item = _own_clip(clip, dataset, voice, cache, pack)
+            item = _usable_clip(clip, dataset, voice, cache, pack)
             if isinstance(item, str):
                 left_out[item] += 1
             else:
@@ -175,12 +161,12 @@ def _own(options: TrainOptions, workspace: Workspace, voice: VoiceModel, tell: C
     if alone := len(replayed) - len(prompted):
         left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
     if left_out:
-        said = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
-        tell(f"Clips of {options.replay_datasets.strip()} that are neither rehearsed nor measured by: {said}.")
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+        warn(f"Clips of {options.replay_datasets.strip()} that are not used: {reasons}.")
     return Replay(prompted, tuple(probe_clips))
 
 
-def _own_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> Utterance | str:
+def _usable_clip(clip: Clip, dataset: Dataset, voice: VoiceModel, cache: FeatureCache, pack: Pack) -> Utterance | str:
     """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
     language, front_end, model = dataset.card.language, voice.front_end, voice.model
     if clip.language != language:
@@ -220,18 +206,18 @@ def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]
     return [(language, text) for language, text in found if language in voice.front_end.base_languages]
 
 
-def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
-            tell: Callable[[str], None], watch: Tell, most: int | None) -> list[Utterance]:
-    """What the base spoke for this run, spoken now if it was not yet."""
+def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+                  warn: Callable[[str], None], tell: Tell, most: int | None) -> list[Utterance]:
+    """What the base spoke for this run; it is spoken now if it was not yet."""
     texts, codes = run / f"{SPOKEN_CLIPS}.json", run / f"{SPOKEN_CLIPS}.safetensors"
     if not texts.is_file():
         if voice.changed:
             raise UserError(f"{texts} is missing: what the base spoke before this run began.",
                             f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
-        said = _speak(options, voice, voices, tell, watch, most)
+        spoken = _speak(options, voice, voices, warn, tell, most)
         tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
-                                   for index, (*_, item) in enumerate(said)})
-        texts.write_text(json.dumps([part[:3] for part in said], ensure_ascii=False), encoding="utf-8")
+                                   for index, (*_, item) in enumerate(spoken)})
+        texts.write_text(json.dumps([part[:3] for part in spoken], ensure_ascii=False), encoding="utf-8")
     rows = json.loads(texts.read_text(encoding="utf-8"))
     stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
     made = []
@@ -242,39 +228,32 @@ def _spoken(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice
     return made
 
 
-def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice],
-           tell: Callable[[str], None], watch: Tell, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+           tell: Tell, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
     """Language, text, voice and codes of the sentences that the base could speak to their end."""
+    wanted, names = sentences(options, voice), list(voices)
+    readable: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # in pairs, because a clip is prompted by another one of its speaker
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            readable.append((language, text, name, voice.front_end.encode(text, language)))
+    if most is not None:  # of one language and one voice, or so few would have no clip to prompt them
+        readable = [(language, text, names[0], ids) for language, text, _, ids in readable
+                    if language == readable[0][0]][:most]
+
     sampling = replace(voice.family.sampling, seed=options.seed)
-    wanted = sentences(options, voice)
-    readable = _readable(wanted, voice, list(voices))
-    if most is not None:  # of one language and one voice, or none of so few would have company
-        first = next(iter(voices))
-        readable = [(*part[:2], first, part[3]) for part in readable if part[0] == readable[0][0]][:most]
-    said: list[tuple[str, str, str, np.ndarray]] = []
+    found: list[tuple[str, str, str, np.ndarray]] = []
     with voice.adapters.switched(False) if voice.adapters else nullcontext():
         prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
         for start in range(0, len(readable), _BATCH):
-            watch(Progress(start, len(readable), "sentences", "spoken by the base, to be rehearsed"))
+            tell(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
             part = readable[start:start + _BATCH]
             speakers = [prepared[name] for _, _, name, _ in part]
             spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
-            said += [(language, text, name, one.codes) for (language, text, name, _), one in
-                     zip(part, spoken, strict=True) if len(one.codes) and (one.ending == "stop" or most is not None)]
-    if most is not None:
-        return said
-    left_out = len(wanted) - len(said)
-    tell(f"The base model spoke {len(said)} of {len(wanted)} sentences to rehearse and to measure its languages by"
-         + (f"; {left_out} could not be read, or did not come to an end." if left_out else "."))
-    return said
-
-
-def _readable(wanted: Sequence[tuple[str, str]], voice: VoiceModel,
-              names: Sequence[str]) -> list[tuple[str, str, str, np.ndarray]]:
-    """Language, text, voice and ids of the sentences that the base can read here."""
-    found: list[tuple[str, str, str, np.ndarray]] = []
-    for index, (language, text) in enumerate(wanted):
-        name = names[index // 2 % len(names)]  # pairs: of a speaker there must be two
-        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
-            found.append((language, text, name, voice.front_end.encode(text, language)))
+            found += [(language, text, name, one.codes) for (language, text, name, _), one in
+                      zip(part, spoken, strict=True) if len(one.codes) and (one.ending == "stop" or most is not None)]
+    if most is None:
+        left_out = len(wanted) - len(found)
+        warn(f"The base model spoke {len(found)} of {len(wanted)} sentences for replay and drift"
+             + (f"; {left_out} could not be read, or did not end." if left_out else "."))
     return found

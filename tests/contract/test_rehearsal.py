@@ -57,8 +57,7 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
                              lambda progress: seen.append(progress.done))
     assert len(asked) == 7
     assert seen == [0, 3, 6]
-    assert told == ["The base model spoke 6 of 7 sentences to rehearse and to measure its languages by; 1 could not be "
-                    "read, or did not come to an end."]
+    assert told == ["The base model spoke 6 of 7 sentences for replay and drift; 1 could not be read, or did not end."]
     spoken = [item.speech_codes[0] for item in (*found.probe_clips, *found.replayed)]
     assert len(found.probe_clips) == 3
     assert 2 <= len(found.replayed) <= 3
@@ -106,7 +105,7 @@ def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
     assert {item.id for item in found.replayed} == {clip.id for clip in clips if clip.split == "train"}
     assert {item.id for item in found.probe_clips} == {clip.id for clip in clips if clip.split == "held_out"} != set()
     assert {item.language for item in found.replayed} == {"en"}
-    assert told == ["Clips of mine, mine that are neither rehearsed nor measured by: 1 have characters that the model "
+    assert told == ["Clips of mine, mine that are not used: 1 have characters that the model "
                     "does not know, such as digits: spell them out."]
     with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
         replay.gather_replay_clips(train_options(**FULL, replay_datasets="mine,demo-am"), workspace, voice, {},
@@ -147,26 +146,14 @@ def test_given_texts_are_spoken_although_the_model_comes_with_clips(
     assert {item.id[:7] for item in (*found.replayed, *found.probe_clips)} == {"spoken-"}
 
 
-def test_a_run_that_began_on_the_models_clips_goes_on_with_them(
-        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one did whose texts were not spoken yet; the file of texts may be gone since."""
-    options, voices = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt")), voice.family.voices(
-        voice.base_folder)
-    (tmp_path / "checkpoints" / "step-000004").mkdir(parents=True)
-    resumed, told = replace(voice, changed=("norm.weight",)), list[str]()
-    clips = voice.family.replay(voice.base_folder)
-    if not clips:
-        with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
-            replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, told.append)
-        assert f"--init-from run:{tmp_path.name}" in caught.value.hint
-        return
-    found = replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, told.append)
-    assert {item.text for item in (*found.replayed, *found.probe_clips)} == {text for _, text, _ in clips}
-    assert len(told) == 1
-    assert "gone.txt, are not spoken" in told[0]
-    (tmp_path / "spoken.safetensors").write_bytes(b"")  # it spoke, and lost the texts
-    with pytest.raises(UserError, match=r"spoken\.json is missing"):
-        replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, told.append)
+def test_a_resumed_run_that_lost_what_the_base_spoke_is_refused(
+        voice: VoiceModel, world: World, tmp_path: Path) -> None:
+    """Its model is another by now; the file of texts may be gone too."""
+    options = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt"))
+    voices, resumed = voice.family.voices(voice.base_folder), replace(voice, changed=("norm.weight",))
+    with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
+        replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, print)
+    assert f"--init-from run:{tmp_path.name}" in caught.value.hint
 
 
 def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: World, tmp_path: Path) -> None:

@@ -221,10 +221,10 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     assert resume_checks.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
     assert resume_checks.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
     said = resume_checks.rounding_warning(state, now, "")
-    assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
+    assert "computed in float32 up to step 2 and resumes in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
-    assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
+    assert "computed in bfloat16 up to step 2 and resumes in float32" in warned
 
 
 def test_another_machine_number_of_threads_or_torch_is_said(
@@ -255,7 +255,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
         train.run(options, world, listener)
     said = listener.of("warned")[0].message
     assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
-    assert "all 11 new rows are taken. Its adapters are taken" in said
+    assert "all 11 new rows are copied. Its adapters are copied" in said
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
@@ -276,9 +276,9 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
     voice, said = fresh(world, scope="rows"), list[str]()
     untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
     warm_start.init_from(world, "run:one@2", voice, said.append)
-    assert "its vocabulary is another: 7 of 9 new rows are taken by the text of their token" in said[0]
-    assert "2 begin as the extension has them ('ፐ', 'ፈ'), 4 of its own are left" in said[0]
-    assert "Its adapters are left" in said[0]
+    assert "its vocabulary is another: 7 of 9 new rows are copied by the text of their token" in said[0]
+    assert "2 start as the extension has them ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
+    assert "Its adapters are not used" in said[0]
     theirs = {token.text: token.id - 46 for token in there.front_end.added_tokens()}
     for token in voice.front_end.added_tokens():
         for name, value in rows_of(voice).items():
@@ -307,12 +307,12 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
     voice = warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append)
-    assert f"The {len(there.changed)} tensors of the base that it changed are taken" in said[-1]
+    assert f"The {len(there.changed)} tensors of the base that it changed are copied" in said[-1]
     theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
     assert set(voice.base_values) == set(there.changed)
     warm_start.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
-    assert "are left as the base has them" in said[-1]
+    assert "are not copied: scope" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
         warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
@@ -348,7 +348,7 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     wanted = there.adapters.folded()
     for name, value in voice.adapters.folded().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
-    assert "which are the moving average of its training (0.5)" in said[0]
+    assert "the EMA of its training (0.5)" in said[0]
     assert "scaled by 0.4 so that they act as before" in said[0]
 
 

@@ -118,9 +118,9 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
+    options = train_options(row_lr=1.0, adapter_lr=1.0, max_grad_norm=1000.0, steps=200, warmup=0,
+                            evaluation_sentences=0, checkpoint_every=500)
     with pytest.raises(UserError, match=r"diverged at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
-        options = train_options(row_lr=1.0, adapter_lr=1.0, max_grad_norm=1000.0, steps=200, warmup=0,
-                                evaluation_sentences=0, checkpoint_every=500)
         train.run(options, _exploding(world), Listener(world.runs / "one"))
     assert isinstance(caught.value.__cause__, Diverged)
     assert "lower learning rates" in caught.value.hint
@@ -159,7 +159,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
-    assert "Put these values back and continue, or start a new run" in caught.value.hint
+    assert "Put these values back and resume, or start a new run" in caught.value.hint
     assert "--init-from run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 
