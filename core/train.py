@@ -61,7 +61,7 @@ def run_other_rank(workspace: Workspace) -> None:
         name, values = group.broadcast(None)
         evaluator, _ = prepare_run(TrainOptions(**values), workspace, SilentReporter(workspace.runs / name), group)
         train_loop(evaluator)
-    except StopRequested:  # rank 0 has said why
+    except StopRequested:  # rank 0 reports why
         pass
     finally:
         group.close()

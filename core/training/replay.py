@@ -66,7 +66,7 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
 
 
 def split_clips(clips: Sequence[Utterance]) -> Replay:
-    """Every second clip of a language to probe with, the others to rehearse."""
+    """Every second clip of a language to probe with, the others to replay."""
     probe_clips: list[Utterance] = []
     replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):

@@ -25,7 +25,7 @@ from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 
 LITTLE_S = 600.0  # the demo has 14 minutes, which a small model learns from
-OFTEN = 100  # times that each clip is heard in a run
+OFTEN = 100  # times that each clip is used in a run
 FAR = 5.0  # times more or less than the preset's rate
 FEW_HELD_OUT = 3
 _IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
@@ -228,7 +228,7 @@ def unused(options: TrainOptions) -> Iterator[str]:
         yield f"Nothing is pulled by importance (ewc is 0), so this does nothing: {named}."
     if options.replay_datasets.strip() and options.replay_texts.strip():
         yield (f"The texts to replay, {options.replay_texts}, are not spoken: the datasets to replay, "
-               f"{options.replay_datasets}, are rehearsed in their place.")
+               f"{options.replay_datasets}, are replayed in their place.")
 
 
 def _set(options: TrainOptions, names: Iterable[str]) -> str:
@@ -244,10 +244,10 @@ def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
                f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
     processes = max(trainer.group.size, options.processes)  # a trial has one
-    heard = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
-    if heard > OFTEN:
-        yield (f"Each of the {len(data.train)} clips is heard {heard:.0f} times in {options.steps} steps: from about "
-               f"{OFTEN} on they are learnt by heart. Ask for fewer steps, or add recordings.")
+    uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
+    if uses > OFTEN:
+        yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {options.steps} steps: from about "
+               f"{OFTEN} on the model overfits. Use fewer steps, or add recordings.")
     speakers = {item.speaker for item in data.train}
     if len(speakers) == 1:
         yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
@@ -263,9 +263,9 @@ def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
         asked, usual = float(getattr(options, name)), float(getattr(preset, name))
         if not usual / FAR <= asked <= usual * FAR:
             many = asked / usual
-            said = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
-            danger = "it may break" if many > 1 else "it may learn nothing"
-            yield (f"The learning rate of the {what} is {asked:g}, {said} that of the preset for "
+            ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
+            danger = "it may diverge" if many > 1 else "it may learn nothing"
+            yield (f"The learning rate of the {what} is {asked:g}, {ratio} that of the preset for "
                    f"{trainer.voice.family.name} ({usual:g}): {danger}.")
     if options.warmup >= options.steps:
         yield (f"The warmup of {options.warmup} steps is not over when the {options.steps} steps of the training are: "

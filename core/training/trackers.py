@@ -35,7 +35,7 @@ class ExperimentTracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder `tensorboard`; what an earlier attempt wrote of `first` and later steps is hidden.
+    """Event files in the run's folder `tensorboard`; those of an earlier attempt from step `first` on are hidden.
 
     A run resumes from its last checkpoint and takes the steps after it again: curves would run back.
     """
@@ -108,7 +108,8 @@ class TrackedReporter:
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
         if isinstance(event, (Step, Evaluated, SampleMade)):
-            self._start(event.step if isinstance(event, Step) else event.step + 1)  # the step itself was logged before it was evaluated
+            # A step is logged before it is evaluated.
+            self._start(event.step if isinstance(event, Step) else event.step + 1)
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
         elif isinstance(event, SampleMade):

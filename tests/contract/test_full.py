@@ -30,7 +30,7 @@ FULL = {"scope": "full", "steps": 6, "warmup": 0, "batch_size": 3, "text_dropout
 
 
 def rehearsing(world: World, dtype: torch.dtype = torch.float32, **changes: object) -> Trainer:
-    """A trainer with clips to rehearse, also where the family has none: those of the dataset under a base language."""
+    """A trainer with clips to replay, also where the family has none: those of the dataset under a base language."""
     options = train_options(**{**FULL, **changes})
     voice = setup.new_voice(options, world.workspace, CPU)
     data = dataloader.load_training_data(world.workspace, options.dataset, voice)
@@ -171,7 +171,7 @@ def test_importance_without_clips_is_refused(world: World) -> None:
     options = train_options(**FULL, ewc=1.0)
     voice = setup.new_voice(options, world.workspace, CPU)
     data = dataloader.load_training_data(world.workspace, options.dataset, voice)
-    with pytest.raises(UserError, match="clips to rehearse; there are none"):
+    with pytest.raises(UserError, match="estimated on replayed clips; there are none"):
         Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"))
 
 

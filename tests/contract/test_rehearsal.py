@@ -92,7 +92,7 @@ def test_recordings_in_a_base_language_are_prepared_and_it_is_said_what_they_are
     told = " ".join(event.message for event in listener.of("warned"))
     assert "speaks English (en) already, and nothing of it may change" in told
     assert "--replay-datasets mine" in told
-    assert "1 texts have characters that the model does not know and will not be rehearsed with it: ☃" in told
+    assert "1 texts have characters that the model does not know and will not be replayed with it: ☃" in told
 
 
 def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(

@@ -26,7 +26,7 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
     options = train_options(batch_size=5, steps=150)
     assert list(run_plan._data(planned(), options)) == []
     (said,) = run_plan._data(planned(processes=2), options)
-    assert "Each of the 10 clips is heard 150 times in 150 steps" in said
+    assert "Each of the 10 clips is used 150 times in 150 steps" in said
     assert list(run_plan._data(planned(), train_options(batch_size=5, steps=150, processes=2))) == [said]  # of a trial
 
 
@@ -38,7 +38,7 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
 def test_the_rates_of_what_is_trained_are_held_against_the_preset(changes: dict[str, object], told: list[str]) -> None:
     said = list(run_plan._rates(planned(), train_options(**changes)))
     assert [line.removeprefix("The learning rate of the ").partition(" ")[0] for line in said] == told
-    assert all("it may break" in line for line in said)
+    assert all("it may diverge" in line for line in said)
 
 
 def test_a_warmup_as_long_as_the_training_is_told() -> None:

@@ -88,7 +88,7 @@ def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> 
     assert "8 s of speech in 12 clips" in said
     assert "is heard" not in said
     assert "held out" not in said
-    assert "Each of the 12 clips is heard 267 times" in " ".join(
+    assert "Each of the 12 clips is used 267 times" in " ".join(
         event.message for event in tried(world)[0].of("warned"))
 
 
@@ -140,7 +140,7 @@ def test_a_step_without_memory_says_so(world: Workspace, monkeypatch: pytest.Mon
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(train, "train_loop", full)
-    with pytest.raises(UserError, match="failed at 'two steps and save': the memory of the device") as caught:
+    with pytest.raises(UserError, match="failed at 'two steps and save': out of memory") as caught:
         tried(world)
     assert "smaller batch" in caught.value.hint
 
@@ -187,9 +187,9 @@ def advised(world: Workspace, **changes: object) -> str:
 def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: Workspace) -> None:
     said = advised(world, row_lr=0.5, adapter_lr=1e-4, steps=800)
     assert "8 s of speech in 12 clips; 10 min is the least" in said
-    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may break" in said
+    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may diverge" in said
     assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): it may learn nothing" in said
-    assert "Each of the 12 clips is heard 267 times in 800 steps" in said
+    assert "Each of the 12 clips is used 267 times in 800 steps" in said
     assert "one speaker" not in said
     assert "learning rate" not in advised(world, row_lr=1e-2)
     assert "adapters" not in advised(world, scope="rows", adapter_lr=1e-6)
