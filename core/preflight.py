@@ -46,7 +46,7 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
     """Try every part of the training that `options` describe; what it took, and what the training will take."""
     start = time.monotonic()
     not_tried, reporter = untried(options), WarningCounter(reporter)
-    with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
+    with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
         sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
         check_devices(options.processes, compute.prepare(options.device))
         evaluator, found = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)

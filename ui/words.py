@@ -34,7 +34,7 @@ STAGE_WORDS: Mapping[str, str] = {
     "judge originals": "Listening to the original recordings", "linked": "Linking the files",
     "load": "Loading the model", "look": "Looking at the recordings", "look up": "Looking up what there is",
     "map": "Counting the letters", "measure": "Measuring the recordings", "new rows": "Adding the new rows",
-    "open": "Opening the run", "prepare": "Turning sound into codes anew", "probe":
+    "setup": "Opening the run", "prepare": "Turning sound into codes anew", "memory plan":
     "Measuring what fits, and how long it will take", "prove": "Proving that the old languages read as before",
     "read": "Reading the texts", "read back": "Reading back what was written", "recogniser": "Loading the recogniser",
     "reload": "Reading back what was saved", "restore": "Putting the rows back", "speak": "Speaking",
@@ -44,7 +44,7 @@ STAGE_WORDS: Mapping[str, str] = {
 _ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
 _DEVICES: Mapping[str, str] = {"cpu": "the processor", "cuda": "the GPU"}
-_BEFORE_STEPS = ("load", "probe")  # parts of a training that end before it looks whether it is to stop
+_BEFORE_STEPS = ("load", "memory plan")  # parts of a training that end before it looks whether it is to stop
 
 
 def duration(seconds: float | None) -> str:

@@ -42,7 +42,7 @@ def test_every_part_is_tried_and_only_the_sound_is_kept(
     before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
     listener, result = tried(world, **changes)
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
-    assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
+    assert parts == ["load", "memory plan", "setup", "prepare", "two steps and save", "reload", "speak"]
     assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
     warned = [event.message for event in listener.of("warned")]
     assert "It drifted." in warned
@@ -72,9 +72,9 @@ def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
         world: Workspace, base_that_speaks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     weighed: list[int] = []
-    monkeypatch.setattr(weight_regularization.WeightRegularizer, "estimate", lambda self,
-                        samples: weighed.append(len(samples)))
-    monkeypatch.setattr(weight_regularization.WeightRegularizer, "pull", lambda self, l2_sp, ewc: None)
+    monkeypatch.setattr(weight_regularization.WeightRegularizer, "estimate_importance",
+                        lambda self, model, precision, clips: weighed.append(len(clips)))
+    monkeypatch.setattr(weight_regularization.WeightRegularizer, "add_gradients", lambda self, l2_sp, ewc: None)
     listener, result = tried(world, scope="full", ewc=0.1, evaluation_sentences=0)
     assert base_that_speaks[0] == 4
     assert weighed == [2]
@@ -86,7 +86,7 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
 def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> None:
     said = " ".join(event.message for event in tried(world, steps=60)[0].of("warned"))
     assert "8 s of speech in 12 clips" in said
-    assert "is heard" not in said
+    assert "clips is used" not in said
     assert "held out" not in said
     assert "Each of the 12 clips is used 267 times" in " ".join(
         event.message for event in tried(world)[0].of("warned"))
@@ -114,7 +114,7 @@ def test_a_machine_that_cannot_compile_is_found(world: Workspace, monkeypatch: p
 
 
 def test_a_run_that_cannot_be_sharded_fails_before_anything_is_loaded(world: Workspace) -> None:
-    with pytest.raises(UserError, match="failed at 'open': This run cannot be sharded"):
+    with pytest.raises(UserError, match="failed at 'setup': This run cannot be sharded"):
         tried(world, sharding="full")
 
 
