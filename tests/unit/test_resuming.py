@@ -233,7 +233,7 @@ def test_another_machine_number_of_threads_or_torch_is_said(
     assert not [event for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
     monkeypatch.setattr(compute, "conditions", lambda device: "Another, 64 threads, torch 2.8.0")
     (warned,) = [event.message for event in resumed(world).of("warned") if "rounded otherwise" in event.message]
-    assert "up to step 3 and continues on Another, 64 threads, torch 2.8.0" in warned
+    assert "up to step 3 and resumes on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned
     assert torch.__version__ in warned
 
@@ -254,7 +254,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warned")[0].message
-    assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
+    assert said.startswith("The run starts from the weights of run:one (step 2), with a fresh optimizer")
     assert "all 11 new rows are copied. Its adapters are copied" in said
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
