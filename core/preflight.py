@@ -1,9 +1,9 @@
-"""Will the training work: its true loop on eight clips in about a minute, before hours are spent on it.
+"""Preflight: the training itself on eight clips in about a minute, before hours are spent on it.
 
-Features are made anew from the recordings, two steps are taken at the full rate, the result
-is saved, read back and spoken with. A part that fails is named, with what to do about it, and
-what cannot be tried in a minute is named in the result (`untried`).
-Nothing that the training needs is changed, and only what was spoken is kept.
+Features are extracted again from the recordings, two steps are taken at the full learning rate, and the
+checkpoint is saved, reloaded and spoken with. A part that fails is named, with what to do about it, and
+what cannot be tried in a minute is named in the result (`untried`). Nothing that the training needs is
+changed, and only what was spoken is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import PreflightOptions, TrainOptions
 from core import compute, train
@@ -25,11 +26,10 @@ from core.jobs.events import Event, Result, SampleGenerated, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, size_text, stage
 from core.model.loading import VoiceModel, load_checkpoint
 from core.speech import evaluation
-from core.training import advice, checkpoint, divisible, rehearsal
-from core.training.company import check_devices
-from core.training.fitting import Estimate
-from core.training.milestones import Milestones
-from core.training.plan import expected
+from core.training import checkpoint, replay, run_plan
+from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.distributed import check_devices
+from core.training.run_plan import Estimate, duration_range
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
@@ -38,21 +38,21 @@ from models.base import Extractor
 CLIPS, STEPS = 8, 2
 _FISHER = 2  # clips for the estimate of importance
 _SPOKEN = "spoken.wav"
-_ALIKE = 0.9  # share of the codes that come out the same, on another device too
+_SAME_CODES = 0.9  # least share of equal codes, on another device too
 _SILENT = 1e-4  # peak of full scale
 _FAULTS = (RuntimeError, ValueError, OSError, ArithmeticError, LookupError, AssertionError)
 
 
 def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> Result:
-    """Try every part of the training that `options` describe; what it took, and what the training will."""
-    began = time.monotonic()
-    left_out, reporter = untried(options), Counting(reporter)
-    with _part(reporter, "open", "Prepare the dataset and make the extension again, then try once more."):
-        divisible.check(options, divisible.number_of_processes(options.processes))
+    """Try every part of the training that `options` describe; what it took, and what the training will take."""
+    start = time.monotonic()
+    not_tried, reporter = untried(options), WarningCounter(reporter)
+    with _part(reporter, "setup", "Prepare the dataset and make the extension again, then try once more."):
+        sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
         check_devices(options.processes, compute.setup_device(options.device))
-        milestones, found = train.begin(trial(options), workspace, reporter, CLIPS)
-    trainer = milestones.trainer
-    for message in advice.warnings(trainer, reporter.directory, options):
+        evaluator, found = train.prepare_run(trial(options), workspace, reporter, max_clips=CLIPS)
+    trainer = evaluator.trainer
+    for message in run_plan.training_warnings(trainer, reporter.directory, options):
         reporter.emit(WarningRaised(message))
     check_stop(reporter)
     if options.compile == "on":
@@ -60,31 +60,31 @@ def run(options: PreflightOptions, workspace: Workspace, reporter: Reporter) -> 
             _compile(trainer.voice.device)
     try:
         with _part(reporter, "prepare", "Prepare the dataset again, under another name if its recordings changed."):
-            alike = _prepare(workspace, options, milestones)
+            alike = _prepare(workspace, options, evaluator)
         with _part(reporter, "two steps and save", "Try float32, a smaller batch, or the CPU, to see which it is."):
-            train.follow(milestones)
+            train.train_loop(evaluator)
         folder = checkpoint.folder_of(reporter.directory, STEPS)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         with _part(reporter, "reload", "Check the disk of the workspace: what was written is not what was read."):
             voice = load_checkpoint(workspace, folder, trainer.voice.device)
-            _compare(milestones, voice)
+            _compare(evaluator, voice)
         with _part(reporter, "speak", "Choose another precision, or the CPU, to see which part it is."):
-            spoken_s = _speak(milestones, voice, reporter)
+            spoken_s = _speak(evaluator, voice, reporter)
     finally:
         shutil.rmtree(reporter.directory / checkpoint.FOLDER, ignore_errors=True)
-        for path in reporter.directory.glob(f"{rehearsal.SPOKEN}.*"):
+        for path in reporter.directory.glob(f"{replay.SPOKEN_CLIPS}.*"):
             if path.name != _SPOKEN:
                 path.unlink()
     return {
         "ready": found.fits, "clips": len(trainer.data.train), "steps": trainer.step, "warnings": reporter.warnings,
         "features_alike": round(alike, 4), "checkpoint": size_text(size), "spoken_s": round(spoken_s, 2),
         "memory_bytes": found.needed, "training": _expected(found, options.steps),
-        "seconds": round(time.monotonic() - began, 1), "not_tried": " ".join(left_out),
+        "seconds": round(time.monotonic() - start, 1), "not_tried": " ".join(not_tried),
     }
 
 
-class Counting:
-    """A reporter that counts the warnings: those of the advice, of the data, and of what the two steps did."""
+class WarningCounter:
+    """A reporter that counts the warnings."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter, self.warnings = reporter, 0
@@ -102,8 +102,10 @@ class Counting:
 
 
 def _expected(found: Estimate, steps: int) -> str:
-    """What the training will take, of passes over clips of all its data; nothing where none could be timed."""
-    return f"{expected(found, steps)} for {steps} steps, beside what is spoken at checkpoints" if found.fits else ""
+    """How long the training will take, from trial passes over clips of all its data; empty where it does not fit."""
+    if not found.fits:
+        return ""
+    return f"{duration_range(found, steps)} for {steps} steps, beside what is spoken at checkpoints"
 
 
 def trial(options: TrainOptions) -> TrainOptions:
@@ -129,7 +131,7 @@ def untried(options: TrainOptions) -> list[str]:
     if options.tracker != "none":
         found.append(f"Nothing is sent to {options.tracker}: a trial is no run.")
     if options.scope == "full" and not options.replay_datasets.strip():
-        found.append(f"Where the base speaks the clips to rehearse, it speaks {CLIPS // 2} sentences; the training "
+        found.append(f"Where the base speaks the clips to replay, it speaks {CLIPS // 2} sentences; the training "
                      "speaks all of them before its first step, for which the log tells the time.")
     if options.scope == "full" and options.ewc and options.fisher_clips > _FISHER:
         found.append(f"The importance of the base's numbers is estimated on {_FISHER} clips, not on "
@@ -143,9 +145,9 @@ def _compile(device: torch.device) -> None:
     compiled(torch.ones(8, device=device, requires_grad=True)).sum().backward()
 
 
-def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones) -> float:
-    """Make the features of the clips anew; the share of the codes that is as in the cache."""
-    voice, wanted = milestones.trainer.voice, {item.id: item for item in milestones.trainer.data.train}
+def _prepare(workspace: Workspace, options: TrainOptions, evaluator: CheckpointEvaluator) -> float:
+    """Extract the features of the clips again; the share of the codes that equals the cached ones."""
+    voice, wanted = evaluator.trainer.voice, {item.id: item for item in evaluator.trainer.data.train}
     dataset = manifest.load(workspace.dataset(options.dataset))
     extractor: Extractor = voice.family.extractor(voice.base_folder, voice.device)
     same = total = 0
@@ -156,18 +158,18 @@ def _prepare(workspace: Workspace, options: TrainOptions, milestones: Milestones
             total += max(len(codes), len(known))
             shared = min(len(codes), len(known))
             same += int(np.count_nonzero(codes[:shared] == known[:shared]))
-    if same < _ALIKE * total:
+    if same < _SAME_CODES * total:
         raise UserError(f"The cached features are not those of the recordings: {same} of {total} codes are the same.",
                         "The recordings were changed since; prepare them again under another name.")
     return same / max(1, total)
 
 
-def _compare(milestones: Milestones, voice: VoiceModel) -> None:
-    """What was read back is to the bit what was trained."""
-    trained = milestones.trainer.voice
+def _compare(evaluator: CheckpointEvaluator, voice: VoiceModel) -> None:
+    """Raise `UserError` unless what was reloaded is to the bit what was trained."""
+    trained = evaluator.trainer.voice
     back = dict(voice.model.module.named_parameters())
-    with milestones.trainer.averaged():
-        for name, value in milestones.trainer.trained.named.items():
+    with evaluator.trainer.averaged():
+        for name, value in evaluator.trainer.trained.named.items():
             if name not in back or not torch.equal(value.detach().cpu(), back[name].detach().cpu()):
                 raise UserError(f"The checkpoint does not read back as it was saved: {name} is another.",
                                 "Check the disk of the workspace, and try again.")
@@ -175,37 +177,37 @@ def _compare(milestones: Milestones, voice: VoiceModel) -> None:
         raise UserError("The front-end does not read back as it was saved.", "Check the disk, and try again.")
 
 
-def _speak(milestones: Milestones, voice: VoiceModel, reporter: Reporter) -> float:
-    """Speak a held-out sentence with what was read back; seconds of sound."""
-    data = milestones.trainer.data
-    sampling = replace(voice.family.sampling, seed=milestones.options.seed)
-    _, said = evaluation.evaluate_language(milestones.evaluator, voice, data.language, data.sentences[:1], sampling)
-    if not said:
+def _speak(evaluator: CheckpointEvaluator, voice: VoiceModel, reporter: Reporter) -> float:
+    """Speak a held-out sentence with what was reloaded; seconds of audio."""
+    data = evaluator.trainer.data
+    sampling = replace(voice.family.sampling, seed=evaluator.options.seed)
+    _, spoken = evaluation.evaluate_language(evaluator.evaluator, voice, data.language, data.sentences[:1], sampling)
+    if not spoken:
         raise UserError("The model cannot read the held-out sentence.",
                         "Make a tokenizer from this dataset, extend the model with it, and train that extension.")
-    waveform = said[0].waveform
+    waveform = spoken[0].waveform
     if not bool(torch.isfinite(waveform).all()):
         raise UserError("What was spoken holds samples that are not numbers.", "Try another precision.")
     if len(waveform) == 0 or float(waveform.abs().max()) < _SILENT:
         raise UserError("What was spoken is silent.", "Try another precision, or a lower learning rate.")
-    audio.save(reporter.directory / _SPOKEN, waveform, said[0].sample_rate)
-    error = said[0].score.error if said[0].score else None
-    reporter.emit(SampleGenerated(STEPS, data.language, said[0].text, Path(_SPOKEN).as_posix(), error))
-    return len(waveform) / said[0].sample_rate
+    audio.save(reporter.directory / _SPOKEN, waveform, spoken[0].sample_rate)
+    error = spoken[0].score.error if spoken[0].score else None
+    reporter.emit(SampleGenerated(STEPS, data.language, spoken[0].text, Path(_SPOKEN).as_posix(), error))
+    return len(waveform) / spoken[0].sample_rate
 
 
 @contextmanager
 def _part(reporter: Reporter, name: str, remedy: str) -> Iterator[None]:
-    """A part of the trial; a fault names it, says what was seen and what to do."""
+    """Context of a part of the trial; a fault in it is raised with its name and what to do."""
     try:
         with stage(reporter, name):
             yield
     except UserError as fault:
         raise UserError(f"The preflight failed at {name!r}: {fault.message}", fault.hint) from fault
     except torch.OutOfMemoryError as fault:
-        raise UserError(f"The preflight failed at {name!r}: the memory of the device did not suffice.",
+        raise UserError(f"The preflight failed at {name!r}: out of memory.",
                         "Choose a smaller batch, close what else uses the device, or leave out the longest clips."
                         ) from fault
     except _FAULTS as fault:
-        said = f"{type(fault).__name__}: {fault}".rstrip(": ")
-        raise UserError(f"The preflight failed at {name!r}: {said}", remedy) from fault
+        message = f"{type(fault).__name__}: {fault}".rstrip(": ")
+        raise UserError(f"The preflight failed at {name!r}: {message}", remedy) from fault

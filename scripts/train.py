@@ -10,16 +10,16 @@ from scripts.command import DEFAULT_WORKSPACE, run_script
 from scripts.exit_codes import exit_with
 
 
-def follow() -> int:
-    """What torchrun's processes but the first do: what that one says."""
-    from core.training import follower
+def other_rank() -> int:
+    """The ranks of torchrun but the first: they run the loop of rank 0 and write nothing."""
+    from core import train  # loads torch
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--workspace", default=DEFAULT_WORKSPACE)
-    return follower.main([parser.parse_known_args()[0].workspace])
+    return train.main([parser.parse_known_args()[0].workspace])
 
 
 if __name__ == "__main__":
     if int(os.environ.get("RANK", "0")) > 0:
-        exit_with(follow)
+        exit_with(other_rank)
     run_script("train")

@@ -30,8 +30,8 @@ STAGE_TITLES: Mapping[str, str] = {
     "fit": "Fitting new rows", "import": "Importing recordings", "score": "Transcribing samples (ASR)",
     "score recordings": "Transcribing original recordings (ASR)", "linked": "Linking files", "load": "Loading model",
     "look": "Inspecting recordings", "look up": "Resolving files", "map": "Counting characters",
-    "measure": "Measuring", "new rows": "Initialising new rows", "open": "Setting up the run",
-    "prepare": "Extracting features", "probe": "Measuring memory and speed",
+    "measure": "Measuring", "new rows": "Initialising new rows", "setup": "Setting up the run",
+    "prepare": "Extracting features", "memory plan": "Measuring memory and speed",
     "prove": "Checking base-language token ids", "read": "Reading texts", "read back": "Verifying written files",
     "recogniser": "Loading recogniser (ASR)", "reload": "Reloading checkpoint", "restore": "Restoring base rows",
     "speak": "Synthesizing speech", "train": "Training", "transcribe": "Transcribing",
@@ -44,7 +44,7 @@ _STATUS_TONE = {"finished": "good", "failed": "bad", "crashed": "bad", "running"
 _JOB_ID = re.compile(rf"\b({'|'.join(VERB_TITLES)})-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}\b")
 _DEVICE = re.compile(r"(?<=^Waiting for )(cpu|cuda)(?=:)")
 _DEVICES: Mapping[str, str] = {"cpu": "the CPU", "cuda": "the GPU"}
-_BEFORE_STEPS = ("load", "probe")  # stages of a training that end before it checks for a stop
+_BEFORE_STEPS = ("load", "memory plan")  # stages of a training that end before it checks for a stop
 
 _RESULT_TITLES: Mapping[str, str] = {
     "train": "Training clips", "held_out": "Held-out clips", "left_out": "Skipped rows", "features": "Clips read",

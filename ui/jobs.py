@@ -9,6 +9,7 @@ import gradio as gr
 
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import NO_DEVICE, load_job
+from core.jobs.queue import Direction, move_in_queue
 from core.jobs.state import JobState, queue_order
 from ui import job_views, verb_form
 from ui.live import View

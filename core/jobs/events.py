@@ -117,8 +117,8 @@ class Step(Event):
 class Evaluated(Event):
     """Held-out losses in nats a token, top-1 accuracy of the codes, and character error rates by language.
 
-    `languages` holds the numbers of `core.training.validation.Measured` by language; the other losses are the new
-    language's.
+    `languages` holds the numbers of `core.training.checkpoint_evaluation.ValidationLosses` by language; the other
+    losses are the new language's.
     """
 
     kind: ClassVar[str] = "evaluated"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import (
     AS_IS,
@@ -32,7 +33,6 @@ from core.library import catalog, model_info, records, segments
 from core.library.records import ExtensionRecord
 from core.library.segments import PREFIX
 from core.sources import recognisers
-from core.training import divisible
 from core.workspace import Workspace
 from data import augmentation, manifest
 
@@ -169,7 +169,7 @@ def _check_training(workspace: Workspace, options: TrainOptions) -> None:
     if options.tracker != "none" and importlib.util.find_spec(options.tracker) is None:  # named as its package
         raise UserError(f"The tracker {options.tracker!r} was chosen, and its package is not installed.",
                         f"Install it (pip install {options.tracker}), or choose no tracker.")
-    divisible.check(options, divisible.number_of_processes(options.processes))
+    sharding_checks.check(options, sharding_checks.number_of_processes(options.processes))
     try:
         record = records.read_record(workspace.extension(options.extension) / records.EXTENSION, ExtensionRecord)
         base = model_info.base_languages(workspace, record.origin.model)

@@ -1,31 +1,49 @@
-"""Clips of the base languages that come with a model: some to probe it with, some for `full` to rehearse.
+"""Clips of the base languages: probe clips, on which drift is measured, and clips that `full` replays.
 
-Every second clip probes and is never trained on, so that drift is not measured on what was rehearsed.
-A model that comes with no clips is probed by sentences of its languages over the codes of its own voice:
-whether logits are equal to the bit can be seen on any codes.
+They are recordings that a person prepared, clips that come with the model, or sentences that the base
+speaks before the first step; these are kept in the run's folder, because a resumed run has another
+model. Of the last two, every second clip probes and is never trained on, so that drift is not measured
+on what was replayed. A model that has no clips is probed with sentences of its languages over the
+codes of its own voice: whether logits are equal to the bit can be seen on any codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import torch
 
 from config.errors import UserError
+from config.schema import TrainOptions
+from core.dataset import languages
+from core.jobs.events import Progress
+from core.jobs.reporter import ProgressCallback, no_progress
+from core.model import tensor_files
 from core.model.loading import VoiceModel
 from core.text.tokenizer_report import probe_sentences
-from core.training.training_data import Utterance, nearest, sample, utterance
+from core.training.dataloader import Utterance, make_sample, make_utterance, nearest_speaker
+from core.workspace import Workspace
+from data import manifest
+from data.feature_cache import FeatureCache, FeaturePack
+from data.manifest import HELD_OUT, ManifestClip, PreparedDataset
 from models.base import Features, Sample, Voice
+
+SPOKEN_CLIPS = "spoken"  # .json and .safetensors, in the run's folder
+_BATCH = 16  # sentences spoken together
 
 
 @dataclass(frozen=True)
 class Replay:
     """Base-language clips by use."""
 
-    rehearsed: tuple[Utterance, ...]
-    probing: tuple[Utterance, ...]
+    replayed: tuple[Utterance, ...]
+    probe_clips: tuple[Utterance, ...]
 
 
 @dataclass(frozen=True)
@@ -43,19 +61,19 @@ def load(voice: VoiceModel, voices: Mapping[str, Voice]) -> Replay:
     for index, (language, text, features) in enumerate(voice.family.replay(voice.base_folder)):
         if language in voice.front_end.base_languages:
             speaker = f"{language} {_nearest_voice(features.speaker_embedding, voices)}"
-            clips.append(utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
-    return parted(clips) if clips else Replay((), _over_own_voice(voice, voices))
+            clips.append(make_utterance(f"replay-{index}", text, language, speaker, features, voice.front_end))
+    return split_clips(clips) if clips else Replay((), _over_own_voice(voice, voices))
 
 
-def parted(clips: Sequence[Utterance]) -> Replay:
-    """Every second clip of a language to probe with, the others to rehearse."""
-    probing: list[Utterance] = []
-    rehearsed: list[Utterance] = []
+def split_clips(clips: Sequence[Utterance]) -> Replay:
+    """Every second clip of a language to probe with, the others to replay."""
+    probe_clips: list[Utterance] = []
+    replayed: list[Utterance] = []
     for language in dict.fromkeys(item.language for item in clips):
         own = [item for item in clips if item.language == language]
-        probing += own[::2]
-        rehearsed += own[1::2]
-    return Replay(with_company(rehearsed), tuple(probing))
+        probe_clips += own[::2]
+        replayed += own[1::2]
+    return Replay(with_prompt_clips(replayed), tuple(probe_clips))
 
 
 def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSample]:
@@ -63,8 +81,8 @@ def probes(clips: Sequence[Utterance], max_prompt_length: int) -> list[ProbeSamp
     found = []
     for item in clips:
         others = [other for other in clips if other is not item and other.language == item.language]
-        prompt = nearest(item, others or [item])
-        found.append(ProbeSample(item.language, item.text, sample(item, prompt, max_prompt_length)))
+        prompt = nearest_speaker(item, others or [item])
+        found.append(ProbeSample(item.language, item.text, make_sample(item, prompt, max_prompt_length)))
     return found
 
 
@@ -77,7 +95,7 @@ def _over_own_voice(voice: VoiceModel, voices: Mapping[str, Voice]) -> tuple[Utt
         for language, text in probe_sentences(voice.base_folder)[1]:
             if language in voice.front_end.base_languages and language not in made:
                 with suppress(UserError):  # a package for the language is missing; the certificate names what it probed
-                    made[language] = utterance(f"probe-{language}", text, language, "", features, voice.front_end)
+                    made[language] = make_utterance(f"probe-{language}", text, language, "", features, voice.front_end)
     return tuple(made.values())
 
 
@@ -85,7 +103,159 @@ def _nearest_voice(speaker_embedding: np.ndarray, voices: Mapping[str, Voice]) -
     return max(voices, key=lambda name: float(speaker_embedding @ voices[name].speaker_embedding), default="")
 
 
-def with_company(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
+def with_prompt_clips(clips: Sequence[Utterance]) -> tuple[Utterance, ...]:
     """Those whose speaker has another clip, which prompts them."""
     speakers = [item.speaker for item in clips]
     return tuple(item for item in clips if speakers.count(item.speaker) > 1)
+
+
+def gather_replay_clips(options: TrainOptions, workspace: Workspace, voice: VoiceModel, voices: Mapping[str, Voice],
+                        run: Path, warn: Callable[[str], None], progress: ProgressCallback = no_progress,
+                        most: int | None = None) -> Replay:
+    """The clips to replay and to measure drift on; none outside of `full`. `progress` may end it while the base speaks.
+
+    Datasets that were given win over texts, texts over clips that come with the model. `most`: so many sentences are
+    spoken at most, for a trial, and used whether or not they end.
+    """
+    if options.scope != "full":
+        return Replay((), ())
+    if options.replay_datasets.strip():
+        found = _from_datasets(options, workspace, voice, warn)
+    elif voice.family.replay(voice.base_folder) and not options.replay_texts.strip():
+        found = load(voice, voices)
+    elif voices:
+        found = split_clips(_spoken_clips(options, voice, voices, run, warn, progress, most))
+    else:
+        warn("The base model has neither clips nor a voice to speak them with: nothing is replayed.")
+        return Replay((), ())
+    if options.replay > 0 and not found.replayed:
+        warn("There are no clips of base languages to replay: replay is off, expect more drift.")
+    if not found.probe_clips:
+        warn("There are no clips to measure the drift of the base languages on. Prepare the recordings to replay with "
+             "a held-out share.")
+    return found
+
+
+def _from_datasets(options: TrainOptions, workspace: Workspace, voice: VoiceModel,
+                   warn: Callable[[str], None]) -> Replay:
+    """The prepared datasets of base languages: training clips are replayed, held-out ones are probe clips."""
+    replayed: list[Utterance] = []
+    probe_clips: list[Utterance] = []
+    left_out = Counter[str]()
+    for name in languages.split_names(options.replay_datasets):
+        dataset = manifest.load(workspace.dataset(name))
+        language = dataset.card.language
+        languages.check_replayed(name, language, voice.front_end.base_languages)
+        if missing := voice.front_end.unready(language):
+            raise UserError(f"The texts of the dataset {name!r} cannot be read: {missing}",
+                            "Install what is missing, or leave the dataset out of those to replay.")
+        cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
+        pack = cache.load_pack(dataset.card.fingerprint)
+        for clip in dataset.clips:
+            item = _usable_clip(clip, dataset, voice, cache, pack)
+            if isinstance(item, str):
+                left_out[item] += 1
+            else:
+                (probe_clips if clip.split == HELD_OUT else replayed).append(item)
+    prompted = with_prompt_clips(replayed)
+    if alone := len(replayed) - len(prompted):
+        left_out["are the only one of their speaker, which leaves none to prompt them"] = alone
+    if left_out:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+        warn(f"Clips of {options.replay_datasets.strip()} that are not used: {reasons}.")
+    return Replay(prompted, tuple(probe_clips))
+
+
+def _usable_clip(clip: ManifestClip, dataset: PreparedDataset, voice: VoiceModel, cache: FeatureCache,
+                 pack: FeaturePack) -> Utterance | str:
+    """The clip as the model sees it, or why it cannot be used, as the end of a sentence on it."""
+    language, front_end, model = dataset.card.language, voice.front_end, voice.model
+    if clip.language != language:
+        return f"are not in {language!r}"
+    if clip.sha256 not in pack and not cache.has(clip.sha256):
+        return f"have no features of this model: prepare them again with --model {voice.origin.model}"
+    arrays = pack.arrays(clip.sha256) if clip.sha256 in pack else cache.load(clip.sha256)
+    try:
+        item = make_utterance(clip.id, clip.text, language, f"{dataset.card.name} {clip.speaker}", Features(**arrays),
+                         front_end)
+    except UserError:
+        if not front_end.unknown_characters(clip.text, language):
+            raise
+        return "have characters that the model does not know, such as digits: spell them out"
+    fits = len(item.text_ids) <= model.max_text_length and len(item.speech_codes) <= model.max_speech_length
+    return item if fits else "are longer than the model takes"
+
+
+def sentences(options: TrainOptions, voice: VoiceModel) -> list[tuple[str, str]]:
+    """Language and text of what the base is to speak: the person's file, or the sentences that come with the app."""
+    if not options.replay_texts.strip():
+        found = list(probe_sentences(voice.base_folder)[1])
+    else:
+        path = Path(options.replay_texts).expanduser()
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The sentences in {path} could not be read: {error}.",
+                            "Give a text file in UTF-8.") from error
+        found = []
+        for number, line in enumerate(lines, 1):
+            language, tab, text = line.partition("\t")
+            if line.strip() and (not tab or language not in voice.front_end.base_languages or not text.strip()):
+                raise UserError(f"Line {number} of {path} is not a base language, a tab and a sentence: {line[:60]!r}.",
+                                f"The base model's languages: {', '.join(voice.front_end.base_languages)}.")
+            found += [(language, text.strip())] if line.strip() else []
+    return [(language, text) for language, text in found if language in voice.front_end.base_languages]
+
+
+def _spoken_clips(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], run: Path,
+                  warn: Callable[[str], None], progress: ProgressCallback, most: int | None) -> list[Utterance]:
+    """What the base spoke for this run; it is spoken now if it was not yet."""
+    texts, codes = run / f"{SPOKEN_CLIPS}.json", run / f"{SPOKEN_CLIPS}.safetensors"
+    if not texts.is_file():
+        if voice.changed:
+            raise UserError(f"{texts} is missing: what the base spoke before this run began.",
+                            f"Put it back, or start a new run on its weights: --init-from run:{run.name}.")
+        spoken = _speak(options, voice, voices, warn, progress, most)
+        tensor_files.write(codes, {str(index): torch.from_numpy(item.astype(np.int32))
+                                   for index, (*_, item) in enumerate(spoken)})
+        texts.write_text(json.dumps([part[:3] for part in spoken], ensure_ascii=False), encoding="utf-8")
+    rows = json.loads(texts.read_text(encoding="utf-8"))
+    stored = tensor_files.read(codes, "Delete it and its .json, and start a new run.")
+    made = []
+    for index, (language, text, name) in enumerate(rows):
+        features = Features(stored[str(index)].numpy().astype(np.uint16), voices[name].speaker_embedding,
+                            voices[name].prompt_codes.astype(np.uint16))
+        made.append(make_utterance(f"spoken-{index}", text, language, f"{language} {name}", features, voice.front_end))
+    return made
+
+
+def _speak(options: TrainOptions, voice: VoiceModel, voices: Mapping[str, Voice], warn: Callable[[str], None],
+           progress: ProgressCallback, most: int | None) -> list[tuple[str, str, str, np.ndarray]]:
+    """Language, text, voice and codes of the sentences that the base could speak to their end."""
+    wanted, names = sentences(options, voice), list(voices)
+    readable: list[tuple[str, str, str, np.ndarray]] = []
+    for index, (language, text) in enumerate(wanted):
+        name = names[index // 2 % len(names)]  # in pairs, because a clip is prompted by another one of its speaker
+        with suppress(UserError):  # what its text needs is not installed; the plan says which languages are measured
+            readable.append((language, text, name, voice.front_end.encode(text, language)))
+    if most is not None:  # of one language and one voice, or so few would have no clip to prompt them
+        readable = [(language, text, names[0], ids) for language, text, _, ids in readable
+                    if language == readable[0][0]][:most]
+
+    sampling = replace(voice.family.sampling, seed=options.seed)
+    found: list[tuple[str, str, str, np.ndarray]] = []
+    with voice.adapters.switched(False) if voice.adapters else nullcontext():
+        prepared = {name: voice.model.prepare(one) for name, one in voices.items()}
+        for start in range(0, len(readable), _BATCH):
+            progress(Progress(start, len(readable), "sentences", "spoken by the base, for replay"))
+            part = readable[start:start + _BATCH]
+            speakers = [prepared[name] for _, _, name, _ in part]
+            spoken = voice.model.generate([ids for *_, ids in part], speakers, sampling)
+            found += [(language, text, name, one.codes)
+                      for (language, text, name, _), one in zip(part, spoken, strict=True)
+                      if len(one.codes) and (one.finish_reason == "stop" or most is not None)]
+    if most is None:
+        left_out = len(wanted) - len(found)
+        warn(f"The base model spoke {len(found)} of {len(wanted)} sentences for replay and drift"
+             + (f"; {left_out} could not be read, or did not end." if left_out else "."))
+    return found

@@ -1,8 +1,9 @@
-"""Numbers of a training for the tools that people watch trainings with: TensorBoard, Trackio, Weights & Biases.
+"""Numbers of a training for experiment trackers: TensorBoard, Trackio, Weights & Biases.
 
-The journal stays the truth; this is a copy of what it says. TensorBoard's event files are always written; one of the
-others is told too when it is chosen. A tracker that fails is named once and left out from then on: no training ends
-because a chart could not be drawn. Whether a chosen one is installed was looked at when it was asked for.
+The journal stays the truth; this is a copy of it. TensorBoard's event files are always written; one of
+the others is used too when it is chosen. A tracker that fails is named once and not used from then on:
+no training ends because a chart could not be drawn. Whether a chosen one is installed was checked when
+the job was created.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ NONE = "none"
 _TITLES: Mapping[str, str] = {"tensorboard": "TensorBoard", "trackio": "Trackio", "wandb": "Weights & Biases"}
 
 
-class Tracker(Protocol):
+class ExperimentTracker(Protocol):
     """One tool."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
-    def hear(self, step: int, name: str, sound: Path) -> None:
+    def log_audio(self, step: int, name: str, sound: Path) -> None:
         """Show a WAV file."""
         ...
 
@@ -34,9 +35,9 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's folder `tensorboard`; of an attempt before, what it told of `first` and later is hidden.
+    """Event files in the run's folder `tensorboard`; those of an earlier attempt from step `first` on are hidden.
 
-    A run goes on from its last checkpoint, and takes the steps after it again: curves would run back.
+    A run resumes from its last checkpoint and takes the steps after it again: curves would run back.
     """
 
     def __init__(self, run: Path, settings: Mapping[str, object], first: int) -> None:
@@ -49,7 +50,7 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def hear(self, step: int, name: str, sound: Path) -> None:
+    def log_audio(self, step: int, name: str, sound: Path) -> None:
         import soundfile
 
         waveform, sample_rate = soundfile.read(sound, dtype="float32")
@@ -60,7 +61,7 @@ class TensorBoard:
 
 
 class Logged:
-    """Trackio, or Weights & Biases, whose interface Trackio took over. A resumed run goes on with its curves."""
+    """Trackio, or Weights & Biases, whose interface Trackio took over. A resumed run continues its curves."""
 
     def __init__(self, package: str, run: Path, settings: Mapping[str, object]) -> None:
         self._package = _imported(package)
@@ -72,7 +73,7 @@ class Logged:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._package.log(dict(values), step=step)
 
-    def hear(self, step: int, name: str, sound: Path) -> None:
+    def log_audio(self, step: int, name: str, sound: Path) -> None:
         self._package.log({name: self._package.Audio(str(sound))}, step=step)
 
     def close(self) -> None:
@@ -90,12 +91,12 @@ def _imported(package: str) -> Any:
 
 
 class TrackedReporter:
-    """A reporter whose numbers some trackers hear as well, from the first on: a run that is refused begins none."""
+    """A reporter that also logs to trackers. They start with the first number: a run that is refused starts none."""
 
-    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], Tracker]]) -> None:
+    def __init__(self, reporter: Reporter, makers: Mapping[str, Callable[[int], ExperimentTracker]]) -> None:
         self._reporter = reporter
         self._makers = dict(makers)
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, ExperimentTracker] = {}
 
     @property
     def directory(self) -> Path:
@@ -107,31 +108,32 @@ class TrackedReporter:
     def emit(self, event: Event) -> None:
         self._reporter.emit(event)
         if isinstance(event, (Step, Evaluated, SampleGenerated)):
-            self._begin(event.step if isinstance(event, Step) else event.step + 1)  # measured is a step that was told
+            # A step is logged before it is evaluated.
+            self._start(event.step if isinstance(event, Step) else event.step + 1)
         if isinstance(event, (Step, Evaluated)):
             self._each(lambda tracker: tracker.log(event.step, numbers(event)))
         elif isinstance(event, SampleGenerated):
             name = f"samples/{event.language}"
-            self._each(lambda tracker: tracker.hear(event.step, name, self.directory / event.path))
+            self._each(lambda tracker: tracker.log_audio(event.step, name, self.directory / event.path))
 
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 
-    def _begin(self, first: int) -> None:
-        """Begin all trackers; `first` of the steps that they will hear of."""
+    def _start(self, first: int) -> None:
+        """Start all trackers; `first` of the steps that they will log."""
         makers, self._makers = self._makers, {}
         for name, make in makers.items():
-            with self._trying(name, "could not be started", "The training goes on without it."):
+            with self._trying(name, "could not be started", "The training continues without it."):
                 self._trackers[name] = make(first)
 
-    def _each(self, act: Callable[[Tracker], None]) -> None:
+    def _each(self, act: Callable[[ExperimentTracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
-            with self._trying(name, "takes no more numbers of this run", "The training goes on."):
+            with self._trying(name, "takes no more numbers of this run", "The training continues."):
                 act(tracker)
 
     @contextmanager
     def _trying(self, name: str, failed: str, then: str) -> Iterator[None]:
-        """Context of what is another's code, often over a network: what it raises ends the tracker, not the training.
+        """Context of third-party code, often over a network: what it raises ends the tracker, not the training.
 
         There is no narrower class: TensorBoard, Trackio and Weights & Biases have no error in common.
         """
@@ -143,7 +145,7 @@ class TrackedReporter:
 
 
 def numbers(event: Step | Evaluated) -> dict[str, float]:
-    """What an event measured, by the name of its curve."""
+    """The numbers of an event, by the name of their curve."""
     values: dict[str, float | None]
     if isinstance(event, Step):
         values = {"loss/speech": event.speech_loss, "loss/text": event.text_loss, "rate/learning": event.learning_rate,
@@ -160,9 +162,9 @@ def numbers(event: Step | Evaluated) -> dict[str, float]:
 
 
 @contextmanager
-def following(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
-    """`reporter`, heard by TensorBoard and the `chosen` tracker until the end; one that cannot be had is named."""
-    makers: dict[str, Callable[[int], Tracker]] = {
+def tracked(reporter: Reporter, chosen: str, settings: Mapping[str, object]) -> Iterator[Reporter]:
+    """Context of a reporter that also logs to TensorBoard and the `chosen` tracker; one that fails is named."""
+    makers: dict[str, Callable[[int], ExperimentTracker]] = {
         "tensorboard": lambda first: TensorBoard(reporter.directory, settings, first)}
     if chosen != NONE:
         makers[chosen] = lambda first: Logged(chosen, reporter.directory, settings)

@@ -1,110 +1,346 @@
-"""The state of a training run and its one move: a step. It knows no files and no events.
+"""The state of a training run, and its one move: `Trainer.train_step`. It knows no files and no events.
 
-All that decides the next step is in `state`: a trainer that restores it takes the same
-steps, on a CPU to the bit, as one that was never stopped. A step that runs out of memory is
-cut into smaller passes and taken again.
+All that decides the next step is in `state`: a trainer that restores it takes the same steps, on a
+CPU to the bit, as one that never stopped. Every loss is a sum over the tokens of all micro-batches
+of all ranks, divided by their number, and what is hidden of a sample follows from the sample's own
+seed; so micro-batches and ranks change memory and speed and, but for rounding, not the result.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
+from config import sharding_checks
+from config.errors import UserError
 from config.schema import TrainOptions
 from core import compute
 from core.model.adapters import RankAllocation
 from core.model.loading import VoiceModel
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
-from core.training import anchors, checkpoint, counting, divisible, feed, fitting, optimization, scopes, sharding
-from core.training.anchors import Anchors
-from core.training.averaging import Average
+from core.training import checkpoint, dataloader, fsdp, memory_plan, parameter_groups
 from core.training.checkpoint import TrainerState
-from core.training.company import GATHER, STATE, STEP, TRIAL, Company
-from core.training.counting import Counts
-from core.training.feed import Batch, Feed
-from core.training.fitting import Setting
-from core.training.in_place import in_place
-from core.training.optimization import NotFinite, StepLosses, Work
-from core.training.randomness import Randomness
-from core.training.sharding import Passes
-from core.training.training_data import TrainingData, Utterance
+from core.training.dataloader import MicroBatch, TrainBatch, TrainingData, TrainLoader, Utterance
+from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.fsdp import ShardedModel
+from core.training.memory_plan import MicrobatchPlan
+from core.training.parameter_groups import ParameterCounts, ParameterGroup
+from core.training.weight_regularization import ExponentialMovingAverage, WeightRegularizer, swap_weights
 from data.batches import TrainingPair
+from models.base import LossOptions
 
-_ALLOCATION, _BASE_LOSS = "allocation/", "base_loss/"
-_MOST_SKIPPED = 3  # batches in a row that cannot be learnt from
+_BETAS = (0.9, 0.98)
+_PEAK = "peak"  # of the learning rate of a parameter group
+_ALLOCATION, _BASE_LOSS, _SCALER = "allocation/", "base_loss/", "scaler"  # in the tensors of a checkpoint
+_SEEDS_RNG, _TORCH_RNG, _CUDA_RNG = "generator/hiding", "generator/torch", "generator/cuda"
+_MAX_SKIPPED = 3  # batches in a row whose losses or gradients are not finite
+
+
+@dataclass(frozen=True)
+class StepLosses:
+    """Means in nats a token, the norm of the gradients before clipping, and the tokens seen."""
+
+    speech: float
+    text: float
+    gradient_norm: float
+    tokens: int
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.speech + self.text + self.gradient_norm)
+
+    def __str__(self) -> str:
+        return f"speech loss {self.speech}, text loss {self.text}, gradient norm {self.gradient_norm}"
+
+
+class Diverged(UserError):
+    """Several batches in a row were not finite; what is trained is as it was before the first of them."""
 
 
 class Trainer:
-    """Trains `voice` on `data`, and in `full` also on `rehearsed` clips of the base languages; `warn` hears of trouble.
+    """Trains `voice` on `data`, and in `full` also on `replayed` clips of the base languages; `warn` takes warnings.
 
     What is frozen of `voice` is cast to the precision, so it must not be exported or certified afterwards.
     """
 
-    def __init__(self, options: TrainOptions, voice: VoiceModel, data: TrainingData, rehearsed: tuple[Utterance, ...],
+    def __init__(self, options: TrainOptions, voice: VoiceModel, data: TrainingData, replayed: tuple[Utterance, ...],
                  precision: Precision, warn: Callable[[str], None] = lambda message: None,
-                 company: Company | None = None) -> None:
-        self.options, self.voice, self.data, self.precision, self.company = options, voice, data, precision, company
-        rank, size = (company.rank, company.size) if company else (0, 1)
+                 group: ProcessGroup = ONE_PROCESS) -> None:
+        self.options, self.voice, self.data, self.precision, self.group = options, voice, data, precision, group
         self.step, self.seconds, self.step_seconds, self.learning_rate = 0, 0.0, 0.0, 0.0
+        self.skipped = 0  # batches that were not finite
+        self.probe_clips: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
+        self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
+        self._warn = warn
         if voice.adapters:
             voice.adapters.switch(True)  # parameters are open to training only while the adapters act
-        self.trained = self._whole = scopes.trainables(voice, options)
+        self.trained = self._whole = parameter_groups.trainables(voice, options)
         precision.cast(voice.model.module, self.trained.named)
         self._frozen = hash_tensors(self._frozen_tensors())
-        self._learner = voice  # that takes the steps; in parts, it is a copy
-        self._passes: Passes | None = None
+        self._learner = voice  # takes the steps; where the model is sharded, it is a copy of `voice`
+        self._sharded: ShardedModel | None = None
         if options.sharding == "full":
-            self._learner, self._passes = self._in_parts()
-        self.groups = scopes.groups(self.trained, options, voice.model)
-        self._names = [name for group in self.groups for name in group.parameters]
-        self._average = Average(self.trained.named, options.ema) if options.ema else None
-        anchored = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
-        self._work = Work(self._learner, self.trained, options, precision,
-                          optimization.optimizer(self.groups, options, voice.device), precision.scaler(),
-                          Anchors(self.trained.base, voice.base_values) if anchored else None, company, self._passes)
-        self._random = Randomness(options.seed, rank, voice.device)
-        self._feed = Feed(options, data, rehearsed, voice.model.max_prompt_length, size)
-        self._warn = warn
-        self._scale_before: dict[str, torch.Tensor] = {}  # of the loss, before a batch lowered it
-        self.skipped = 0  # batches whose loss was no number
-        self.probing: tuple[Utterance, ...] = ()  # clips of base languages that measure the drift
-        self.base_losses: dict[str, float] = {}  # of base languages before the first step, in nats a code
-        if options.ewc and self._work.anchors:
-            anchors.estimate_importance(self._work.anchors, voice.model, precision, rehearsed[:options.fisher_clips])
-        self.use(fitting.first(options, sharded=self.sharded))
+            self._shard()
+        self.groups = parameter_groups.parameter_groups(self.trained, options, voice.model)
+        self._names = [name for one in self.groups for name in one.parameters]
+        self.optimizer = make_optimizer(self.groups, options, voice.device)
+        self.scaler = precision.scaler()
+        self.ema = ExponentialMovingAverage(self.trained.named, options.ema) if options.ema else None
+        regularized = self.trained.base and (options.distillation or options.l2_sp or options.ewc)
+        self.regularizer = WeightRegularizer(self.trained.base, voice.base_values) if regularized else None
+        self._seeds_rng = torch.Generator().manual_seed(options.seed)
+        torch.manual_seed(options.seed + group.rank)  # each rank drops out other activations
+        self._loader = TrainLoader(options, data, replayed, voice.model.max_prompt_length, group.size)
+        if options.ewc and self.regularizer:
+            self.regularizer.estimate_importance(voice.model, precision, replayed[:options.fisher_clips])
+        self.use(memory_plan.first_plan(options, sharded=self.sharded))
 
-    def _in_parts(self) -> tuple[VoiceModel, Passes]:
-        """What learns where each process has a part of it; `voice` stays whole in rank 0."""
-        divisible.check(self.options, self.company.size if self.company else 1,
-                        in_float16=self.precision.dtype is torch.float16)
-        assert self.company is not None
-        learner, passes = sharding.spread(self.voice, self.company.mesh(self.voice.device),
-                                          guided=self.options.guided_attention_weight > 0,
-                                          keep_whole=self.company.rank == 0)
-        self.trained = scopes.trainables(learner, self.options)
-        if self.company.rank:
-            self._whole = self.trained  # what was whole is to be freed
-        return learner, passes
+    def _shard(self) -> None:
+        """Let each rank hold a part of what is trained; `voice` stays whole in rank 0."""
+        sharding_checks.check(self.options, self.group.size, in_float16=self.precision.dtype is torch.float16)
+        self._learner, self._sharded = fsdp.shard_model(
+            self.voice, self.group.mesh(self.voice.device), guided=self.options.guided_attention_weight > 0,
+            keep_whole=self.group.rank == 0)
+        self.trained = parameter_groups.trainables(self._learner, self.options)
+        if self.group.rank:
+            self._whole = self.trained  # the whole tensors are to be freed
 
     @property
     def sharded(self) -> bool:
-        """Whether each process has a part of what is trained; then all take each pass, and none can be tried alone."""
-        return self._passes is not None
+        """Whether each rank has a part of what is trained; then all ranks take each forward and backward pass."""
+        return self._sharded is not None
 
-    def use(self, setting: Setting) -> None:
+    def use(self, microbatch_plan: MicrobatchPlan) -> None:
         """Compute the next steps in this way."""
-        self.setting = setting
-        self._learner.model.set_activation_checkpointing(setting.recompute)
+        self.microbatch_plan = microbatch_plan
+        self._learner.model.set_activation_checkpointing(microbatch_plan.activation_checkpointing)
+
+    def train_step(self) -> StepLosses:
+        """Take one optimizer step, and raise `Diverged` where several batches in a row are not finite.
+
+        A step that does not fit into memory is taken again with smaller micro-batches of the same samples, and one
+        whose gradients are too large for float16 with a smaller loss scale.
+        """
+        began, options, group = time.monotonic(), self.options, self.group
+        self._learner.model.module.train()
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = param_group[_PEAK] * learning_rate_factor(self.step, options)
+        self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        parameters = list(self.trained.named.values())
+        skipped_in_a_row = 0
+        loss: torch.Tensor | None
+        parts: torch.Tensor | None
+
+        with self._training_context():
+            batches, rng_state, scale_before = self._draw_batches(), self._rng_state(), dict[str, torch.Tensor]()
+            while True:
+                # The micro-batches of this rank, and the tokens of all ranks, by which the losses are divided.
+                micro_batches = dataloader.split_microbatches(
+                    batches, self.microbatch_plan.size(options.batch_size), group.rank, group.size,
+                    same_count=self.sharded)
+                targets = [sum(sample.speech_targets for batch in batches for sample in batch.samples),
+                           sum(sample.text_targets for batch in batches for sample in batch.samples)]
+
+                # Forward and backward; the losses stay on the device until the end of the step.
+                self.optimizer.zero_grad(set_to_none=True)
+                sums, out_of_memory = torch.zeros(2, device=self.voice.device), False
+                try:
+                    with group.reporting_dead_ranks() if self.sharded else nullcontext():
+                        for index, micro_batch in enumerate(micro_batches):
+                            loss, parts = self._loss(micro_batch, targets, with_penalty=index == 0)
+                            self.scaler.scale(loss).backward()
+                            sums += parts
+                except torch.OutOfMemoryError:
+                    out_of_memory = True
+                loss = parts = None  # they would hold the activations of the pass that failed
+                if out_of_memory if self.sharded else group.any(out_of_memory):
+                    self._use_smaller_micro_batches()
+                    self._restore_rng(rng_state)
+                    continue
+
+                # Gradients: summed over the ranks, regularized, clipped. Here the device is waited for, once a step.
+                if not self.sharded:  # sharded gradients are reduced within the backward pass
+                    group.all_reduce_gradients(parameters)
+                sums = group.all_reduce_sum(sums)
+                self.scaler.unscale_(self.optimizer)
+                if self.regularizer is not None:
+                    self.regularizer.add_gradients(options.l2_sp, options.ewc)
+                norm = fsdp.full_value(nn.utils.clip_grad_norm_(parameters, options.max_grad_norm))
+                speech, text, gradient_norm = torch.cat([sums, norm[None].to(sums)]).tolist()
+                losses = StepLosses(speech, text, gradient_norm, sum(targets))
+                if losses.finite:
+                    break
+
+                # Not finite: the same samples with a smaller loss scale, or else the next batch.
+                self.optimizer.zero_grad(set_to_none=True)
+                scale_before = scale_before or self._scaler_state()
+                if self._lower_loss_scale(losses):
+                    self._restore_rng(rng_state)
+                    continue
+                self._restore_scaler(scale_before)  # no scale was small enough
+                skipped_in_a_row += 1
+                self.skipped += 1
+                clips = ", ".join(name for batch in batches for name in batch.clips)
+                if skipped_in_a_row == _MAX_SKIPPED:
+                    raise Diverged(
+                        f"Training diverged at step {self.step + 1}: {losses}, {_MAX_SKIPPED} batches in a row. The "
+                        f"clips of the step: {clips}.",
+                        "Train again with lower learning rates or in float32; if it diverges at the same clips, listen "
+                        "to them.")
+                self._warn(f"A batch of step {self.step + 1} was skipped: {losses}. Its clips: {clips}. "
+                           f"Skipped so far: {self.skipped}.")
+                batches, rng_state, scale_before = self._draw_batches(), self._rng_state(), {}
+
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            if self._allocation is not None:
+                self._allocation.follow(self.step + 1)
+        if self.ema is not None:
+            self.ema.update()
+        self._learner.model.module.eval()
+        self.step += 1
+        self.step_seconds = time.monotonic() - began
+        self.seconds += self.step_seconds
+        return losses
+
+    def _loss(self, batch: MicroBatch, targets: Sequence[int], *, with_penalty: bool
+              ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of a micro-batch, and its speech and text losses (2,), detached; all as shares of the `targets`.
+
+        `with_penalty`: with what AdaLoRA adds once a step.
+        """
+        options, (speech_targets, text_targets) = self.options, targets
+        model = self._sharded or self._learner.model
+        loss_options = LossOptions(options.text_dropout, options.code_dropout,
+                                   attention=options.guided_attention_weight > 0)
+        keep_casts = not self.sharded  # a sharded model frees its layers, and casts of them with them
+        teacher = {}
+        if batch.replayed and options.distillation > 0:
+            # An autocast of its own, because casts of weights are kept within one.
+            with self.teacher_weights(), self.precision.autocast(keep_casts=keep_casts):
+                teacher["teacher"] = model.predictions(batch.samples, replace(loss_options, attention=False),
+                                                       batch.seeds)
+        with self.precision.autocast(keep_casts=keep_casts):
+            losses = model.losses(batch.samples, loss_options, batch.seeds, **teacher)
+        assert losses.speech_count == sum(sample.speech_targets for sample in batch.samples)
+        speech, text = losses.speech_sum / speech_targets, losses.text_sum / text_targets
+        loss = speech + options.text_loss_weight * text
+        if losses.attention_sum is not None:
+            loss = loss + options.guided_attention_weight * losses.attention_sum / speech_targets
+        if losses.speech_divergence is not None and losses.text_divergence is not None:
+            divergence = (losses.speech_divergence / speech_targets
+                          + options.text_loss_weight * losses.text_divergence / text_targets)
+            loss = loss + options.distillation * divergence
+        if with_penalty and self._allocation is not None:
+            loss = loss + self._allocation.penalty() / self.group.size
+        if self.sharded:  # whose gradients are averaged over the ranks, not summed
+            loss = loss * (self.group.size * batch.weight)
+        return loss, torch.stack([speech, text]).detach() * batch.weight
+
+    def next_batches(self) -> list[TrainBatch]:
+        """The next batch, and in `full` one of replayed clips."""
+        return self._loader.next_batches()
+
+    def _draw_batches(self) -> list[TrainBatch]:
+        """The batches of a step, with a seed for each sample."""
+        batches = [batch for _ in range(self.options.gradient_accumulation) for batch in self.next_batches()]
+        count = sum(len(batch.samples) for batch in batches)
+        seeds = iter(torch.randint(2**62, (count,), generator=self._seeds_rng).tolist())
+        return [replace(batch, seeds=[next(seeds) for _ in batch.samples]) for batch in batches]
+
+    def _use_smaller_micro_batches(self) -> None:
+        """After a step ran out of memory: compute the next ones in a way that takes less."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.voice.device.type == "cuda":
+            torch.cuda.empty_cache()
+        smaller, message = memory_plan.plan_after_out_of_memory(self.microbatch_plan, self.options, self.step + 1,
+                                                                sharded=self.sharded)
+        self.use(smaller)
+        self._warn(message)
+
+    def _lower_loss_scale(self, losses: StepLosses) -> bool:
+        """After gradients that were too large for float16: scale the loss less. False where that is not the reason."""
+        if not self.scaler.is_enabled():
+            return False
+        if not math.isfinite(losses.speech + losses.text):
+            self.scaler.update(self.scaler.get_scale())  # unchanged; the gradients of the next batch can be unscaled
+            return False
+        before = self.scaler.get_scale()
+        self.scaler.update()
+        return before > 1.0 and self.scaler.get_scale() < before  # it is unchanged where the norm alone is not finite
+
+    def by_length(self) -> list[TrainingPair]:
+        """The training clips from the shortest to the longest, for trial passes."""
+        return self._loader.by_length()
+
+    def trial_pass(self, draws: Sequence[TrainingPair]) -> None:
+        """A forward and backward pass over these clips that leaves no trace; where the model is sharded, by all ranks.
+
+        It ends when the device is done.
+        """
+        samples = self._loader.trial_samples(draws)
+        targets = [sum(sample.speech_targets for sample in samples), sum(sample.text_targets for sample in samples)]
+        rng_state = self._rng_state()
+        self._learner.model.module.train()
+        try:
+            with self._training_context(), self.group.reporting_dead_ranks():
+                loss, parts = self._loss(MicroBatch(samples, range(len(samples))), targets, with_penalty=True)
+                loss.backward()
+                parts.tolist()
+        finally:
+            self._learner.model.module.eval()
+            self.optimizer.zero_grad(set_to_none=True)
+            self._restore_rng(rng_state)
+
+    @contextmanager
+    def _training_context(self) -> Iterator[None]:
+        """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
+        adapters = self.voice.adapters
+        cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
+        with self.voice.speaking(self.data.language), cast:
+            yield
+
+    def teacher_weights(self) -> AbstractContextManager[object]:
+        """Context in which the model is the base that the run began with; for passes without gradients."""
+        stack = ExitStack()
+        if self.regularizer is not None:
+            stack.enter_context(self.regularizer.swapped_in())
+        if self.voice.adapters is not None:
+            stack.enter_context(self.voice.adapters.switched(False))
+        return stack
+
+    @contextmanager
+    def as_base(self) -> Iterator[VoiceModel]:
+        """Context in which the model is the base alone, also of a run that began on the weights of another."""
+        named = self._whole.base
+        values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
+        adapters = self.voice.adapters
+        with swap_weights({name: named[name] for name in values}, values), \
+                adapters.switched(False) if adapters else nullcontext():
+            yield replace(self.voice, adapters=None)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Context in which `voice` is what is measured, saved and spoken with: the average, where there is one.
+
+        All ranks enter it: what is sharded is gathered into the `voice` of rank 0.
+        """
+        if self.sharded:
+            fsdp.copy_full_tensors(self.ema.values if self.ema else self.trained.named,
+                                   self._whole.named if self.group.rank == 0 else None)
+            return nullcontext()
+        return self.ema.swapped_in() if self.ema else nullcontext()
 
     @property
-    def counts(self) -> Counts:
-        """The plan in numbers."""
-        return counting.counts(self.voice, self.trained)
+    def counts(self) -> ParameterCounts:
+        """What is trained and what is frozen, in numbers."""
+        return parameter_groups.count_parameters(self.voice, self.trained)
 
     @property
     def frozen_hash(self) -> str:
@@ -117,186 +353,104 @@ class Trainer:
         return {name: value for name, value in base_tensors(self.voice.model.module).items()
                 if name not in self.trained.base}
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Context in which the model is what is measured, saved and spoken with: the average, where there is one."""
-        if self.company and self.sharded:
-            self.company.tell(GATHER)
-            self.gather()
-            return nullcontext()
-        return self._average.in_place() if self._average else nullcontext()
-
-    def gather(self) -> None:
-        """Bring what is in parts together in the `voice` of rank 0; all processes do it at once."""
-        assert self.company is not None
-        sharding.bring_together(self._average.values if self._average else self.trained.named,
-                                self._whole.named if self.company.rank == 0 else None)
-
-    @contextmanager
-    def as_base(self) -> Iterator[VoiceModel]:
-        """Context in which the model is the base alone, also of a run that began on the weights of another."""
-        named = self._whole.base
-        values = {name: value.to(named[name]) for name, value in self.voice.base_values.items()}
-        adapters = self.voice.adapters
-        with in_place({name: named[name] for name in values}, values), \
-                adapters.switched(False) if adapters else nullcontext():
-            yield replace(self.voice, adapters=None)
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """It holds what is trained and nothing else."""
-        return self._work.optimizer
-
     @property
     def optimizer_bytes(self) -> int:
         """Memory that the optimizer will take in this process and has not yet."""
-        return 0 if self.optimizer.state else 2 * sharding.own_bytes(self.trained.named.values())
-
-    def take_step(self) -> StepLosses:
-        """One optimizer step; batches whose loss is no number are skipped, and `Diverged` is raised after a few."""
-        began = time.monotonic()
-        if self.company and self.company.rank == 0:
-            self.company.tell(STEP, self.setting)  # which only this process has tried out
-        self._learner.model.module.train()
-        self.learning_rate = optimization.set_rate(self.optimizer, self.options, self.step)
-        losses = self._learn()
-        if self._average:
-            self._average.follow()
-        self._learner.model.module.eval()
-        self.step += 1
-        self.step_seconds = time.monotonic() - began
-        self.seconds += self.step_seconds
-        return losses
-
-    def _learn(self) -> StepLosses:
-        """Draw until there is a batch that can be learnt from, and move along its gradients."""
-        times = 0
-        while True:
-            drawn = [batch for _ in range(self.options.gradient_accumulation) for batch in self.draw()]
-            seeds = self._random.seeds(sum(len(batch.samples) for batch in drawn))
-            randomness, self._scale_before = self._random.state(), {}
-            try:
-                with self._learning():
-                    while (losses := self._gradients(drawn, seeds)) is None:
-                        self._random.restore(randomness)
-                    optimization.apply(self._work, self.step + 1)
-                return losses
-            except NotFinite as fault:
-                optimization.restore_scaler(self._work.scaler, self._scale_before)  # no scale was small enough
-                times += 1
-                self.skipped += 1
-                clips = [name for batch in drawn for name in batch.clips]
-                if times == _MOST_SKIPPED:
-                    raise fault.explained(self.step + 1, clips, times) from fault
-                self._warn(f"A batch of step {self.step + 1} was skipped: {fault}. Its clips: {', '.join(clips)}. "
-                           f"Skipped so far: {self.skipped}.")
-
-    def draw(self) -> list[Batch]:
-        """The next batch, and in `full` one of clips to rehearse."""
-        return self._feed.draw()
-
-    def by_length(self) -> list[TrainingPair]:
-        """The training clips from the shortest to the longest, for trials."""
-        return self._feed.by_length()
-
-    def attempt(self, draws: Sequence[TrainingPair]) -> None:
-        """A forward and backward pass over these clips that leaves no trace; in parts, over those that rank 0 names."""
-        if self.company and self.sharded:
-            if self.company.rank == 0:
-                self.company.tell(TRIAL, self.setting)
-            draws = self.company.agree(draws)
-        samples = self._feed.trial(draws)
-        work = replace(self._work, scaler=self.precision.scaler(), company=self.company if self.sharded else None)
-        with self._undisturbed(), self._learning(), suppress(NotFinite):
-            optimization.gradients(work, [samples], range(len(samples)))
-
-    def state(self) -> TrainerState:
-        """Everything the next step depends on, beside the rows and adapters themselves."""
-        if self.company and self.company.rank == 0:
-            self.company.tell(STATE)
-        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | self._random.state()
-        if self.company:
-            tensors |= self.company.gathered(self._random.state())
-        tensors["skipped"] = torch.tensor(self.skipped)
-        tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
-                    for language, loss in self.base_losses.items()}
-        if self._average:
-            tensors |= self._average.state()
-        tensors |= optimization.scaler_state(self._work.scaler)
-        if allocation := self._allocation:
-            tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
-        tensors = sharding.whole(tensors, keep=self.company is None or self.company.rank == 0)
-        setting = Setting() if self.sharded else self.setting  # where nothing is in parts, it need not be the same
-        return TrainerState(self.step, self.seconds, *self._feed.positions, self.data.fingerprint, tensors, setting,
-                            processes=self.company.size if self.company else 1, precision=self.precision.name,
-                            conditions=compute.numeric_environment(self.voice.device),
-                            decays={group.name: group.decay for group in self.groups})
-
-    def restore(self, state: TrainerState) -> None:
-        """Stand where `state` was taken; rows and adapters are those of its checkpoint already."""
-        self.step, self.seconds = state.step, state.seconds
-        checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
-        self.groups = scopes.decayed_as(state.decays, self.groups, self.optimizer)
-        self.skipped = int(state.tensors["skipped"]) if "skipped" in state.tensors else 0
-        self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
-                            if name.startswith(_BASE_LOSS)}
-        if self._average:
-            self._average.restore(state.tensors)
-        self._feed.move_to(state.order, state.replay)
-        self._random.restore({**state.tensors, **(self.company.own(state.tensors) if self.company else {})})
-        optimization.restore_scaler(self._work.scaler, state.tensors)
-        if allocation := self._allocation:
-            allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
-                                if name.startswith(_ALLOCATION)})
-        self.use(fitting.first(self.options, sharded=self.sharded, before=state.setting))
+        return 0 if self.optimizer.state else 2 * fsdp.local_bytes(self.trained.named.values())
 
     @property
     def _allocation(self) -> RankAllocation | None:
         return self.voice.adapters.allocation if self.voice.adapters else None
 
-    def _gradients(self, drawn: Sequence[Batch], seeds: Sequence[int]) -> StepLosses | None:
-        """The gradients of a step; None when it has to be tried again, in a setting that was changed."""
-        try:
-            rank, size = (self.company.rank, self.company.size) if self.company else (0, 1)
-            own, own_seeds = feed.shared(drawn, seeds, rank, size)
-            shares = [-(-len(batch.samples) // size) for batch in drawn] if self.sharded else ()
-            passes = feed.passes(own, self.setting.size(self.options.batch_size), shares)
-            return optimization.gradients(self._work, [samples for samples, _ in passes], own_seeds,
-                                          [rehearsed for _, rehearsed in passes])
-        except NotFinite as fault:
-            self._scale_before = self._scale_before or optimization.scaler_state(self._work.scaler)
-            if not optimization.lower_scale(self._work, fault):
-                raise
-            return None
-        except torch.OutOfMemoryError:
-            pass  # what the failed pass held is freed when its frames are gone, after this clause
-        self._shrink()
-        return None
+    def state(self) -> TrainerState:
+        """Everything the next step depends on, beside the rows and adapters themselves; whole in rank 0 alone."""
+        rng_state = self._rng_state()
+        tensors = checkpoint.optimizer_tensors(self.optimizer, self._names) | rng_state | self.group.gather(rng_state)
+        tensors["skipped"] = torch.tensor(self.skipped)
+        tensors |= {_BASE_LOSS + language: torch.tensor(loss, dtype=torch.float64)
+                    for language, loss in self.base_losses.items()}
+        if self.ema:
+            tensors |= self.ema.state()
+        tensors |= self._scaler_state()
+        if allocation := self._allocation:
+            tensors |= {_ALLOCATION + name: value for name, value in allocation.state().items()}
+        tensors = fsdp.gather_tensors(tensors, keep=self.group.rank == 0)
+        plan = MicrobatchPlan() if self.sharded else self.microbatch_plan  # a run may resume without sharding
+        return TrainerState(self.step, self.seconds, *self._loader.positions, self.data.fingerprint, tensors, plan,
+                            processes=self.group.size, precision=self.precision.name,
+                            conditions=compute.numeric_environment(self.voice.device))
 
-    def _shrink(self) -> None:
-        """After a step ran out of memory: compute the next ones in a setting that takes less."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def restore(self, state: TrainerState) -> None:
+        """Continue from where `state` was taken; rows and adapters are those of its checkpoint already."""
+        self.step, self.seconds = state.step, state.seconds
+        checkpoint.restore_optimizer(self.optimizer, self._names, state.tensors)
+        self.skipped = int(state.tensors["skipped"])
+        self.base_losses = {name.removeprefix(_BASE_LOSS): value.item() for name, value in state.tensors.items()
+                            if name.startswith(_BASE_LOSS)}
+        if self.ema:
+            self.ema.restore(state.tensors)
+        self._loader.move_to(state.order, state.replay)
+        self._restore_rng({**state.tensors, **self.group.own(state.tensors)})
+        self._restore_scaler(state.tensors)
+        if allocation := self._allocation:
+            allocation.restore({name.removeprefix(_ALLOCATION): value for name, value in state.tensors.items()
+                                if name.startswith(_ALLOCATION)})
+        self.use(memory_plan.first_plan(self.options, sharded=self.sharded, before=state.microbatch_plan))
+
+    def _rng_state(self) -> dict[str, torch.Tensor]:
+        """The generators that a step draws from: one for the samples' seeds, and torch's for dropout."""
+        states = {_SEEDS_RNG: self._seeds_rng.get_state(), _TORCH_RNG: torch.get_rng_state()}
         if self.voice.device.type == "cuda":
-            torch.cuda.empty_cache()
-        smaller, said = fitting.after_shortage(self.setting, self.options, self.step + 1, sharded=self.sharded)
-        self.use(smaller)
-        self._warn(said)
+            states[_CUDA_RNG] = torch.cuda.get_rng_state(self.voice.device)
+        return states
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Training mode for a while; afterwards generators and gradients are as if nothing had been."""
-        randomness = self._random.state()
-        self._learner.model.module.train()
+    def _restore_rng(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._seeds_rng.set_state(states[_SEEDS_RNG])
+        torch.set_rng_state(states[_TORCH_RNG])
+        if self.voice.device.type == "cuda" and _CUDA_RNG in states:
+            torch.cuda.set_rng_state(states[_CUDA_RNG], self.voice.device)
+
+    def _scaler_state(self) -> dict[str, torch.Tensor]:
+        """The scale of the loss, where it has one."""
+        if not self.scaler.is_enabled():
+            return {}
+        values = self.scaler.state_dict()
+        return {_SCALER: torch.tensor([values["scale"], values["_growth_tracker"]], dtype=torch.float64)}
+
+    def _restore_scaler(self, state: Mapping[str, torch.Tensor]) -> None:
+        if self.scaler.is_enabled() and _SCALER in state:
+            scale, tracker = state[_SCALER].tolist()
+            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": int(tracker)})
+
+
+def make_optimizer(groups: Sequence[ParameterGroup], options: TrainOptions,
+                   device: torch.device) -> torch.optim.Optimizer:
+    """AdamW over the groups, each with its own rate and decay; fused on CUDA, where that is faster.
+
+    bitsandbytes' one has moments in 8 bits (Dettmers et al. 2022, arXiv:2110.02861).
+    """
+    param_groups = [{"params": list(group.parameters.values()), "lr": group.rate, _PEAK: group.rate,
+                     "weight_decay": group.decay} for group in groups]
+    if options.optimizer == "adamw8bit":
         try:
-            yield
-        finally:
-            self._learner.model.module.eval()
-            self.optimizer.zero_grad(set_to_none=True)
-            self._random.restore(randomness)
+            from bitsandbytes.optim import AdamW8bit  # an optional package
+        except ImportError as error:
+            raise UserError(f"The optimizer adamw8bit needs the package bitsandbytes: {error}.",
+                            "pip install bitsandbytes, or choose the optimizer `adamw`.") from error
+        eight_bit: torch.optim.Optimizer = AdamW8bit(param_groups, betas=_BETAS)
+        return eight_bit
+    return torch.optim.AdamW(param_groups, betas=_BETAS, fused=True if device.type == "cuda" else None)
 
-    @contextmanager
-    def _learning(self) -> Iterator[None]:
-        """Context of forward and backward passes: the adapters act, and leave casting to autocast."""
-        adapters = self.voice.adapters
-        cast = adapters.uncast() if adapters and self.precision.dtype is not torch.float32 else nullcontext()
-        with self.voice.speaking(self.data.language), cast:
-            yield
+
+def learning_rate_factor(step: int, options: TrainOptions) -> float:
+    """Share of the peak rate at `step` (from 0): linear warmup, then the schedule down to the floor.
+
+    It follows the steps alone, never the clock, so that a resumed run is the same run.
+    """
+    if step < options.warmup:
+        return (step + 1) / options.warmup
+    if options.schedule == "constant":
+        return 1.0
+    share = min(1.0, (step - options.warmup) / max(1, options.steps - options.warmup))
+    left = 1 - share if options.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * share))
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * left

@@ -13,7 +13,7 @@ import torch
 from config.schema import TrainOptions
 from core.model.loading import VoiceModel, load_base, load_extension
 from core.model.precision import Precision
-from core.training import opening, replay, training_data
+from core.training import dataloader, replay, setup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from models.base import SpeechModel
@@ -50,13 +50,13 @@ class World:
                 warn: Callable[[str], None] = lambda message: None, **changes: object) -> Trainer:
         """A trainer that has not taken a step; `wrap` may put something around its model."""
         options: TrainOptions = train_options(**changes)
-        voice = single_start(opening.new_voice(options, self.workspace, CPU))
+        voice = single_start(setup.new_voice(options, self.workspace, CPU))
         if wrap is not None:
             voice = replace(voice, model=wrap(voice.model))
-        data = training_data.load(self.workspace, options.dataset, voice)
+        data = dataloader.load_training_data(self.workspace, options.dataset, voice)
         voices = voice.family.voices(voice.base_folder)
-        rehearsed = replay.load(voice, voices).rehearsed if options.scope == "full" else ()
-        return Trainer(options, voice, data, rehearsed, Precision("cpu", dtype, "for the test"), warn)
+        replayed = replay.load(voice, voices).replayed if options.scope == "full" else ()
+        return Trainer(options, voice, data, replayed, Precision("cpu", dtype, "for the test"), warn)
 
     def few_sentences(self) -> str:
         """A file with what the base is to speak for rehearsal, where it has no clips; the app's own are many."""
@@ -66,7 +66,7 @@ class World:
 
     def probes(self) -> list[replay.ProbeSample]:
         base = self.base()
-        clips = replay.load(base, base.family.voices(base.base_folder)).probing
+        clips = replay.load(base, base.family.voices(base.base_folder)).probe_clips
         return replay.probes(clips, base.model.max_prompt_length)
 
 

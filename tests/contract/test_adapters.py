@@ -25,7 +25,7 @@ GREEDY = Sampling(temperature=0.0, guidance=0.5)
 def trained(world: World, steps: int = 4, dtype: torch.dtype = torch.float32, **changes: object) -> Trainer:
     trainer = world.trainer(dtype, **{**HARD, **changes})
     for _ in range(steps):
-        trainer.take_step()
+        trainer.train_step()
     return trainer
 
 
@@ -38,7 +38,7 @@ def test_new_rows_train_beside_every_kind_and_nothing_of_the_base_moves(
     module = trainer.voice.model.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(4):
-        trainer.take_step()
+        trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(trainer.trained.named)
@@ -113,7 +113,7 @@ def test_a_batch_that_does_not_divide_into_its_rows_is_an_error(world: World) ->
     trainer = trained(world, 1)
     assert trainer.voice.adapters is not None
     with trainer.voice.adapters.in_rows([True, False]), pytest.raises(ValueError, match="rows for 2 switches"):
-        trainer.voice.model.losses(trainer.draw()[0].samples, LossOptions())
+        trainer.voice.model.losses(trainer.next_batches()[0].samples, LossOptions())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,7 +125,7 @@ def test_what_is_saved_is_what_was_trained_and_peft_reads_it(world: World, kind:
     again = world.extension()
     adapters = Adapters.load(again.model.module, tmp_path)
     assert all(torch.equal(value, adapters.tensors()[name]) for name, value in voice.adapters.tensors().items())
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     rows = trainer.trained.rows
     with torch.no_grad():
         for table in again.model.text_tables:
@@ -152,7 +152,7 @@ def test_folded_weights_speak_like_the_adapters(world: World, kind: str) -> None
     with torch.no_grad():
         for name, value in {**folded, **trainer.trained.rows}.items():
             plain.model.module.get_parameter(name).copy_(value)
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     with voice.speaking("am"):
         wanted = voice.model.probe(sample).speech_logits
     torch.testing.assert_close(plain.model.probe(sample).speech_logits, wanted, rtol=1e-3, atol=1e-4)
@@ -165,7 +165,7 @@ def test_every_kind_speaks_with_packed_weights(world: World, kind: str, form: st
     trainer.voice.adapters.save(tmp_path)
     again = world.extension()
     adapters = Adapters.load(again.model.module, tmp_path)
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     with adapters.switched(True):
         wanted = again.model.probe(sample).speech_logits
         again.model.quantize_(form)
@@ -193,7 +193,7 @@ def test_every_kind_goes_on_from_its_state_as_if_it_had_not_stopped(world: World
             value.copy_(rows[name])
     again.restore(state)
     for _ in range(5):
-        again.take_step()
+        again.train_step()
     for name, value in whole.trained.named.items():
         assert torch.equal(value, again.trained.named[name]), name
 
@@ -205,7 +205,7 @@ def test_adalora_shares_its_ranks_out_until_the_budget_is_met(world: World) -> N
     allocation = trainer.voice.adapters.allocation
     assert allocation is not None
     for _ in range(30):
-        trainer.take_step()
+        trainer.train_step()
     ranks = allocation.ranks()
     assert sum(ranks.values()) == 4 * len(ranks)
     assert len(set(ranks.values())) > 1  # it is not the same everywhere, or it would be LoRA

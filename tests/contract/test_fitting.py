@@ -11,8 +11,8 @@ import torch
 
 from config.errors import UserError
 from core.library.records import CheckpointRecord
-from core.training import checkpoint, fitting, memory
-from core.training.fitting import Setting
+from core.training import checkpoint, memory_plan, run_plan
+from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from data.batches import TrainingPair
 from models.base import Losses, LossOptions, Sample, SpeechModel
@@ -50,10 +50,10 @@ def trained(trainer: Trainer) -> dict[str, torch.Tensor]:
 def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) -> None:
     warnings: list[str] = []
     roomy = world.trainer(**EVEN)
-    wanted = [roomy.take_step() for _ in range(3)]
+    wanted = [roomy.train_step() for _ in range(3)]
     cramped = world.trainer(wrap=lambda model: Cramped(model, 2), warn=warnings.append, **EVEN)
     for step in wanted:
-        seen = cramped.take_step()
+        seen = cramped.train_step()
         assert seen.tokens == step.tokens
         assert seen.speech == pytest.approx(step.speech, rel=1e-5)
         assert seen.gradient_norm == pytest.approx(step.gradient_norm, rel=1e-4)
@@ -61,33 +61,34 @@ def test_a_step_without_memory_is_taken_again_in_smaller_passes(world: World) ->
         torch.testing.assert_close(cramped.trained.named[name], value, rtol=1e-3, atol=1e-5)
     assert cramped.voice.model.asked == [6, 3, *[2] * 9]
     assert [warning.partition(" from here on")[0] for warning in warnings] == [
-        f"Out of memory at step 1: passes of {now} clips instead of {before}" for now, before in ((3, 6), (2, 3))]
-    assert "accumulated 4 times a step instead of 2" in warnings[1]
+        f"Out of memory at step 1: micro-batches of {now} clips instead of {before}"
+        for now, before in ((3, 6), (2, 3))]
+    assert warnings[1].endswith("The step is taken again with the same samples.")
 
 
 def test_single_clips_are_the_last_but_one_resort(world: World) -> None:
     warnings: list[str] = []
     trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), warn=warnings.append, **EVEN)
-    trainer.take_step()
-    assert trainer.setting == Setting(parts=8, recompute=True)
-    assert "activations computed again" in warnings[-1]
-    with pytest.raises(UserError, match="did not suffice for a single clip at step 1"):
-        world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN).take_step()
+    trainer.train_step()
+    assert trainer.microbatch_plan == MicrobatchPlan(splits=8, activation_checkpointing=True)
+    assert warnings[-1].startswith("Out of memory at step 1: activation checkpointing from here on.")
+    with pytest.raises(UserError, match="Out of memory at step 1, with micro-batches of a single clip"):
+        world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN).train_step()
     trainer = world.trainer(wrap=lambda model: Cramped(model, 0, 1), activation_checkpointing="off", **EVEN)
     with pytest.raises(UserError, match="single clip"):
-        trainer.take_step()
+        trainer.train_step()
 
 
 def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: World, tmp_path: Path) -> None:
     trainer = world.trainer(torch.float16, wrap=lambda model: Cramped(model, 3), **EVEN)
-    trainer.take_step()
+    trainer.train_step()
     voice, options = trainer.voice, trainer.options
     record = CheckpointRecord("run", 1, options.scope, options.extension, options.dataset, "", "", voice.origin)
     checkpoint.save(tmp_path, record, voice, options, trainer.state())
     state = checkpoint.load_state(tmp_path, 1)
     again = world.trainer(torch.float16, **EVEN)
     again.restore(state)
-    assert again.setting == trainer.setting == Setting(parts=2)
+    assert again.microbatch_plan == trainer.microbatch_plan == MicrobatchPlan(splits=2)
     assert torch.equal(again.state().tensors["scaler"], trainer.state().tensors["scaler"])
     assert float(trainer.state().tensors["scaler"][1]) == 1  # steps since the scale last changed
 
@@ -95,12 +96,12 @@ def test_the_setting_and_the_scale_of_the_loss_are_in_the_checkpoint(world: Worl
 def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scale(world: World) -> None:
     options = {**EVEN, "max_grad_norm": 1e3}
     usual = world.trainer(torch.float16, **options)
-    wanted = usual.take_step()
+    wanted = usual.train_step()
     steep = world.trainer(torch.float16, **options)
     state = steep.state()
     state.tensors["scaler"][0] = 2.0**60  # type: ignore[index]
     steep.restore(state)
-    seen = steep.take_step()
+    seen = steep.train_step()
     assert float(steep.state().tensors["scaler"][0]) < 2.0**60
     assert (seen.speech, seen.text, steep.step) == (wanted.speech, wanted.text, 1)
     assert seen.gradient_norm == pytest.approx(wanted.gradient_norm, rel=0.02)
@@ -108,25 +109,25 @@ def test_gradients_too_large_for_float16_take_the_step_again_with_a_smaller_scal
 
 def test_what_is_found_out_before_a_run_changes_nothing(world: World) -> None:
     plain = world.trainer(**NOISY)
-    wanted = [plain.take_step() for _ in range(3)]
+    wanted = [plain.train_step() for _ in range(3)]
     probed = world.trainer(**NOISY)
     seen = []
     for _ in range(3):
-        found = fitting.estimate(probed)
-        seen.append(probed.take_step())
+        found = run_plan.estimate(probed)
+        seen.append(probed.train_step())
     assert seen == wanted
     assert all(torch.equal(value, probed.trained.named[name]) for name, value in trained(plain).items())
     assert found.fits
-    assert found.setting == Setting()
+    assert found.microbatch_plan == MicrobatchPlan()
     assert 0 < found.seconds_a_step[0] <= found.seconds_a_step[1]
 
 
 def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(free: int | None, **changes: object) -> fitting.Estimate:
-        monkeypatch.setattr(memory, "free", lambda device: free)
+    def found(free: int | None, **changes: object) -> run_plan.Estimate:
+        monkeypatch.setattr(memory_plan, "free_bytes", lambda device: free)
         trainer = world.trainer(**{**EVEN, **changes})
-        estimate = fitting.estimate(trainer)
-        assert trainer.setting == estimate.setting
+        estimate = run_plan.estimate(trainer)
+        assert trainer.microbatch_plan == estimate.microbatch_plan
         return estimate
 
     roomy = found(None).needed
@@ -136,20 +137,20 @@ def test_a_run_that_would_not_fit_recomputes_and_then_halves(world: World, monke
     assert saving is not None
     assert single is not None
     assert single < saving < roomy
-    assert found(2 * roomy).setting == Setting()
-    assert found(int(saving / 0.9) + 1000).setting == Setting(recompute=True)
+    assert found(2 * roomy).microbatch_plan == MicrobatchPlan()
+    assert found(int(saving / 0.9) + 1000).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
     halved = found(int((saving + single) / 2 / 0.9))
-    assert (halved.setting.recompute, halved.fits) == (True, True)
-    assert halved.setting.parts in (2, 4)
-    assert not found(int(saving / 0.9) + 1000, activation_checkpointing="off").setting.recompute
+    assert (halved.microbatch_plan.activation_checkpointing, halved.fits) == (True, True)
+    assert halved.microbatch_plan.splits in (2, 4)
+    assert not found(int(saving / 0.9) + 1000, activation_checkpointing="off").microbatch_plan.activation_checkpointing
     nothing = found(single // 2)
-    assert (nothing.fits, nothing.setting) == (False, Setting(8, True))
+    assert (nothing.fits, nothing.microbatch_plan) == (False, MicrobatchPlan(8, True))
 
 
 def test_a_trial_that_runs_out_of_memory_is_not_planned_with(world: World) -> None:
     trainer = world.trainer(wrap=lambda model: Cramped(model, 1, 6), **EVEN)
-    assert fitting.estimate(trainer).setting == Setting(recompute=True)
-    estimate = fitting.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
+    assert run_plan.estimate(trainer).microbatch_plan == MicrobatchPlan(activation_checkpointing=True)
+    estimate = run_plan.estimate(world.trainer(wrap=lambda model: Cramped(model, 0), **EVEN))
     assert (estimate.fits, estimate.needed) == (False, None)
 
 
@@ -161,13 +162,13 @@ def test_the_time_of_a_step_is_that_of_whole_batches_of_short_and_long_clips_wit
     passes: list[list[int]] = []
     now = 0.0
 
-    def attempt(draws: Sequence[TrainingPair]) -> None:
+    def trial_pass(draws: Sequence[TrainingPair]) -> None:
         nonlocal now
         passes.append([trainer.data.train[draw.target].order_clip.length for draw in draws])
         now += sum(1.0 + length / 1000 for length in passes[-1]) + (3600.0 if len(passes) == 1 else 0.0)
 
-    monkeypatch.setattr(trainer, "attempt", attempt)
+    monkeypatch.setattr(trainer, "trial_pass", trial_pass)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    short, long = fitting._time(trainer)
+    short, long = run_plan._time_step(trainer)
     assert {len(clips) for clips in passes} == {2}
     assert 6.0 + 6 * lengths[0] / 1000 <= short < long <= 6.0 + 6 * lengths[-1] / 1000

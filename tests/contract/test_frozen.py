@@ -17,10 +17,9 @@ from config.errors import UserError
 from config.schema import TrainOptions
 from core.model.precision import Precision
 from core.model.prefix import base_tensors, hash_tensors
-from core.training import drift, opening, training_data, validation
-from core.training.fitting import Setting
-from core.training.optimization import Diverged
-from core.training.trainer import Trainer
+from core.training import checkpoint_evaluation, dataloader, setup
+from core.training.memory_plan import MicrobatchPlan
+from core.training.trainer import Diverged, Trainer
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.contract.test_full import clips
@@ -81,8 +80,8 @@ def there_is_time(what: str) -> bool:
 
 def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> Trainer:
     options = train_options(steps=5, batch_size=2, fisher_clips=2, drift_bound=1e-6, **chosen)
-    voice = opening.new_voice(options, world.workspace, CPU)
-    data = training_data.load(world.workspace, options.dataset, voice)
+    voice = setup.new_voice(options, world.workspace, CPU)
+    data = dataloader.load_training_data(world.workspace, options.dataset, voice)
     if options.augmentation:  # other clips stand for variants: these are made where a dataset is prepared
         data = replace(data, variants={item.id: data.train[:2] for item in data.train})
     return Trainer(options, voice, data, clips(world)[:4], Precision("cpu", dtype, "for the test"))
@@ -90,28 +89,28 @@ def trainer_of(world: World, chosen: dict[str, object], dtype: torch.dtype) -> T
 
 def measured(trainer: Trainer) -> None:
     """The drift guard: base languages measured, with the average in place, and judged."""
-    found = validation.samples(trainer.voice, trainer.data, trainer.probing)
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
     with trainer.averaged():
-        losses = {language: one.speech_loss for language, one in validation.measure(
+        losses = {language: one.speech_loss for language, one in checkpoint_evaluation.measure_losses(
             trainer.voice, found, 2, trainer.precision).items() if language != "am"}
     before = {language: loss - 1.0 for language, loss in losses.items()}
     with suppress(UserError):  # the guard's stop
-        drift.told(before, losses, trainer.options, trainer.step)
+        checkpoint_evaluation.check_drift(before, losses, trainer.options, trainer.step)
 
 
 def act(trainer: Trainer, action: str) -> None:
     if action == "step":
-        trainer.take_step()
+        trainer.train_step()
     elif action == "try":
-        trainer.attempt(trainer.by_length()[-2:])
+        trainer.trial_pass(trainer.by_length()[-2:])
     elif action == "halve":
-        trainer.use(Setting(2, trainer.setting.recompute))
+        trainer.use(MicrobatchPlan(2, trainer.microbatch_plan.activation_checkpointing))
     elif action == "go on":
         trainer.restore(trainer.state())
     elif action == "guard":
         measured(trainer)
     else:
-        model, samples = trainer.voice.model, trainer.draw()[0].samples
+        model, samples = trainer.voice.model, trainer.next_batches()[0].samples
         speaking = trainer.voice.speaking_each(["en", "am"])
         with trainer.averaged(), speaking, trainer.precision.autocast(), torch.no_grad():
             model.module.tfmr(torch.zeros(2, 3, model.module.config.decoder.width))
@@ -147,7 +146,7 @@ def test_no_random_sequence_moves_a_frozen_tensor(
 
 def check(world: World, chosen: dict[str, object], dtype: torch.dtype, actions: list[str]) -> None:
     trainer = trainer_of(world, chosen, dtype)
-    trainer.probing = clips(world)[4:6]
+    trainer.probe_clips = clips(world)[4:6]
     module, tables = trainer.voice.model.module, trainer.voice.model.text_tables
     frozen = {name for name in base_tensors(module) if name not in trainer.trained.base}
     assert {f"{table}.weight" for table in tables} <= frozen

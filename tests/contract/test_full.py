@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from core.model.loading import load, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import base_tensors
 from core.proof import certify
-from core.training import checkpoint, drift, opening, scopes, training_data
-from core.training.anchors import Anchors
+from core.training import checkpoint, checkpoint_evaluation, dataloader, parameter_groups, setup
+from core.training.dataloader import Utterance
 from core.training.trainer import Trainer
-from core.training.training_data import Utterance
+from core.training.weight_regularization import WeightRegularizer
 from models.base import LossOptions
 from tests.contract.conftest import CPU, World
 from tests.worlds import Listener, extended_world, train_options
@@ -31,17 +30,17 @@ FULL = {"scope": "full", "steps": 6, "warmup": 0, "batch_size": 3, "text_dropout
 
 
 def rehearsing(world: World, dtype: torch.dtype = torch.float32, **changes: object) -> Trainer:
-    """A trainer with clips to rehearse, also where the family has none: those of the dataset under a base language."""
+    """A trainer with clips to replay, also where the family has none: those of the dataset under a base language."""
     options = train_options(**{**FULL, **changes})
-    voice = opening.new_voice(options, world.workspace, CPU)
-    data = training_data.load(world.workspace, options.dataset, voice)
+    voice = setup.new_voice(options, world.workspace, CPU)
+    data = dataloader.load_training_data(world.workspace, options.dataset, voice)
     return Trainer(options, voice, data, clips(world), Precision("cpu", dtype, "for the test"))
 
 
 def clips(world: World) -> tuple[Utterance, ...]:
     voice = world.base()
     ids = voice.front_end.encode("the cat", "en")
-    data = training_data.load(world.workspace, "demo-am", world.extension())
+    data = dataloader.load_training_data(world.workspace, "demo-am", world.extension())
     return tuple(replace(item, language="en", text="the cat", text_ids=ids) for item in data.train)
 
 
@@ -52,7 +51,7 @@ def test_what_is_asked_for_really_trains_and_nothing_else(world: World, changes:
     module = trainer.voice.model.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(3):
-        trainer.take_step()
+        trainer.train_step()
     after = module.state_dict()
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == set(trainer.trained.named)
@@ -75,22 +74,22 @@ def test_every_layer_has_its_rate_and_rows_and_base_are_not_decayed(world: World
     assert rates == {"rows": 1e-2, "heads": 2e-3, "layer 1 from the top": 1e-3, "layer 2 from the top": 5e-4,
                      "embeddings": 2.5e-4}
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0}
-    trainer.take_step()
+    trainer.train_step()
     assert [group["lr"] for group in trainer.optimizer.param_groups] == list(rates.values())
     counted = [value for group in trainer.groups for value in group.parameters.values()]
     assert sorted(map(id, counted)) == sorted(map(id, trainer.trained.named.values()))
-    table = scopes.table(trainer.groups)
+    table = parameter_groups.describe_groups(trainer.groups)
     assert table[0] == f"rows: {trainer.counts.row_parameters:,} parameters in 2 tensors, rate 0.01, no weight decay"
     assert len(table) == 5
-    assert len(scopes.table(rehearsing(world).groups)) == 4  # layers of one rate are one line
+    assert len(parameter_groups.describe_groups(rehearsing(world).groups)) == 4  # layers of one rate are one line
 
 
 def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:
     def divergence(**changes: object) -> float:
         trainer = rehearsing(world, layer_lr=1e-2, head_lr=1e-2, replay=0.34, **changes)
         for _ in range(8):
-            trainer.take_step()
-        samples = [training_data.sample(item, item, 8) for item in clips(world)[:4]]
+            trainer.train_step()
+        samples = [dataloader.make_sample(item, item, 8) for item in clips(world)[:4]]
         teacher = world.base().model.predictions(samples, LossOptions())
         with torch.no_grad():
             found = trainer.voice.model.losses(samples, LossOptions(), teacher=teacher).speech_divergence
@@ -103,11 +102,11 @@ def test_distillation_keeps_the_base_languages_nearer(world: World) -> None:
 def test_the_teacher_is_the_base_to_the_bit_whatever_was_learnt(world: World) -> None:
     for changes in ("everything", "adapters"):
         trainer = rehearsing(world, full_trainable=changes, distillation=1.0, l2_sp=0.1 * (changes == "everything"))
-        samples = [training_data.sample(item, item, 8) for item in clips(world)[:2]]
+        samples = [dataloader.make_sample(item, item, 8) for item in clips(world)[:2]]
         wanted = world.base().model.predictions(samples, LossOptions())
         for _ in range(3):
-            trainer.take_step()
-        with trainer._work.teaching():
+            trainer.train_step()
+        with trainer.teacher_weights():
             seen = trainer.voice.model.predictions(samples, LossOptions())
         assert torch.equal(wanted.text, seen.text)
         assert torch.equal(wanted.speech, seen.speech)
@@ -116,7 +115,7 @@ def test_the_teacher_is_the_base_to_the_bit_whatever_was_learnt(world: World) ->
 
 def test_no_divergence_from_oneself(world: World) -> None:
     model = world.base().model
-    samples = [training_data.sample(item, item, 8) for item in clips(world)[:2]]
+    samples = [dataloader.make_sample(item, item, 8) for item in clips(world)[:2]]
     found = model.losses(samples, LossOptions(), teacher=model.predictions(samples, LossOptions()))
     assert found.speech_divergence is not None
     assert abs(float(found.speech_divergence)) < 1e-3
@@ -125,17 +124,16 @@ def test_no_divergence_from_oneself(world: World) -> None:
 def test_pulls_have_the_gradient_of_their_penalty() -> None:
     start = torch.tensor([1.0, 2.0, -1.0])
     value = torch.nn.Parameter(torch.tensor([1.5, 2.0, -3.0]))
-    anchors = Anchors({"w": value}, {"w": start})
-    anchors.importance = {"w": torch.tensor([1.0, 2.0, 3.0])}
+    regularizer = WeightRegularizer({"w": value}, {"w": start})
+    regularizer.importance = {"w": torch.tensor([1.0, 2.0, 3.0])}
     own = torch.tensor([0.1, 0.2, 0.3])
     value.grad = own.clone()
-    anchors.pull(0.5, 2.0)
+    regularizer.add_gradients(0.5, 2.0)
     free = value.detach().clone().requires_grad_(True)
-    penalty = 0.25 * (free - start).square().sum() + (anchors.importance["w"] * (free - start).square()).sum()
+    penalty = 0.25 * (free - start).square().sum() + (regularizer.importance["w"] * (free - start).square()).sum()
     wanted, = torch.autograd.grad(penalty, free)
     torch.testing.assert_close(value.grad, own + wanted)
-    assert anchors.distance() == pytest.approx(math.sqrt(4.25 / 6.0))
-    with anchors.in_place():
+    with regularizer.swapped_in():
         assert torch.equal(value.data, start)
     assert value[0] == 1.5
 
@@ -143,10 +141,10 @@ def test_pulls_have_the_gradient_of_their_penalty() -> None:
 @pytest.mark.parametrize("pull", ["l2_sp", "ewc"])
 def test_a_pull_keeps_the_base_nearer(world: World, pull: str) -> None:
     def gone(**changes: object) -> float:
-        trainer = rehearsing(world, layer_lr=1e-3, head_lr=1e-3, clip=1e3, **changes)
+        trainer = rehearsing(world, layer_lr=1e-3, head_lr=1e-3, max_grad_norm=1e3, **changes)
         base = dict(world.base().model.module.named_parameters())
         for _ in range(6):
-            trainer.take_step()
+            trainer.train_step()
         return sum((value - base[name]).square().sum().item() for name, value in trainer.trained.base.items())
 
     assert gone(**{pull: 100.0}) < 0.9 * gone()
@@ -154,11 +152,11 @@ def test_a_pull_keeps_the_base_nearer(world: World, pull: str) -> None:
 
 def test_importance_is_the_mean_squared_gradient_of_the_base(world: World) -> None:
     trainer = rehearsing(world, full_trainable="heads", ewc=1.0, fisher_clips=3)
-    anchors = trainer._work.anchors
-    assert anchors is not None
+    regularizer = trainer.regularizer
+    assert regularizer is not None
     squares: dict[str, torch.Tensor] = {}
     for item in clips(world)[:3]:
-        found = trainer.voice.model.losses([training_data.sample(item, item, trainer.voice.model.max_prompt_length)],
+        found = trainer.voice.model.losses([dataloader.make_sample(item, item, trainer.voice.model.max_prompt_length)],
                                            LossOptions())
         named = trainer.trained.base
         for name, value in zip(named, torch.autograd.grad(found.speech_sum / found.speech_count, list(named.values())),
@@ -166,14 +164,14 @@ def test_importance_is_the_mean_squared_gradient_of_the_base(world: World) -> No
             squares[name] = squares.get(name, 0) + value.square()
     mean = sum(value.sum() for value in squares.values()) / sum(value.numel() for value in squares.values())
     for name, value in squares.items():
-        torch.testing.assert_close(anchors.importance[name], value / mean, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(regularizer.importance[name], value / mean, rtol=1e-3, atol=1e-5)
 
 
 def test_importance_without_clips_is_refused(world: World) -> None:
     options = train_options(**FULL, ewc=1.0)
-    voice = opening.new_voice(options, world.workspace, CPU)
-    data = training_data.load(world.workspace, options.dataset, voice)
-    with pytest.raises(UserError, match="clips to rehearse; there are none"):
+    voice = setup.new_voice(options, world.workspace, CPU)
+    data = dataloader.load_training_data(world.workspace, options.dataset, voice)
+    with pytest.raises(UserError, match="estimated on replayed clips; there are none"):
         Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"))
 
 
@@ -227,14 +225,15 @@ def test_a_changed_base_is_exported_and_reloads_to_the_bit(tmp_path: Path) -> No
 def test_drift_past_the_bound_is_told_or_stops() -> None:
     warning = train_options(scope="full", drift_bound=0.2)
     before = {"en": 2.0, "fr": 2.5}
-    assert drift.told(before, {"en": 2.19, "fr": 1.0}, warning, 7) == ""
-    said = drift.told(before, {"en": 2.3, "fr": 2.4}, warning, 7)
+    assert checkpoint_evaluation.check_drift(before, {"en": 2.19, "fr": 1.0}, warning, 7) == ""
+    said = checkpoint_evaluation.check_drift(before, {"en": 2.3, "fr": 2.4}, warning, 7)
     assert said.startswith("At step 7 the base languages are predicted worse than before the training, by more than "
                            "0.2 nats a code: en 2.000 to 2.300 (+0.300).")
     with pytest.raises(UserError, match=r"en 2.000 to 2.300") as caught:
-        drift.told(before, {"en": 2.3}, train_options(scope="full", drift_bound=0.2, drift_action="stop"), 7)
+        checkpoint_evaluation.check_drift(before, {"en": 2.3},
+                                          train_options(scope="full", drift_bound=0.2, drift_action="stop"), 7)
     assert "run:ID@STEP" in caught.value.hint
-    assert drift.told({}, {"en": 9.0}, warning, 7) == ""
-    broken = drift.told(before, {"en": 2.3, "fr": float("nan")}, warning, 7)
+    assert checkpoint_evaluation.check_drift({}, {"en": 9.0}, warning, 7) == ""
+    broken = checkpoint_evaluation.check_drift(before, {"en": 2.3, "fr": float("nan")}, warning, 7)
     assert "nats a code: fr 2.500 to nan (+nan), en 2.000 to 2.300 (+0.300)." in broken
-    assert "en 2.000 to nan" in drift.told(before, {"en": float("nan"), "fr": 2.5}, warning, 7)
+    assert "en 2.000 to nan" in checkpoint_evaluation.check_drift(before, {"en": float("nan"), "fr": 2.5}, warning, 7)

@@ -20,7 +20,7 @@ def trained(world: World) -> VoiceModel:
     """A gated model after a few steps, so that its adapters act."""
     trainer = world.trainer(adapter_lr=2e-2, steps=10)
     for _ in range(10):
-        trainer.take_step()
+        trainer.train_step()
     return trainer.voice
 
 

@@ -15,7 +15,7 @@ from config.schema import PrepareOptions
 from core import prepare, train
 from core.model.loading import VoiceModel
 from core.submission import requirements
-from core.training import opening, rehearsal
+from core.training import replay, setup
 from core.workspace import Workspace
 from data import manifest
 from data.acoustics import audio
@@ -28,7 +28,7 @@ FULL = {"scope": "full", "replay": 0.5}
 
 @pytest.fixture
 def voice(world: World) -> VoiceModel:
-    return opening.new_voice(train_options(**FULL), world.workspace, CPU)
+    return setup.new_voice(train_options(**FULL), world.workspace, CPU)
 
 
 def texts(path: Path, lines: list[str]) -> str:
@@ -52,22 +52,21 @@ def test_what_the_base_speaks_is_kept_and_what_it_cannot_end_is_left_out(
     lines = [f"en\t{text}" for text in (*ENGLISH, *ENGLISH[:3])]
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [*lines, ""]))
     voices, told = voice.family.voices(voice.base_folder), []
-    monkeypatch.setattr(rehearsal, "_BATCH", 3)
+    monkeypatch.setattr(replay, "_BATCH", 3)
     seen: list[int] = []
-    found = rehearsal.gather(options, world.workspace, voice, voices, tmp_path, told.append,
+    found = replay.gather_replay_clips(options, world.workspace, voice, voices, tmp_path, told.append,
                              lambda progress: seen.append(progress.done))
     assert len(asked) == 7
     assert seen == [0, 3, 6]
-    assert told == ["The base model spoke 6 of 7 sentences to rehearse and to measure its languages by; 1 could not be "
-                    "read, or did not come to an end."]
-    spoken = [item.speech_codes[0] for item in (*found.probing, *found.rehearsed)]
-    assert len(found.probing) == 3
-    assert 2 <= len(found.rehearsed) <= 3
+    assert told == ["The base model spoke 6 of 7 sentences for replay and drift; 1 could not be read, or did not end."]
+    spoken = [item.speech_codes[0] for item in (*found.probe_clips, *found.replayed)]
+    assert len(found.probe_clips) == 3
+    assert 2 <= len(found.replayed) <= 3
     assert 3 not in spoken
-    again = rehearsal.gather(options, world.workspace, voice, voices, tmp_path, told.append)
+    again = replay.gather_replay_clips(options, world.workspace, voice, voices, tmp_path, told.append)
     assert len(asked) == 7  # not spoken again: the model may be another by now
-    assert [item.speech_codes.tolist() for item in again.rehearsed] == [
-        item.speech_codes.tolist() for item in found.rehearsed]
+    assert [item.speech_codes.tolist() for item in again.replayed] == [
+        item.speech_codes.tolist() for item in found.replayed]
     assert json.loads((tmp_path / "spoken.json").read_text())[0][:2] == ["en", ENGLISH[0]]
 
 
@@ -101,15 +100,17 @@ def test_a_persons_own_clips_are_rehearsed_and_held_out_ones_measure(
         with_english: tuple[Workspace, Listener], voice: VoiceModel, tmp_path: Path) -> None:
     workspace, told = with_english[0], []
     clips = [clip for clip in manifest.load(workspace.dataset("mine")).clips if "☃" not in clip.text]
-    found = rehearsal.gather(train_options(**FULL, replay_datasets=" mine, mine ", replay_texts="/no/such/file"),
+    found = replay.gather_replay_clips(train_options(**FULL, replay_datasets=" mine, mine ",
+                                                        replay_texts="/no/such/file"),
                              workspace, voice, {}, tmp_path, told.append)
-    assert {item.id for item in found.rehearsed} == {clip.id for clip in clips if clip.split == "train"}
-    assert {item.id for item in found.probing} == {clip.id for clip in clips if clip.split == "held_out"} != set()
-    assert {item.language for item in found.rehearsed} == {"en"}
-    assert told == ["Clips of mine, mine that are neither rehearsed nor measured by: 1 have characters that the model "
+    assert {item.id for item in found.replayed} == {clip.id for clip in clips if clip.split == "train"}
+    assert {item.id for item in found.probe_clips} == {clip.id for clip in clips if clip.split == "held_out"} != set()
+    assert {item.language for item in found.replayed} == {"en"}
+    assert told == ["Clips of mine, mine that are not used: 1 have characters that the model "
                     "does not know, such as digits: spell them out."]
     with pytest.raises(UserError, match="'demo-am' is in 'am', which the base model does not speak"):
-        rehearsal.gather(train_options(**FULL, replay_datasets="mine,demo-am"), workspace, voice, {}, tmp_path, print)
+        replay.gather_replay_clips(train_options(**FULL, replay_datasets="mine,demo-am"), workspace, voice, {},
+                                      tmp_path, print)
 
 
 def test_full_trains_with_a_persons_own_clips_and_they_are_no_target(
@@ -140,43 +141,33 @@ def test_given_texts_are_spoken_although_the_model_comes_with_clips(
     said = [Generated(np.arange(4) + 1, "stop")] * 4
     monkeypatch.setattr(type(voice.model), "generate", lambda *given: said)
     options = train_options(**FULL, replay_texts=texts(tmp_path / "texts.txt", [f"en\t{text}" for text in ENGLISH]))
-    found = rehearsal.gather(options, world.workspace, voice, voice.family.voices(voice.base_folder), tmp_path, print)
-    assert {item.text for item in (*found.rehearsed, *found.probing)} <= set(ENGLISH)
-    assert {item.id[:7] for item in (*found.rehearsed, *found.probing)} == {"spoken-"}
+    found = replay.gather_replay_clips(options, world.workspace, voice, voice.family.voices(voice.base_folder),
+                                          tmp_path, print)
+    assert {item.text for item in (*found.replayed, *found.probe_clips)} <= set(ENGLISH)
+    assert {item.id[:7] for item in (*found.replayed, *found.probe_clips)} == {"spoken-"}
 
 
-def test_a_run_that_began_on_the_models_clips_goes_on_with_them(
-        voice: VoiceModel, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one did whose texts were not spoken yet; the file of texts may be gone since."""
-    options, voices = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt")), voice.family.voices(
-        voice.base_folder)
-    (tmp_path / "checkpoints" / "step-000004").mkdir(parents=True)
-    resumed, told = replace(voice, changed=("norm.weight",)), list[str]()
-    clips = voice.family.replay(voice.base_folder)
-    if not clips:
-        with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
-            rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
-        assert f"--init-from run:{tmp_path.name}" in caught.value.hint
-        return
-    found = rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
-    assert {item.text for item in (*found.rehearsed, *found.probing)} == {text for _, text, _ in clips}
-    assert len(told) == 1
-    assert "gone.txt, are not spoken" in told[0]
-    (tmp_path / "spoken.safetensors").write_bytes(b"")  # it spoke, and lost the texts
-    with pytest.raises(UserError, match=r"spoken\.json is missing"):
-        rehearsal.gather(options, world.workspace, resumed, voices, tmp_path, told.append)
+def test_a_resumed_run_that_lost_what_the_base_spoke_is_refused(
+        voice: VoiceModel, world: World, tmp_path: Path) -> None:
+    """Its model is another by now; the file of texts may be gone too."""
+    options = train_options(**FULL, replay_texts=str(tmp_path / "gone.txt"))
+    voices, resumed = voice.family.voices(voice.base_folder), replace(voice, changed=("norm.weight",))
+    with pytest.raises(UserError, match=r"spoken\.json is missing") as caught:
+        replay.gather_replay_clips(options, world.workspace, resumed, voices, tmp_path, print)
+    assert f"--init-from run:{tmp_path.name}" in caught.value.hint
 
 
 def test_texts_that_cannot_be_read_are_told_by_line(voice: VoiceModel, world: World, tmp_path: Path) -> None:
     wrong = train_options(**FULL, replay_texts=texts(tmp_path / "a.txt", ["en\tthe cat", "am\tሀለመ"]))
     with pytest.raises(UserError, match=r"Line 2 of .*a\.txt is not a base language, a tab and a sentence"):
-        rehearsal.sentences(wrong, voice)
+        replay.sentences(wrong, voice)
     with pytest.raises(UserError, match="could not be read"):
-        rehearsal.sentences(train_options(**FULL, replay_texts=str(tmp_path / "none.txt")), voice)
-    assert len(rehearsal.sentences(train_options(**FULL), voice)) >= 10
+        replay.sentences(train_options(**FULL, replay_texts=str(tmp_path / "none.txt")), voice)
+    assert len(replay.sentences(train_options(**FULL), voice)) >= 10
 
 
 def test_nothing_is_gathered_outside_of_full(voice: VoiceModel, world: World, tmp_path: Path) -> None:
-    found = rehearsal.gather(train_options(replay_datasets="none"), world.workspace, voice, {}, tmp_path, print)
-    assert (found.rehearsed, found.probing) == ((), ())
+    found = replay.gather_replay_clips(train_options(replay_datasets="none"), world.workspace, voice, {}, tmp_path,
+                                          print)
+    assert (found.replayed, found.probe_clips) == ((), ())
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.training.optimization import Diverged
+from core.training.trainer import Diverged
 from models.base import Losses, SpeechModel
 from tests.contract.conftest import World
 
@@ -37,23 +37,23 @@ def test_a_batch_without_gradients_leaves_the_scale_as_it_was(world: World) -> N
         return held[0]  # type: ignore[return-value]
 
     trainer = world.trainer(torch.float16, wrap=wrap, batch_size=2)
-    trainer.take_step()
+    trainer.train_step()
     state = trainer.state()
     state.tensors["scaler"][0] = 8.0  # type: ignore[index]  # so that few passes reach the smallest
     trainer.restore(state)
     before = trainer.state().tensors["scaler"]
     held[0].broken = True
     with pytest.raises(Diverged, match="gradient norm nan"):
-        trainer.take_step()
+        trainer.train_step()
     assert held[0].passes >= 3 * 4  # each of the three batches was tried at every scale
     assert torch.equal(trainer.state().tensors["scaler"], before)
     held[0].broken = False
-    trainer.take_step()
+    trainer.train_step()
     assert trainer.state().tensors["scaler"].tolist() == [before[0], before[1] + 1]
 
 
 def test_a_norm_alone_that_is_no_number_is_not_tried_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = world.trainer(torch.float16, batch_size=2)
-    monkeypatch.setattr("core.training.sharding.total", lambda norm: norm * float("inf"))
+    monkeypatch.setattr("core.training.fsdp.full_value", lambda norm: norm * float("inf"))
     with pytest.raises(Diverged, match="gradient norm inf"):
-        trainer.take_step()
+        trainer.train_step()

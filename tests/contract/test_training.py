@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from core.model.prefix import base_tensors
-from core.training import optimization
-from core.training.optimization import Work
-from core.training.trainer import Trainer
+from core.training.memory_plan import MicrobatchPlan
 from models.base import LossOptions, Sample, Sampling
 from tests.contract.conftest import World
 
@@ -19,21 +17,13 @@ HARD = {"weight_decay": 0.1, "max_grad_norm": 0.5, "gradient_accumulation": 2, "
         "full_trainable": "adapters"}  # what of the base `full` can train: test_full.py
 
 
-def work_of(trainer: Trainer, optimizer: torch.optim.Optimizer) -> Work:
-    return Work(trainer.voice, trainer.trained, trainer.options, trainer.precision, optimizer,
-                trainer.precision.scaler())
-
-
-def test_one_batch_overfits(world: World) -> None:
+def test_one_batch_overfits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = world.trainer(batch_size=4, adapter_rank=32, adapter_dropout=0.0, text_dropout=0.0, code_dropout=0.0,
-                            guided_attention_weight=0.0, text_loss_weight=1.0)
-    samples = trainer.draw()[0].samples
-    work = work_of(trainer, torch.optim.AdamW(trainer.trained.named.values(), lr=5e-3))
-    losses = []
-    with trainer.voice.speaking("am"):
-        for _ in range(300):
-            losses.append(optimization.gradients(work, [samples], range(len(samples))))
-            optimization.apply(work, 1)
+                            guided_attention_weight=0.0, text_loss_weight=1.0, row_lr=5e-3, adapter_lr=5e-3,
+                            weight_decay=0.01, schedule="constant", warmup=0)
+    batches = trainer.next_batches()
+    monkeypatch.setattr(trainer, "next_batches", lambda: batches)
+    losses = [trainer.train_step() for _ in range(300)]
     assert losses[-1].speech < 0.05 * losses[0].speech
     assert losses[-1].text < 0.2 * losses[0].text
 
@@ -46,7 +36,7 @@ def test_the_prefix_and_all_frozen_tensors_do_not_move(world: World, scope: str,
     before = {name: value.clone() for name, value in base_tensors(module).items()}
     assert all(torch.equal(before[name], base[name].to(dtype)) for name in base)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     after = base_tensors(module)
     assert before.keys() == after.keys() == base.keys()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
@@ -67,7 +57,7 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
     trainer = world.trainer(dtype, scope=scope, **HARD)
     optimizer = trainer.optimizer
     for _ in range(2):
-        trainer.take_step()
+        trainer.train_step()
     named = dict(trainer.voice.model.module.named_parameters())
     assert {name for name, value in named.items() if value.grad is not None} == set(trainer.trained.named)
     assert {name for name, value in named.items() if value.requires_grad} == set(trainer.trained.named)
@@ -82,7 +72,7 @@ def test_only_what_is_trained_is_float32_and_has_gradient_and_state(
 def test_half_precision_learns_what_float32_learns(world: World, dtype: torch.dtype) -> None:
     plain = {"adapter_dropout": 0.0, "row_lr": 1e-2, "steps": 12}
     exact, halved = world.trainer(**plain), world.trainer(dtype, **plain)
-    pairs = [(exact.take_step(), halved.take_step()) for _ in range(12)]
+    pairs = [(exact.train_step(), halved.train_step()) for _ in range(12)]
     for one, other in pairs:
         assert other.speech == pytest.approx(one.speech, rel=0.02)
         assert other.text == pytest.approx(one.text, rel=0.02)
@@ -95,7 +85,7 @@ def test_a_model_in_training_speaks(world: World, scope: str, dtype: torch.dtype
     """What is greedily said is what the model finds likeliest when it is told the truth, up to rounding."""
     trainer = world.trainer(dtype, scope=scope, **HARD)
     for _ in range(3):
-        trainer.take_step()
+        trainer.train_step()
     voice, model = trainer.voice, trainer.voice.model
     ids, speaker = voice.front_end.encode("ሀለመ ሰረቀ", "am"), next(iter(voice.family.voices(voice.base_folder).values()))
     with voice.speaking("am"):
@@ -113,7 +103,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
     module, counts = trainer.voice.model.module, trainer.counts
     before = {name: value.clone() for name, value in module.state_dict().items()}
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     after = module.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == set(trainer.trained.named)
@@ -131,7 +121,7 @@ def test_what_changes_is_what_the_plan_counts(world: World, scope: str) -> None:
 def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
     base, trainer = world.base(), world.trainer(scope=scope, **HARD)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     probes = world.probes()
     assert {item.language for item in probes} >= set(base.front_end.base_languages) - OPTIONAL
     for item in probes:
@@ -145,8 +135,8 @@ def test_base_logits_stay_equal_to_the_bit(world: World, scope: str) -> None:
 def test_adapters_do_change_the_new_language(world: World) -> None:
     trainer = world.trainer(scope="gated", **HARD)
     for _ in range(6):
-        trainer.take_step()
-    sample = trainer.draw()[0].samples[0]
+        trainer.train_step()
+    sample = trainer.next_batches()[0].samples[0]
     with trainer.voice.speaking("am"):
         spoken = trainer.voice.model.probe(sample).speech_logits
     with trainer.voice.speaking("en"):
@@ -158,7 +148,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
     """The measure of drift must be able to see one."""
     base, trainer = world.base(), world.trainer(scope="full", **HARD)
     for _ in range(6):
-        trainer.take_step()
+        trainer.train_step()
     item = world.probes()[0]
     with trainer.voice.speaking(item.language):
         after = trainer.voice.model.probe(item.sample)
@@ -167,7 +157,7 @@ def test_full_drifts_on_base_languages(world: World) -> None:
 
 def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
     trainer = world.trainer()
-    model, samples = trainer.voice.model, trainer.draw()[0].samples
+    model, samples = trainer.voice.model, trainer.next_batches()[0].samples
     model.module.eval()
     with torch.no_grad():
         together = model.losses(samples, LossOptions())
@@ -180,15 +170,16 @@ def test_a_sample_costs_the_same_alone_and_in_company(world: World) -> None:
 
 def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> None:
     """Not even with text and codes hidden, because that hangs on each sample's own seed."""
-    trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6, clip=1e3)
-    samples = trainer.draw()[0].samples
-    work, gradients = work_of(trainer, torch.optim.SGD(trainer.trained.named.values(), lr=0.0)), []
-    for parts in ([samples], [samples[:1], samples[1:3], samples[3:]]):
-        with trainer.voice.speaking("am"):
-            optimization.gradients(work, parts, range(6))
+    gradients = []
+    for splits in (1, 3, 4):  # micro-batches of 6, 2, and of 2 and 1 clips
+        trainer = world.trainer(text_dropout=0.5, code_dropout=0.5, adapter_dropout=0.0, batch_size=6,
+                                gradient_accumulation=2, max_grad_norm=1e3)
+        trainer.use(MicrobatchPlan(splits))
+        trainer.train_step()
         gradients.append({name: value.grad.clone() for name, value in trainer.trained.named.items()})
-    for name in gradients[0]:
-        torch.testing.assert_close(gradients[0][name], gradients[1][name], rtol=1e-4, atol=1e-6)
+    for others in gradients[1:]:
+        for name, value in gradients[0].items():
+            torch.testing.assert_close(value, others[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("scope", "dtype"), [
@@ -196,10 +187,10 @@ def test_how_a_step_is_cut_changes_memory_and_not_the_gradient(world: World) -> 
 def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: str, dtype: torch.dtype) -> None:
     options = {"scope": scope, "adapter_dropout": 0.3, "steps": 4}
     plain = world.trainer(dtype, activation_checkpointing="off", **options)
-    wanted = [plain.take_step() for _ in range(4)]
+    wanted = [plain.train_step() for _ in range(4)]
     saving = world.trainer(dtype, activation_checkpointing="on", **options)
-    assert saving.setting.recompute
-    assert [saving.take_step() for _ in range(4)] == wanted
+    assert saving.microbatch_plan.activation_checkpointing
+    assert [saving.train_step() for _ in range(4)] == wanted
     for name, value in plain.trained.named.items():
         assert torch.equal(value, saving.trained.named[name])
 
@@ -207,7 +198,7 @@ def test_recomputed_activations_change_nothing_to_the_bit(world: World, scope: s
 def test_losses_are_those_of_the_logits(world: World) -> None:
     """Position i predicts token i + 1, and the last code predicts a stop."""
     trainer = world.trainer()
-    sample = trainer.draw()[0].samples[0]
+    sample = trainer.next_batches()[0].samples[0]
     model = trainer.voice.model
     model.module.eval()
     with torch.no_grad():

@@ -20,7 +20,7 @@ from core.library import certificate, records
 from core.library.records import MODEL_RECORD, ModelRecord, write_model_record
 from core.model.loading import load
 from core.speech import scoring
-from core.training import opening
+from core.training import setup
 from core.workspace import Workspace
 from data.durable_files import ExpectedFile
 from tests.trained import RUN, trained_world, write_checkpoint
@@ -206,7 +206,7 @@ def test_a_finished_training_is_certified_without_its_recogniser_and_any_other_r
     cut_off(ear)
     resumed = Listener(run)
     result = train.run(options, world, resumed)
-    assert (result["best_step"], result["chosen_by"]) == (2, "judged error")
+    assert (result["best_step"], result["chosen_by"]) == (2, "character error rate")
     (told,) = [message for message in warnings(resumed) if message.startswith("Amharic is not measured")][:1]
     assert f"Put a whole recogniser into {ear}" in told
     proof = certificate.read(run / certificate.CERTIFICATE)
@@ -244,10 +244,11 @@ def test_a_run_continues_without_the_recogniser_only_where_that_does_not_choose(
 
 @pytest.mark.parametrize(("recogniser", "begins"), [
     ("built-in", "Get the built-in model; or"), ("", "Get the built-in model; or"),
-    ("me/ear", "Put the recogniser back as it was (one of the hub is fetched anew where its folder is deleted) and "),
+    ("me/ear", "Put the recogniser back as it was (one of the hub is downloaded again where its folder is "
+             "deleted) and "),
 ])
 def test_a_run_that_continues_is_offered_no_other_recogniser(tmp_path: Path, recogniser: str, begins: str) -> None:
-    hint = opening._as_it_began(recogniser, "Get the built-in model.", tmp_path / "run", 2)
+    hint = setup._restore_hint(recogniser, "Get the built-in model.", tmp_path / "run", 2)
     assert hint.startswith(begins)
     assert hint.endswith("or start a new run on its weights: python -m scripts.train --init-from run:run@2.")
 

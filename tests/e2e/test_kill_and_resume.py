@@ -21,7 +21,7 @@ from core.jobs import events as journal
 from core.jobs.directory import Job
 from core.jobs.events import Evaluated, Event, Step
 from core.library.catalog import resolve
-from core.training import checkpoint, ranking
+from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
 
@@ -137,7 +137,7 @@ def test_a_run_killed_at_random_ends_with_the_losses_of_one_that_was_not(
     assert all(len(numbers) == 1 for numbers in wanted.values())
     assert seen == wanted
     ends = [world.runs / name for name in ("whole", "killed")]
-    assert ranking.read(ends[0]) == ranking.read(ends[1])
+    assert checkpoint.read_ranking(ends[0]) == checkpoint.read_ranking(ends[1])
     one, other = (tensors_in(checkpoint.folder_of(end, steps)) for end in ends)
     assert {"rows.safetensors", "changed.safetensors", "training.safetensors"} <= one.keys()
     assert [name for name in one if one[name] != other[name]] == []

@@ -17,8 +17,9 @@ from core.jobs.events import Step
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_checkpoint
 from core.model.precision import Precision
-from core.training import checkpoint, company, opening, training_data
-from core.training.company import Company
+from core.training import checkpoint, dataloader, distributed, setup
+from core.training.distributed import ONE_PROCESS, ProcessGroup
+from core.training.memory_plan import MicrobatchPlan
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.processes import two_do
@@ -50,11 +51,11 @@ def test_two_processes_give_the_losses_of_one_with_twice_the_batch(world: Worksp
         torch.testing.assert_close(tensors[1][name], value, rtol=1e-2, atol=1e-4)
 
 
-def shared_trainer(world: Workspace, beside: Company | None, most: list[int], told: list[str],
+def shared_trainer(world: Workspace, group: ProcessGroup, most: list[int], warnings: list[str],
                    **changes: object) -> Trainer:
-    """A trainer without dropout, whose process has memory for passes of `most[0]` clips."""
+    """A trainer without dropout, whose process has memory for micro-batches of `most[0]` clips."""
     options = train_options(**{**SAME, **changes})
-    voice = opening.new_voice(options, world, CPU)
+    voice = setup.new_voice(options, world, CPU)
     losses = voice.model.losses
 
     def small(samples: list, *given: object, **named: object) -> object:
@@ -63,48 +64,111 @@ def shared_trainer(world: Workspace, beside: Company | None, most: list[int], to
         return losses(samples, *given, **named)
 
     voice.model.losses = small
-    trainer = Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
-                      Precision("cpu", torch.float32, "for the test"), told.append, beside)
-    if beside:
-        beside.join(voice.model)
-    return trainer
+    return Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
+                   Precision("cpu", torch.float32, "for the test"), warnings.append, group)
 
 
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
-    """A process of two: the second has memory for single clips from the first step on, and for none at the third."""
+    """A rank of two: the second has memory for single clips from the first step on, and for none at the third."""
     torch.set_num_threads(1)
-    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
-    most, told = [1 if rank else 100], list[str]()
-    trainer = shared_trainer(Workspace.open(path), Company(), most, told, batch_size=3)
-    seen = []
-    for _ in range(2):
-        if rank:
-            assert trainer.company is not None
-            assert trainer.company.hear() == (company.STEP, trainer.setting)
-        seen.append(trainer.take_step())
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, most, warnings = ProcessGroup(rank, 2), [1 if rank else 100], list[str]()
+    trainer = shared_trainer(Workspace.open(path), group, most, warnings, batch_size=3)
+    steps = [trainer.train_step() for _ in range(2)]
     most[0] = 0 if rank else 100
     try:
-        if rank:
-            trainer.company.hear()
-        trainer.take_step()
+        trainer.train_step()
         fault = ""
     except UserError as error:
         fault = error.message
-    results.put((rank, seen, trainer.setting, fault, told))
-    company.leave()
+    results.put((rank, steps, trainer.microbatch_plan, fault, warnings))
+    group.close()
 
 
-def test_a_process_that_runs_out_of_memory_makes_all_halve_their_passes(world: Workspace) -> None:
-    (_, first, setting, fault, told), (_, second, *same) = two_do(short_of_memory, world.path)
-    assert [setting, fault, told] == same
-    assert (setting.parts, setting.recompute) == (4, True)  # halved twice to single clips, and the rest at the end
-    assert "did not suffice for a single clip at step 3" in fault
-    assert "passes of 2 clips instead of 3" in told[0]
-    alone = shared_trainer(world, None, [100], [], batch_size=6)
-    for mine, theirs in zip((alone.take_step(), alone.take_step()), first, strict=True):
+def test_a_process_that_runs_out_of_memory_makes_all_halve_their_micro_batches(world: Workspace) -> None:
+    (_, first, plan, fault, warnings), (_, second, *same) = two_do(short_of_memory, world.path)
+    assert [plan, fault, warnings] == same
+    assert plan == MicrobatchPlan(4, activation_checkpointing=True)  # halved twice, to single clips, and then the rest
+    assert "Out of memory at step 3, with micro-batches of a single clip" in fault
+    assert "micro-batches of 2 clips instead of 3" in warnings[0]
+    alone = shared_trainer(world, ONE_PROCESS, [100], [], batch_size=6)
+    for mine, theirs in zip((alone.train_step(), alone.train_step()), first, strict=True):
         assert (theirs.speech, theirs.text, theirs.gradient_norm) == pytest.approx(
             (mine.speech, mine.text, mine.gradient_norm), rel=1e-4)
     assert first == second
+
+
+def not_finite(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
+    """A rank of two; at the second step the loss of rank 1 alone is not finite."""
+    torch.set_num_threads(1)
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, warnings = ProcessGroup(rank, 2), list[str]()
+    trainer = shared_trainer(Workspace.open(path), group, [100], warnings, batch_size=3, gradient_accumulation=1)
+    losses, calls = trainer._loss, iter(range(100))
+
+    def broken(*given: object, **named: object) -> tuple[torch.Tensor, torch.Tensor]:
+        loss, parts = losses(*given, **named)
+        return (loss * float("nan"), parts * float("nan")) if next(calls) == 1 and rank else (loss, parts)
+
+    trainer._loss = broken  # type: ignore[method-assign]
+    steps = [trainer.train_step() for _ in range(3)]
+    results.put((rank, steps, trainer.skipped, warnings))
+    group.close()
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_skips_the_batch_on_all(world: Workspace) -> None:
+    first, second = two_do(not_finite, world.path)
+    assert first[1:] == second[1:]
+    assert first[2] == 1
+    assert "A batch of step 2 was skipped: speech loss nan" in first[3][0]
+
+
+def agree(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
+    """A rank of two: what each collective gives, and how an error of rank 0 ends the other."""
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    group, ended = ProcessGroup(rank, 2), list[str]()
+    unused, reached = (torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
+    if rank:
+        reached.grad = torch.ones(3)
+    group.all_reduce_gradients([unused, reached])
+    seen = [group.broadcast(rank + 5), group.any(bool(rank)), group.any(False), group.run_on_main(lambda: rank + 7),
+            group.all_reduce_sum(torch.tensor([rank + 1.0])).tolist(), unused.grad is None, reached.grad.tolist(),
+            group.own(group.gather({"x": torch.tensor([rank])}) or {"rank-1/x": torch.tensor([1])}).keys() == {"x"}]
+
+    def fail() -> None:
+        raise UserError("made up", "a hint")
+
+    for part in ("run_on_main", "main_first"):
+        try:
+            if part == "run_on_main":
+                group.run_on_main(fail)
+            else:
+                with group.main_first():
+                    fail()
+        except (UserError, StopRequested) as error:
+            ended.append(f"{type(error).__name__}: {error}")
+    results.put((rank, seen, ended))
+    group.close()
+
+
+def test_what_rank_0_alone_knows_is_known_to_all(world: Workspace) -> None:
+    (_, first, errors), (_, second, stops) = two_do(agree, world.path)
+    assert first[:-1] == second[:-1] == [5, True, False, 7, [3.0], True, [1.0, 1.0, 1.0]]
+    assert second[-1]
+    assert errors == ["UserError: made up"] * 2
+    assert stops == ["StopRequested: made up"] * 2
+
+
+def test_a_run_of_one_process_uses_no_collective(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_given: object, **_named: object) -> None:
+        raise AssertionError("a collective in a run of one process")
+
+    for name in ("broadcast_object_list", "all_reduce", "gather_object", "new_group"):
+        monkeypatch.setattr(torch.distributed, name, unwanted)
+    trainer = shared_trainer(world, ONE_PROCESS, [100], [])
+    trainer.train_step()
+    trainer.state()
+    assert ONE_PROCESS.run_on_main(lambda: 3) == 3
 
 
 def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None:
@@ -120,11 +184,11 @@ def test_a_shared_run_goes_on_as_if_it_had_not_stopped(world: Workspace) -> None
 
 def test_too_few_clips_to_share_are_refused(world: Workspace) -> None:
     options = train_options(batch_size=1, processes=9, **SAME)
-    voice = opening.new_voice(options, world, torch.device("cpu"))
-    data = training_data.load(world, "demo-am", voice)
+    voice = setup.new_voice(options, world, torch.device("cpu"))
+    data = dataloader.load_training_data(world, "demo-am", voice)
     with pytest.raises(UserError, match="A batch of 6 clips cannot be shared by 9 processes"):
         Trainer(options, voice, data, (), Precision("cpu", torch.float32, "for the test"),
-                company=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]
+                group=SimpleNamespace(rank=0, size=9))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -11,15 +11,16 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor, Shard
 
+from config import sharding_checks
 from config.errors import UserError
 from config.schema import TrainOptions
 from core import train
 from core.jobs.events import Result
 from core.jobs.reporter import StopRequested
 from core.model.precision import Precision
-from core.training import checkpoint, company, divisible, opening, sharding, training_data
-from core.training.company import Company
-from core.training.feed import Batch, passes
+from core.training import checkpoint, dataloader, distributed, fsdp, setup
+from core.training.dataloader import TrainBatch, split_microbatches
+from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.processes import free_port, two_do
@@ -78,20 +79,17 @@ def test_a_sharded_run_is_the_run_of_one_process_and_goes_on_in_one(world: Works
 def short_of_memory(rank: int, path: Path, port: int, results: SimpleQueue) -> None:
     """A process of two: after a step the second runs out of memory, while the first waits for its part of a layer."""
     torch.set_num_threads(1)
-    company.meet(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
+    distributed.connect(f"tcp://127.0.0.1:{port}", rank, 2, CPU)
     options = train_options(**{**FULL, "batch_size": 3, "processes": 2, "sharding": "full", "replay": 0.0})
-    trainer = trainer_of(Workspace.open(path), options, Company())
-    if rank:
-        trainer.company.hear()
-    trainer.take_step()
+    trainer = trainer_of(Workspace.open(path), options, ProcessGroup(rank, 2))
+    trainer.train_step()
     moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    held = sharding.own_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
+    held = fsdp.local_bytes(value for value in (*trainer.trained.named.values(), *moments) if value.ndim)
     whole = sum(value.nbytes for value in (*trainer.trained.named.values(), *moments) if value.ndim)
     if rank:
-        trainer.company.hear()
         trainer._learner.model.losses = no_memory  # what the passes call
     try:
-        trainer.take_step()
+        trainer.train_step()
         fault = ""
     except UserError as error:
         fault = error.message
@@ -108,23 +106,23 @@ def test_each_process_holds_half_and_a_shortage_ends_all_with_words(world: Works
     (_, first, whole, waited), (_, second, _, short) = two_do(short_of_memory, world.path)
     assert first + second == whole
     assert max(first, second) < 0.55 * whole
-    assert "The memory of a device did not suffice at step 2. A sharded run cannot make its passes smaller" in short
+    assert "Out of memory at step 2. A sharded run cannot make its micro-batches smaller" in short
     assert "Another process of this training ended" in waited
 
 
 def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a single process, whose part is the whole, because several take long to start."""
-    monkeypatch.setattr(divisible, "check", lambda *given, **named: None)  # which refuses one process
+    monkeypatch.setattr(sharding_checks, "check", lambda *given, **named: None)  # which refuses one process
     options = train_options(**{**FULL, "batch_size": 6, "sharding": "full", "replay": 0.0})
-    company.meet(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
+    distributed.connect(f"tcp://127.0.0.1:{free_port()}", 0, 1, CPU)
     try:
-        trainer, alone = trainer_of(world, options, Company()), trainer_of(world, options, None)
+        trainer, alone = trainer_of(world, options, ProcessGroup()), trainer_of(world, options, ONE_PROCESS)
         assert all(isinstance(value, DTensor) and value.placements == (Shard(0),)
                    for value in trainer.trained.named.values())
-        assert trainer.setting.recompute  # who shards is short of memory
-        trainer.attempt(trainer.by_length()[-2:])  # which leaves no trace
-        mine, wanted = (one.take_step() for one in (trainer, alone))
+        assert trainer.microbatch_plan.activation_checkpointing  # who shards is short of memory
+        trainer.trial_pass(trainer.by_length()[-2:])  # which leaves no trace
+        mine, wanted = (one.train_step() for one in (trainer, alone))
         assert (mine.speech, mine.text, mine.gradient_norm) == pytest.approx(
             (wanted.speech, wanted.text, wanted.gradient_norm), rel=1e-5)
         moments = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
@@ -136,19 +134,24 @@ def test_everything_that_is_trained_is_in_parts_and_a_step_is_the_same(
                 assert not isinstance(whole[name], DTensor)
                 torch.testing.assert_close(whole[name], value, rtol=1e-5, atol=1e-7)
     finally:
-        company.leave()
+        torch.distributed.destroy_process_group()
 
 
-def trainer_of(world: Workspace, options: TrainOptions, beside: Company | None) -> Trainer:
-    if beside is None:
+def trainer_of(world: Workspace, options: TrainOptions, group: ProcessGroup) -> Trainer:
+    if group is ONE_PROCESS:
         options = options.model_copy(update={"sharding": "none"})
-    voice = opening.new_voice(options, world, CPU)
-    return Trainer(options, voice, training_data.load(world, "demo-am", voice), (),
-                   Precision("cpu", torch.float32, "for the test"), company=beside)
+    voice = setup.new_voice(options, world, CPU)
+    return Trainer(options, voice, dataloader.load_training_data(world, "demo-am", voice), (),
+                   Precision("cpu", torch.float32, "for the test"), group=group)
 
 
-def test_passes_of_nothing_fill_a_smaller_share() -> None:
-    own = [Batch([1, 2, 3], ["a", "b", "c"]), Batch([], [], rehearsed=True)]  # type: ignore[list-item]
-    assert passes(own, 2, [4, 1]) == [([1, 2], False), ([3], False), ([], True)]
-    assert passes(own, 1, [4, 1]) == [([1], False), ([2], False), ([3], False), ([], False), ([], True)]
-    assert passes(own, 2) == [([1, 2], False), ([3], False)]
+def test_a_rank_without_a_clip_for_a_pass_takes_it_at_weight_0() -> None:
+    batches = [TrainBatch(["a", "b", "c", "d", "e"], list("abcde"), seeds=[1, 2, 3, 4, 5]),  # type: ignore[list-item]
+               TrainBatch(["f"], ["f"], replayed=True, seeds=[6])]  # type: ignore[list-item]
+    first, second = (split_microbatches(batches, 2, rank, 2, same_count=True) for rank in (0, 1))
+    assert [(item.samples, item.seeds, item.replayed, item.weight) for item in first] == [
+        (["a", "c"], [1, 3], False, 1.0), (["e"], [5], False, 1.0), (["f"], [6], True, 1.0)]
+    assert [(item.samples, item.seeds, item.replayed, item.weight) for item in second] == [
+        (["b", "d"], [2, 4], False, 1.0), (["b"], [0], False, 0.0), (["b"], [0], True, 0.0)]
+    assert [item.samples for item in split_microbatches(batches, 2, 1, 2)] == [["b", "d"]]
+    assert [item.samples for item in split_microbatches(batches, 4)] == [["a", "b", "c", "d"], ["e"], ["f"]]

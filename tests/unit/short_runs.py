@@ -8,15 +8,16 @@ import pytest
 
 from core import train
 from core.jobs.reporter import StopRequested
-from core.training import validation
-from core.training.validation import Measured
+from core.training import checkpoint_evaluation
+from core.training.checkpoint_evaluation import ValidationLosses
 from core.workspace import Workspace
 from tests.worlds import Listener, train_options
 
 
 def measured_as(monkeypatch: pytest.MonkeyPatch, losses: Iterator[float]) -> None:
     """Let the held-out speech losses be these, one after another."""
-    monkeypatch.setattr(validation, "measure", lambda *given: {"am": Measured(4, next(losses), 1.0, 0.5)})
+    monkeypatch.setattr(checkpoint_evaluation, "measure_losses",
+                        lambda *given: {"am": ValidationLosses(4, next(losses), 1.0, 0.5)})
 
 
 def started(world: Workspace, name: str = "one", stop_after: int | None = None, **changes: object) -> Listener:

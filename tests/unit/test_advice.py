@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.training import advice
-from core.training.training_data import TrainingData
+from core.training import run_plan
+from core.training.dataloader import TrainingData
 from core.workspace import Workspace
 from tests.unit.test_optimization import made
 from tests.worlds import extended_world, train_options
@@ -19,15 +19,15 @@ def planned(processes: int = 1, clips: int = 10) -> SimpleNamespace:
     train = tuple(SimpleNamespace(speaker=f"s{index % 2}") for index in range(clips))
     data = TrainingData("am", "", train, train, (), (), train_s=3600.0)  # type: ignore[arg-type]
     voice = SimpleNamespace(family=SimpleNamespace(name="tiny"))
-    return SimpleNamespace(data=data, voice=voice, company=SimpleNamespace(size=processes) if processes > 1 else None)
+    return SimpleNamespace(data=data, voice=voice, group=SimpleNamespace(size=processes))
 
 
 def test_clips_are_counted_as_all_processes_hear_them() -> None:
     options = train_options(batch_size=5, steps=150)
-    assert list(advice._data(planned(), options)) == []
-    (said,) = advice._data(planned(processes=2), options)
-    assert "Each of the 10 clips is heard 150 times in 150 steps" in said
-    assert list(advice._data(planned(), train_options(batch_size=5, steps=150, processes=2))) == [said]  # of a trial
+    assert list(run_plan._data(planned(), options)) == []
+    (said,) = run_plan._data(planned(processes=2), options)
+    assert "Each of the 10 clips is used 150 times in 150 steps" in said
+    assert list(run_plan._data(planned(), train_options(batch_size=5, steps=150, processes=2))) == [said]  # of a trial
 
 
 @pytest.mark.parametrize(("changes", "told"), [
@@ -36,16 +36,16 @@ def test_clips_are_counted_as_all_processes_hear_them() -> None:
     ({"scope": "full", "full_trainable": "adapters", "layer_lr": 0.5, "adapter_lr": 0.5}, ["adapters"]),
     ({"scope": "full", "adapter_lr": 0.5}, []), ({"scope": "gated", "layer_lr": 0.5, "head_lr": 0.5}, [])])
 def test_the_rates_of_what_is_trained_are_held_against_the_preset(changes: dict[str, object], told: list[str]) -> None:
-    said = list(advice._rates(planned(), train_options(**changes)))
+    said = list(run_plan._rates(planned(), train_options(**changes)))
     assert [line.removeprefix("The learning rate of the ").partition(" ")[0] for line in said] == told
-    assert all("it may break" in line for line in said)
+    assert all("it may diverge" in line for line in said)
 
 
 def test_a_warmup_as_long_as_the_training_is_told() -> None:
-    (said,) = advice._rates(planned(), train_options(steps=40, warmup=5000))
+    (said,) = run_plan._rates(planned(), train_options(steps=40, warmup=5000))
     assert said.startswith("The warmup of 5000 steps is not over when the 40 steps of the training are: its rates end "
                            "at 0.008 times those asked for")
-    assert list(advice._rates(planned(), train_options(steps=40, warmup=39))) == []
+    assert list(run_plan._rates(planned(), train_options(steps=40, warmup=39))) == []
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +56,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 @pytest.mark.parametrize("changes", [{}, {"ema": 0.9}], ids=["plain", "averaged"])
 def test_the_disk_is_asked_for_what_a_checkpoint_holds(world: Workspace, changes: dict[str, float]) -> None:
     trainer = made(world, **changes)
-    trainer.take_step()
+    trainer.train_step()
     tensors = {name: value for name, value in trainer.state().tensors.items()
                if value.ndim and name.startswith(("optimizer/", "trained/"))}
     held = [*tensors.values(), *trainer.trained.named.values()]
-    assert advice.checkpoint_bytes(trainer) == sum(value.nbytes for value in held)
+    assert run_plan.checkpoint_bytes(trainer) == sum(value.nbytes for value in held)
 
 
 def test_the_bytes_of_moments_in_8_bits() -> None:
     """What tests/unit/test_optimization.py saves of bitsandbytes: from 4,096 numbers on, a byte each."""
-    assert advice._in_8_bits(torch.zeros(4095)) == 2 * 4 * 4095
-    assert advice._in_8_bits(torch.zeros(64, 256)) == 2 * (64 * 256 + 4 * 64 + 4 * 256)
+    assert run_plan._in_8_bits(torch.zeros(4095)) == 2 * 4 * 4095
+    assert run_plan._in_8_bits(torch.zeros(64, 256)) == 2 * (64 * 256 + 4 * 64 + 4 * 256)

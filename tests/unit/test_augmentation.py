@@ -25,7 +25,7 @@ from core import prepare, train
 from core.jobs.reporter import StopRequested
 from core.model.loading import VoiceModel, load_extension
 from core.submission import requirements
-from core.training import feed, training_data
+from core.training import dataloader
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AudioVariant, AugmentationRecipe
@@ -225,20 +225,20 @@ def voice(made: Workspace) -> VoiceModel:
 
 
 def test_what_is_not_asked_for_changes_nothing_of_the_data(made: Workspace, voice: VoiceModel) -> None:
-    plain, varied = (training_data.load(made, "demo-am", voice, varied=each) for each in (False, True))
+    plain, varied = (dataloader.load_training_data(made, "demo-am", voice, varied=each) for each in (False, True))
     assert not plain.variants
-    assert plain.content == replace(varied, variants={}).content
-    assert plain.content != varied.content
+    assert plain.content_hash == replace(varied, variants={}).content_hash
+    assert plain.content_hash != varied.content_hash
     assert plain.fingerprint == varied.fingerprint
     options = train_options()
     for epoch in range(3):
-        assert all(feed.variant(varied, at, options, epoch) is varied.train[at] for at in range(12))
+        assert all(dataloader.choose_variant(varied, at, options, epoch) is varied.train[at] for at in range(12))
 
 
 def test_training_opens_no_audio_and_variants_keep_the_text(
         made: Workspace, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data.acoustics.audio.read", lambda *given: pytest.fail(str(given)))
-    data = training_data.load(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     assert {item.id for item in data.train} == set(data.variants)
     pairs = [(item, one) for item in data.train for one in data.variants[item.id]]
     assert all(np.array_equal(one.text_ids, item.text_ids) for item, one in pairs)
@@ -247,33 +247,35 @@ def test_training_opens_no_audio_and_variants_keep_the_text(
 
 
 def test_each_epoch_chooses_anew_the_asked_share_and_the_same_each_time(made: Workspace, voice: VoiceModel) -> None:
-    data = training_data.load(made, "demo-am", voice, varied=True)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
     options = train_options(augmentation=0.5)
-    chosen = {(at, epoch): feed.variant(data, at, options, epoch) for epoch in range(100) for at in range(12)}
-    again = {place: feed.variant(data, place[0], options, place[1]) for place in reversed(chosen)}
+    chosen = {(at, epoch): dataloader.choose_variant(data, at, options,
+                                                     epoch) for epoch in range(100) for at in range(12)}
+    again = {place: dataloader.choose_variant(data, place[0], options, place[1]) for place in reversed(chosen)}
     assert all(chosen[place] is again[place] for place in chosen)
     counted = Counter(0 if one is data.train[at] else 1 + [one is each for each in data.variants[one.id]].index(True)
                       for (at, _), one in chosen.items())
     share = counted[0] / len(chosen)
     assert abs(share - 0.5) < 4 * math.sqrt(0.25 / len(chosen))  # four standard deviations
     assert min(counted[1], counted[2]) > 0.2 * len(chosen)
-    assert all(feed.variant(data, at, train_options(augmentation=1.0), 0) is not data.train[at] for at in range(12))
+    assert all(dataloader.choose_variant(data, at, train_options(augmentation=1.0),
+                                   0) is not data.train[at] for at in range(12))
 
 
 def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Workspace, voice: VoiceModel) -> None:
-    data = training_data.load(made, "demo-am", voice, varied=True)
-    plain, varied = (feed.Feed(train_options(augmentation=share), data, (), voice.model.max_prompt_length)
+    data = dataloader.load_training_data(made, "demo-am", voice, varied=True)
+    plain, varied = (dataloader.TrainLoader(train_options(augmentation=share), data, (), voice.model.max_prompt_length)
                      for share in (0.0, 1.0))
     differing = 0
     for _ in range(7):
-        [one], [other] = plain.draw(), varied.draw()
+        [one], [other] = plain.next_batches(), varied.next_batches()
         assert one.clips == other.clips
         for mine, theirs in zip(one.samples, other.samples, strict=True):
             assert np.array_equal(mine.prompt_codes, theirs.prompt_codes)
             assert np.array_equal(mine.speaker_embedding, theirs.speaker_embedding)
             differing += not np.array_equal(mine.speech_codes, theirs.speech_codes)
     assert differing > 0.8 * 7 * 4
-    trial = varied.trial(varied.by_length()[-1:])[0]  # the longest that is ever heard, text counted
+    trial = varied.trial_samples(varied.by_length()[-1:])[0]  # the longest that is ever heard, text counted
     assert len(trial.speech_codes) + len(trial.text_ids) == max(
         one.order_clip.length for item in data.train for one in (item, *data.variants[item.id]))
 
@@ -281,10 +283,11 @@ def test_the_order_is_that_of_a_run_without_and_prompts_are_as_recorded(made: Wo
 def followed(world: Workspace, name: str, stop_after: int | None = None, **changes: object) -> Listener:
     """A run to its last step, or to a stop, without its certificate."""
     listener = Listener(world.runs / name, stop_after)
-    milestones, _ = train.begin(train_options(evaluation_sentences=0, steps=5, validate_every=2, checkpoint_every=9,
+    evaluator, _ = train.prepare_run(train_options(evaluation_sentences=0, steps=5, validate_every=2,
+                                                    checkpoint_every=9,
                                               **changes), world, listener)
     try:
-        train.follow(milestones)
+        train.train_loop(evaluator)
     except StopRequested:
         assert stop_after is not None
     return listener
@@ -295,7 +298,7 @@ def test_a_run_that_is_augmented_resumes_to_the_bit_and_is_measured_on_what_was_
     world = Workspace.open(shutil.copytree(made.path, tmp_path / "copy"))
     whole, plain = followed(world, "whole", augmentation=0.7), followed(world, "plain")
     assert plain.of("step")[0].speech_loss != whole.of("step")[0].speech_loss
-    assert any("24 variants, chosen anew each epoch" in line for line in whole.of("plan")[0].lines)
+    assert any("24 variants, chosen at random in each epoch" in line for line in whole.of("plan")[0].lines)
     assert not any("variants" in line for line in plain.of("plan")[0].lines)
     followed(world, "cut", stop_after=4, augmentation=0.7)  # within the second epoch
     rest = followed(world, "cut", augmentation=0.7)

@@ -93,7 +93,8 @@ def test_a_useful_token_is_a_target(bench: Bench) -> None:
     trainer = training.make(bench, "rows")
     lengths = training.clip_lengths(bench)
     steps = len(lengths) // QUICK.batch_size
-    assert sum(trainer.take_step().tokens for _ in range(steps)) == sum(text - 1 + codes + 1 for text, codes in lengths)
+    assert sum(trainer.train_step().tokens for _ in range(steps)) == sum(text - 1 + codes + 1 for text,
+                                                                         codes in lengths)
     assert trainer.counts.new_rows == QUICK.new_rows
 
 

@@ -13,7 +13,7 @@ from core.jobs import checkpoint_names, control
 from core.jobs.directory import create_job
 from core.jobs.events import CheckpointSaved, Journal
 from core.library import catalog
-from core.training import ranking
+from core.training import checkpoint
 from core.workspace import Workspace
 from scripts import pin_checkpoint
 from tests.unit.live_jobs import PATIENCE_S, launch, running, train
@@ -63,11 +63,11 @@ def run(workspace: Workspace) -> Path:
 
 def test_a_named_checkpoint_is_kept_until_it_is_released(run: Path, workspace: Workspace) -> None:
     checkpoint_names.pin(run, 200, "good")
-    ranking.prune(run, last=1, best=None)
+    checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]
     assert catalog.resolve(workspace, "run:one@good").step == 200
     assert checkpoint_names.unpin(run, "good") == 200
-    ranking.prune(run, last=1, best=None)
+    checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [400]
 
 
@@ -87,7 +87,7 @@ def test_a_name_that_is_taken_or_a_step_that_is_gone_is_refused(run: Path) -> No
 def test_nothing_is_deleted_while_a_name_is_given(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_names, "_PATIENCE_S", 0.0)
     with checkpoint_names.checkpoint_lock(run), pytest.raises(UserError, match="in use"):
-        ranking.prune(run, last=1, best=None)
+        checkpoint.prune_checkpoints(run, last=1, best=None)
     assert checkpoint_names.checkpoint_steps(run) == [200, 400]
 
 

@@ -1,14 +1,11 @@
-"""What weight decay draws to zero: what began there, and nothing else; a run that goes on keeps its own groups."""
+"""What weight decay draws to zero: what began there, and nothing else."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from core.training import scopes
+from core.training import parameter_groups
 from core.training.trainer import Trainer
 from core.workspace import Workspace
 from tests.unit.test_optimization import made
@@ -42,17 +39,4 @@ def test_of_adapters_the_factors_alone_are_decayed(world: Workspace, kind: str) 
         for value in trainer.trained.adapters.values():
             value += 1.0
     assert moved_by_decay_alone(trainer) == {"A", "B"} | ({"E"} if kind == "adalora" else set())
-    assert list(scopes.rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]
-
-
-def test_a_run_of_before_decays_its_magnitudes_as_it_began(world: Workspace, tmp_path: Path) -> None:
-    state = made(world, adapter="dora", **DECAYED).state()
-    assert state.decays == {"rows": 0.0, "adapters": 0.5, "magnitudes": 0.0}
-    older, now = made(world, adapter="dora", **DECAYED), made(world, adapter="dora", **DECAYED)
-    older.restore(replace(state, decays={}))
-    now.restore(state)
-    assert "magnitude_vector" in moved_by_decay_alone(older)
-    assert "magnitude_vector" not in moved_by_decay_alone(now)
-    assert older.state().decays["magnitudes"] == 0.5  # and so it stays in the checkpoints to come
-    assert any(line.startswith("magnitudes") and line.endswith("weight decay 0.5")
-               for line in scopes.table(older.groups))
+    assert list(parameter_groups.learning_rates(trainer.groups, trainer.optimizer)) == ["rows", "adapters"]

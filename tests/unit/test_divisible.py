@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from config import sharding_checks
 from config.errors import UserError
 from core.submission import requirements
-from core.training import divisible, fitting
-from core.training.fitting import Setting
+from core.training.memory_plan import MicrobatchPlan, first_plan
 from core.workspace import Workspace
 from tests.worlds import train_options
 
 
 def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
-    divisible.check(train_options(scope="full", sharding="full"), 2)
-    divisible.check(train_options(scope="gated"), 1)
+    sharding_checks.check(train_options(scope="full", sharding="full"), 2)
+    sharding_checks.check(train_options(scope="gated"), 1)
     for changes, processes, said in (
             ({"scope": "gated"}, 2, "small"), ({"scope": "full", "full_trainable": "adapters"}, 2, "small"),
             ({"scope": "full"}, 1, "one process"), ({"scope": "full", "ewc": 1.0}, 2, "importance"),
@@ -22,9 +22,9 @@ def test_what_cannot_be_sharded_is_refused_with_the_reason() -> None:
             ({"scope": "full", "compile": "on"}, 2, "compiled"),
             ({"scope": "full", "precision": "float16"}, 2, "float16")):
         with pytest.raises(UserError, match=said):
-            divisible.check(train_options(sharding="full", **changes), processes)
+            sharding_checks.check(train_options(sharding="full", **changes), processes)
     with pytest.raises(UserError, match="float16"):
-        divisible.check(train_options(scope="full", sharding="full"), 2, in_float16=True)
+        sharding_checks.check(train_options(scope="full", sharding="full"), 2, in_float16=True)
 
 
 def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
@@ -34,15 +34,15 @@ def test_it_is_said_when_the_run_is_asked_for(workspace: Workspace) -> None:
 
 
 def test_processes_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert divisible.number_of_processes(3) == 3
+    assert sharding_checks.number_of_processes(3) == 3
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert divisible.number_of_processes(1) == 8
+    assert sharding_checks.number_of_processes(1) == 8
 
 
 @pytest.mark.parametrize(("asked", "sharded", "recompute"), [
     ("auto", False, True), ("off", False, False), ("on", False, True), ("auto", True, True), ("off", True, False)])
 def test_a_run_goes_on_as_it_was_but_for_what_is_asked_now(asked: str, sharded: bool, recompute: bool) -> None:
     options = train_options(activation_checkpointing=asked)
-    assert fitting.first(options, sharded=sharded, before=Setting(4, recompute=True)) == Setting(
-        1 if sharded else 4, recompute)
-    assert fitting.first(options, sharded=False) == Setting(1, asked == "on")
+    before = MicrobatchPlan(4, activation_checkpointing=True)
+    assert first_plan(options, sharded=sharded, before=before) == MicrobatchPlan(1 if sharded else 4, recompute)
+    assert first_plan(options, sharded=False) == MicrobatchPlan(1, asked == "on")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.training import memory
+from core.training import memory_plan
 
 CPU = torch.device("cpu")
 SIZE = 4 * 1000
@@ -28,10 +28,10 @@ def test_the_peak_is_what_lives_together() -> None:
     def views() -> None:
         torch.sin(given).view(10, 100).t()[3:].mul_(2.0)
 
-    assert memory.peak(CPU, one_after_another) == SIZE
-    assert memory.peak(CPU, together) == 5 * SIZE
-    assert memory.peak(CPU, views) == SIZE
-    assert memory.peak(CPU, lambda: given.add_(1.0)) == 0
+    assert memory_plan.peak_bytes(CPU, one_after_another) == SIZE
+    assert memory_plan.peak_bytes(CPU, together) == 5 * SIZE
+    assert memory_plan.peak_bytes(CPU, views) == SIZE
+    assert memory_plan.peak_bytes(CPU, lambda: given.add_(1.0)) == 0
 
 
 def test_what_a_backward_pass_keeps_is_counted() -> None:
@@ -45,46 +45,48 @@ def test_what_a_backward_pass_keeps_is_counted() -> None:
             hidden.sum().backward()
             given.grad = None
 
-        return memory.peak(CPU, run)
+        return memory_plan.peak_bytes(CPU, run)
 
     assert work(20) - work(10) == 10 * SIZE
 
 
 def test_a_step_tells_the_peak_of_the_process_which_outlives_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, whose = memory.told(CPU)
+    before, whose = memory_plan.peak_since_last_call(CPU)
     held = torch.ones(40_000_000)  # 160 MB, written to
     del held
-    after, _ = memory.told(CPU)
+    after, _ = memory_plan.peak_since_last_call(CPU)
     assert whose == "process"
     assert before is not None
     assert after is not None
     assert after >= max(before, _resident())
     assert after > 160_000_000
-    monkeypatch.setattr(memory, "_STATUS", Path("/there/is/none"))
-    assert memory.told(CPU) == (None, "process")
+    monkeypatch.setattr(memory_plan, "_STATUS", Path("/there/is/none"))
+    assert memory_plan.peak_since_last_call(CPU) == (None, "process")
 
 
 def test_what_is_free_is_the_least_of_system_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemFree: 10 kB\nMemAvailable:  60 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    assert memory.free(CPU) == 60 * 1024
+    monkeypatch.setattr(memory_plan, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_plan, "_CGROUP", tmp_path)
+    assert memory_plan.free_bytes(CPU) == 60 * 1024
     (tmp_path / "memory.max").write_text("50000\n")
     (tmp_path / "memory.current").write_text("40000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
-    assert memory.free(CPU) == 15000
+    assert memory_plan.free_bytes(CPU) == 15000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free(CPU) == 60 * 1024
+    assert memory_plan.free_bytes(CPU) == 60 * 1024
 
 
 def test_an_unknown_system_has_an_unknown_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    assert memory.free(CPU) is None
+    monkeypatch.setattr(memory_plan, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_plan, "_CGROUP", tmp_path)
+    assert memory_plan.free_bytes(CPU) is None
 
 
 def test_sizes_are_said_in_units_people_use() -> None:
-    assert [memory.gib(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB", "0.2 GiB", "90 MiB"]
+    assert [memory_plan.format_bytes(size) for size in (5.1 * 2**30, 0.25 * 2**30, 90 * 2**20)] == ["5.1 GiB",
+                                                                                                    "0.2 GiB",
+                                                                                               "90 MiB"]
 
 
 def test_memory_of_what_is_gone_is_handed_back() -> None:
@@ -93,7 +95,7 @@ def test_memory_of_what_is_gone_is_handed_back() -> None:
     held = _resident()
     last = kept.pop()  # at the end of the heap, where it holds up what is before it
     del kept
-    memory.give_back()
+    memory_plan.release_memory()
     assert held - _resident() > 80 * 2**20
     assert last.numel() == 8192
 

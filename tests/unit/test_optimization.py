@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,11 @@ from core import train
 from core.jobs.checkpoint_names import checkpoint_steps
 from core.model import tensor_files
 from core.model.precision import Precision
-from core.training import checkpoint, opening, optimization, scopes, training_data
-from core.training.averaging import Average
-from core.training.optimization import Diverged, NotFinite, StepLosses
-from core.training.scopes import Group
-from core.training.trainer import Trainer
+from core.training import checkpoint, dataloader, parameter_groups, setup
+from core.training import trainer as optimization
+from core.training.parameter_groups import ParameterGroup
+from core.training.trainer import Diverged, Trainer
+from core.training.weight_regularization import ExponentialMovingAverage
 from core.workspace import Workspace
 from models.base import Losses
 from tests.worlds import Listener, extended_world, train_options
@@ -36,8 +37,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 def made(world: Workspace, warnings: list[str] | None = None, **changes: object) -> Trainer:
     options = train_options(**changes)
-    voice = opening.new_voice(options, world, CPU)
-    data = training_data.load(world, options.dataset, voice)
+    voice = setup.new_voice(options, world, CPU)
+    data = dataloader.load_training_data(world, options.dataset, voice)
     tell = (lambda message: None) if warnings is None else warnings.append
     dtype = torch.float16 if options.precision == "float16" else torch.float32
     return Trainer(options, voice, data, (), Precision("cpu", dtype, "for the test"), tell)
@@ -47,7 +48,7 @@ def made(world: Workspace, warnings: list[str] | None = None, **changes: object)
                                                           ("constant", 1.0, 1.0)])
 def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: float, last: float) -> None:
     options = train_options(schedule=schedule, steps=104, warmup=4, min_lr_ratio=0.1)
-    factors = [optimization.rate_factor(step, options) for step in range(105)]
+    factors = [optimization.learning_rate_factor(step, options) for step in range(105)]
     assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert factors[54] == pytest.approx(middle)
     assert factors[104] == pytest.approx(last)
@@ -55,7 +56,7 @@ def test_rates_rise_to_the_peak_and_fall_to_the_floor(schedule: str, middle: flo
 
 
 def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
-    cosine, linear = (optimization.rate_factor(25, train_options(schedule=name, steps=100, warmup=0))
+    cosine, linear = (optimization.learning_rate_factor(25, train_options(schedule=name, steps=100, warmup=0))
                       for name in ("cosine", "linear"))
     assert cosine > linear + 0.05
 
@@ -64,19 +65,17 @@ def test_the_cosine_falls_slower_at_first_than_the_line() -> None:
     (1.0, {"layers": 1e-3}), (0.5, {"top layer": 1e-3, "bottom layer": 2.5e-4})])
 def test_rates_are_told_by_group_and_of_many_layers_the_two_ends(decay: float, layers: dict[str, float]) -> None:
     rates = {"rows": 5e-3, **{f"layer {depth} from the top": 1e-3 * decay ** (depth - 1) for depth in (1, 2, 3)}}
-    made = [Group(name, {name: nn.Parameter(torch.zeros(2))}, rate) for name, rate in rates.items()]
-    held = optimization.optimizer(made, train_options(warmup=10), torch.device("cpu"))
-    assert scopes.rates(made, held) == pytest.approx({"rows": 5e-3, **layers})
-    optimization.set_rate(held, train_options(warmup=10), 0)
-    assert scopes.rates(made, held)["rows"] == pytest.approx(5e-4)
+    made = [ParameterGroup(name, {name: nn.Parameter(torch.zeros(2))}, rate) for name, rate in rates.items()]
+    held = optimization.make_optimizer(made, train_options(warmup=10), torch.device("cpu"))
+    assert parameter_groups.learning_rates(made, held) == pytest.approx({"rows": 5e-3, **layers})
 
 
 def test_8_bit_moments_are_refused_plainly_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     options = train_options(optimizer="adamw8bit")
-    groups = [Group("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
+    groups = [ParameterGroup("rows", {"w": nn.Parameter(torch.zeros(3))}, 0.1)]
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(UserError, match="needs the package bitsandbytes") as caught:
-        optimization.optimizer(groups, options, CPU)
+        optimization.make_optimizer(groups, options, CPU)
     assert "pip install bitsandbytes" in caught.value.hint
 
 
@@ -108,8 +107,8 @@ def test_8_bit_moments_are_saved_and_go_on_to_the_bit(
     def begin() -> tuple[dict[str, nn.Parameter], torch.optim.Optimizer]:
         torch.manual_seed(3)
         held = {"wide": nn.Parameter(torch.randn(128, 64)), "small": nn.Parameter(torch.randn(5))}
-        groups = [Group(name, {name: value}, 0.01) for name, value in held.items()]
-        return held, optimization.optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
+        groups = [ParameterGroup(name, {name: value}, 0.01) for name, value in held.items()]
+        return held, optimization.make_optimizer(groups, train_options(optimizer="adamw8bit"), CPU)
 
     def learn(held: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, steps: int) -> None:
         for _ in range(steps):
@@ -133,15 +132,14 @@ def test_8_bit_moments_are_saved_and_go_on_to_the_bit(
 
 
 def failing(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, calls: set[int]) -> None:
-    """Let these gradients of the run, counted from 0, be no numbers."""
-    true, count = optimization.gradients, iter(range(1000))
+    """Let these losses of training steps, counted from 0, be NaN."""
+    loss, count = Trainer._loss, iter(range(1000))
 
-    def gradients(*given: object) -> StepLosses:
-        if next(count) in calls:
-            raise NotFinite(StepLosses(float("nan"), 1.0, 1.0, 10))
-        return true(*given)  # type: ignore[arg-type]
+    def nan_loss(self: Trainer, *given: object, **named: object) -> tuple[torch.Tensor, torch.Tensor]:
+        total, parts = loss(self, *given, **named)  # type: ignore[arg-type]
+        return (total * math.nan, parts * math.nan) if next(count) in calls else (total, parts)
 
-    monkeypatch.setattr(optimization, "gradients", gradients)
+    monkeypatch.setattr(Trainer, "_loss", nan_loss)
 
 
 def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +147,7 @@ def test_a_batch_that_is_no_number_is_skipped_and_counted(world: Workspace, monk
     trainer = made(world, warnings)
     failing(trainer, monkeypatch, {1, 2, 4})
     for _ in range(3):
-        assert torch.isfinite(torch.tensor(trainer.take_step().speech))
+        assert torch.isfinite(torch.tensor(trainer.train_step().speech))
     assert (trainer.step, trainer.skipped) == (3, 3)
     assert len(warnings) == 3
     assert "A batch of step 2 was skipped: speech loss nan" in warnings[0]
@@ -169,10 +167,10 @@ def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
         return replace(found, speech_sum=found.speech_sum * float("nan")) if due and due.pop() else found
 
     monkeypatch.setattr(trainer.voice.model, "losses", broken)
-    trainer.take_step()
+    trainer.train_step()
     before = trainer.state().tensors["scaler"]
     due.append(True)
-    trainer.take_step()
+    trainer.train_step()
     assert (trainer.step, trainer.skipped) == (2, 1)
     after = trainer.state().tensors["scaler"]
     assert (after[0], after[1]) == (before[0], before[1] + 1)
@@ -180,12 +178,12 @@ def test_with_a_scaled_loss_too_the_batch_after_a_skipped_one_is_learnt(
 
 def test_a_skipped_batch_leaves_no_trace(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world)
-    trainer.take_step()
+    trainer.train_step()
     before = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
     moments = [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
     failing(trainer, monkeypatch, {0, 1, 2})
-    with pytest.raises(Diverged, match="broke at step 2: .* So it was 3 times in a row"):
-        trainer.take_step()
+    with pytest.raises(Diverged, match="diverged at step 2: .* 3 batches in a row"):
+        trainer.train_step()
     assert trainer.step == 1
     assert all(torch.equal(value, trainer.trained.named[name]) for name, value in before.items())
     after = [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -195,11 +193,11 @@ def test_a_skipped_batch_leaves_no_trace(world: Workspace, monkeypatch: pytest.M
 def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = made(world)
-    failing(trainer, monkeypatch, {5, 6, 7, 8, 9})  # two passes that only measure time, then three steps
-    monkeypatch.setattr("core.training.fitting._time", lambda trainer: (1.0, 1.0))
+    failing(trainer, monkeypatch, {4, 5, 6, 7, 8})  # two trial passes and two steps, then three batches in a row
+    monkeypatch.setattr("core.training.run_plan._time_step", lambda trainer: (1.0, 1.0))
     listener = Listener(world.runs / "breaks")
     options = train_options(checkpoint_every=2, evaluation_sentences=0, steps=30)
-    with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can continue") as caught:
+    with pytest.raises(UserError, match=r"stopped on its last good checkpoint, of step 2: it can resume") as caught:
         train.run(options, world, listener)
     assert "lower learning rates" in caught.value.hint
     assert checkpoint_steps(listener.directory)[-1] == 2
@@ -207,17 +205,17 @@ def test_a_run_that_breaks_says_on_which_checkpoint_it_stopped(
 
 def test_an_average_follows_and_changes_places() -> None:
     value = nn.Parameter(torch.tensor([0.0]))
-    average = Average({"w": value}, 0.9)
+    average = ExponentialMovingAverage({"w": value}, 0.9)
     wanted = 0.0
     for step in range(1, 200):
         with torch.no_grad():
             value.fill_(float(step))
-        average.follow()
+        average.update()
         decay = min(0.9, step / (step + 9))
         wanted = decay * wanted + (1 - decay) * step
     assert average.values["w"].item() == pytest.approx(wanted, rel=1e-5)
     assert 185 < wanted < 195  # about ten steps behind
-    with average.in_place():
+    with average.swapped_in():
         assert value.item() == pytest.approx(wanted, rel=1e-5)
     assert value.item() == 199.0
 
@@ -225,8 +223,8 @@ def test_an_average_follows_and_changes_places() -> None:
 def test_the_average_is_of_what_is_trained_alone_and_is_what_is_saved(world: Workspace, tmp_path: Path) -> None:
     trainer = made(world, ema=0.5, scope="gated", adapter_dropout=0.0)
     for _ in range(4):
-        trainer.take_step()
-    average = trainer._average
+        trainer.train_step()
+    average = trainer.ema
     assert average is not None
     assert set(average.values) == set(trainer.trained.named)
     trained = {name: value.detach().clone() for name, value in trainer.trained.named.items()}
@@ -243,6 +241,6 @@ def test_the_average_is_of_what_is_trained_alone_and_is_what_is_saved(world: Wor
     again.restore(state)
     assert all(torch.equal(value, trained[name]) for name, value in again.trained.named.items())
     for one in (trainer, again):
-        one.take_step()
-    assert again._average is not None
-    assert all(torch.equal(value, average.values[name]) for name, value in again._average.values.items())
+        one.train_step()
+    assert again.ema is not None
+    assert all(torch.equal(value, average.values[name]) for name, value in again.ema.values.items())

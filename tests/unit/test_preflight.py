@@ -14,8 +14,8 @@ from config.schema import PreflightOptions, TrainOptions
 from core import preflight, train
 from core.jobs.verbs import read_preset
 from core.model.loading import load_extension
-from core.training import advice, anchors, drift, training_data
-from core.training.feed import Feed
+from core.training import checkpoint_evaluation, dataloader, run_plan, weight_regularization
+from core.training.dataloader import TrainLoader
 from core.workspace import Workspace
 from data import manifest
 from models.base import Generated
@@ -38,11 +38,11 @@ def tried(world: Workspace, **changes: object) -> tuple[Listener, dict]:
 @pytest.mark.parametrize("changes", [{}, {"scope": "full", "ema": 0.9}], ids=["gated", "full, averaged"])
 def test_every_part_is_tried_and_only_the_sound_is_kept(
         world: Workspace, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "told", lambda *given: "It drifted.")
+    monkeypatch.setattr(checkpoint_evaluation, "check_drift", lambda *given: "It drifted.")
     before = sorted(world.extensions.rglob("*")) + sorted(world.cache.rglob("*"))
     listener, result = tried(world, **changes)
     parts = [event.name for event in listener.of("stage") if event.seconds is not None]
-    assert parts == ["load", "probe", "open", "prepare", "two steps and save", "reload", "speak"]
+    assert parts == ["load", "memory plan", "setup", "prepare", "two steps and save", "reload", "speak"]
     assert (result["ready"], result["clips"], result["steps"], result["features_alike"]) == (True, 8, 2, 1.0)
     warned = [event.message for event in listener.of("warning")]
     assert "It drifted." in warned
@@ -72,8 +72,9 @@ def base_that_speaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
         world: Workspace, base_that_speaks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     weighed: list[int] = []
-    monkeypatch.setattr(anchors.Anchors, "estimate", lambda self, samples: weighed.append(len(samples)))
-    monkeypatch.setattr(anchors.Anchors, "pull", lambda self, l2_sp, ewc: None)
+    monkeypatch.setattr(weight_regularization.WeightRegularizer, "estimate_importance",
+                        lambda self, model, precision, clips: weighed.append(len(clips)))
+    monkeypatch.setattr(weight_regularization.WeightRegularizer, "add_gradients", lambda self, l2_sp, ewc: None)
     listener, result = tried(world, scope="full", ewc=0.1, evaluation_sentences=0)
     assert base_that_speaks[0] == 4
     assert weighed == [2]
@@ -85,9 +86,9 @@ def test_a_trial_of_full_speaks_and_weighs_few_clips_and_says_so(
 def test_the_warnings_of_a_trial_are_those_of_the_training(world: Workspace) -> None:
     said = " ".join(event.message for event in tried(world, steps=60)[0].of("warning"))
     assert "8 s of speech in 12 clips" in said
-    assert "is heard" not in said
+    assert "clips is used" not in said
     assert "held out" not in said
-    assert "Each of the 12 clips is heard 267 times" in " ".join(
+    assert "Each of the 12 clips is used 267 times" in " ".join(
         event.message for event in tried(world)[0].of("warning"))
 
 
@@ -113,7 +114,7 @@ def test_a_machine_that_cannot_compile_is_found(world: Workspace, monkeypatch: p
 
 
 def test_a_run_that_cannot_be_sharded_fails_before_anything_is_loaded(world: Workspace) -> None:
-    with pytest.raises(UserError, match="failed at 'open': This run cannot be sharded"):
+    with pytest.raises(UserError, match="failed at 'setup': This run cannot be sharded"):
         tried(world, sharding="full")
 
 
@@ -135,11 +136,11 @@ def test_features_of_other_recordings_are_found(world: Workspace) -> None:
 
 
 def test_a_step_without_memory_says_so(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(milestones: object) -> None:
+    def full(evaluator: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(train, "follow", full)
-    with pytest.raises(UserError, match="failed at 'two steps and save': the memory of the device") as caught:
+    monkeypatch.setattr(train, "train_loop", full)
+    with pytest.raises(UserError, match="failed at 'two steps and save': out of memory") as caught:
         tried(world)
     assert "smaller batch" in caught.value.hint
 
@@ -179,16 +180,16 @@ def test_the_trial_takes_what_was_written_for_the_training() -> None:
 
 
 def advised(world: Workspace, **changes: object) -> str:
-    trainer = train.begin(train_options(**changes), world, Listener(world.runs / "advice"))[0].trainer
-    return "\n".join(advice.warnings(trainer, world.runs / "advice"))
+    trainer = train.prepare_run(train_options(**changes), world, Listener(world.runs / "advice"))[0].trainer
+    return "\n".join(run_plan.training_warnings(trainer, world.runs / "advice"))
 
 
 def test_little_data_and_rates_far_from_the_preset_are_told_with_numbers(world: Workspace) -> None:
     said = advised(world, row_lr=0.5, adapter_lr=1e-4, steps=800)
     assert "8 s of speech in 12 clips; 10 min is the least" in said
-    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may break" in said
+    assert "The learning rate of the rows is 0.5, 100 times that of the preset for tiny (0.005): it may diverge" in said
     assert "of the adapters is 0.0001, 1/20 of that of the preset for tiny (0.002): it may learn nothing" in said
-    assert "Each of the 12 clips is heard 267 times in 800 steps" in said
+    assert "Each of the 12 clips is used 267 times in 800 steps" in said
     assert "one speaker" not in said
     assert "learning rate" not in advised(world, row_lr=1e-2)
     assert "adapters" not in advised(world, scope="rows", adapter_lr=1e-6)
@@ -205,9 +206,9 @@ def test_a_single_speaker_and_few_held_out_clips_are_told(world: Workspace) -> N
 
 
 def test_a_disk_that_will_not_hold_the_checkpoints_is_told(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = train.begin(train_options(), world, Listener(world.runs / "advice"))[0].trainer
-    monkeypatch.setattr(advice.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 100_000))
-    said = "\n".join(advice.warnings(trainer, world.runs / "advice"))
+    trainer = train.prepare_run(train_options(), world, Listener(world.runs / "advice"))[0].trainer
+    monkeypatch.setattr(run_plan.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 0, 100_000))
+    said = "\n".join(run_plan.training_warnings(trainer, world.runs / "advice"))
     one = 12 * sum(value.numel() for value in trainer.trained.named.values())
     assert f"3 of about {one / 1e3:.1f} kB are there at once, {3 * one / 1e3:.1f} kB, and 100.0 kB are free" in said
 
@@ -220,21 +221,22 @@ def test_unknown_characters_are_counted(world: Workspace) -> None:
              for clip in there.clips]
     (world.datasets / "odd").mkdir()
     manifest.save(world.datasets / "odd", manifest.make_card("odd", "am", "changed", clips), clips)
-    (note,) = training_data.load(world, "odd", load_extension(world, "tiny-am", CPU)).notes
+    (note,) = dataloader.load_training_data(world, "odd", load_extension(world, "tiny-am", CPU)).notes
     assert note.startswith("2 clips left out (characters outside the vocabulary): 000, 001.")
     assert note.endswith("how many texts have them: 'ፐ' in 2.")
 
 
 def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -> None:
     write_dataset(world, "more", train=30)
-    data = training_data.load(world, "more", load_extension(world, "tiny-am", CPU))
-    few = training_data.some(data, 8)
+    data = dataloader.load_training_data(world, "more", load_extension(world, "tiny-am", CPU))
+    few = dataloader.subset(data, 8)
     assert len(few.train) == 8
     assert few.train[0].order_clip.length == max(item.order_clip.length for item in data.train)
     speakers = [item.speaker for item in few.train]
     assert all(speakers.count(speaker) > 1 for speaker in speakers)
     assert len({item.id for item in few.train}) == 8
-    timed = Feed(train_options(), few, (), 10).by_length()  # of all clips, or the time that is told is of the longest
+    timed = TrainLoader(train_options(), few, (),
+                        10).by_length()  # of all clips, or the time that is told is of the longest
     assert len(timed) == len(data.train) > 8
 
 
@@ -243,7 +245,7 @@ def test_a_trial_takes_the_longest_clip_and_company_for_each(world: Workspace) -
     ({"scope": "full", "adapter": "dora", "full_trainable": "adapters"}, False), ({"adapter": "dora"}, False),
     ({"scope": "full"}, False)])
 def test_adapters_that_a_scope_has_none_of_are_told(changes: dict[str, object], told: bool) -> None:
-    said = list(advice.unused(TrainOptions.model_validate(changes)))
+    said = list(run_plan.unused(TrainOptions.model_validate(changes)))
     assert bool(said) is told
     assert not said or str(changes["adapter"]) in said[0]
 
@@ -253,11 +255,11 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
-    assert set(odd) == set(advice.PROTECTION)
-    (said,) = advice.unused(TrainOptions.model_validate({"scope": scope, **odd}))
+    assert set(odd) == set(run_plan.PROTECTION)
+    (said,) = run_plan.unused(TrainOptions.model_validate({"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
     assert said.startswith(f"Scope {scope!r} changes nothing of the base, so what protects it does nothing: ")
-    assert list(advice.unused(TrainOptions.model_validate({"scope": scope}))) == []
+    assert list(run_plan.unused(TrainOptions.model_validate({"scope": scope}))) == []
 
 
 @pytest.mark.parametrize(("changes", "named"), [
@@ -269,6 +271,6 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     ({"full_trainable": "heads", "head_lr": 1e-3, "l2_sp": 0.1}, ""),
     ({"layer_lr": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
 def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:
-    said = " ".join(advice.unused(TrainOptions.model_validate({"scope": "full", **changes})))
+    said = " ".join(run_plan.unused(TrainOptions.model_validate({"scope": "full", **changes})))
     assert named in said
     assert bool(said) is bool(named)

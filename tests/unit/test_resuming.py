@@ -23,7 +23,7 @@ from core.model.loading import VoiceModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
 from core.submission import requirements
-from core.training import adopt, checkpoint, opening, ranking, resuming, validation
+from core.training import checkpoint, checkpoint_evaluation, resume_checks, setup, warm_start
 from core.workspace import Workspace
 from data import normalisers
 from data.durable_files import hash_tree
@@ -146,7 +146,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match="was started with 1 process, for steps of 4 clips; with 3 processes") as caught:
-        resuming.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
+        resume_checks.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
     assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
 
 
@@ -158,31 +158,28 @@ def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
     saved = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "adapter_dropout": dropout}}))
     with nullcontext() if fits else pytest.raises(UserError, match="batch_size 8, wanted 4"):
-        resuming.check_options(world.runs / "one", 2,
+        resume_checks.check_options(world.runs / "one", 2,
                                train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)
 
 
-def test_how_many_processes_there_were_is_saved_and_an_older_file_tells_by_their_generators(world: Workspace) -> None:
-    def gathered(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def test_how_many_processes_there_were_is_saved_with_the_generators_of_each(world: Workspace) -> None:
+    def gather(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {f"rank-{rank}/{name}": value.clone() for rank in (1, 2)
                 for name, value in tensors.items()}
 
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(world.runs / "shared"))
-    milestones.trainer.company = SimpleNamespace(rank=0, size=3, tell=lambda word: None, gathered=gathered)
-    milestones.save()
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(world.runs / "shared"))
+    evaluator.trainer.group = SimpleNamespace(rank=0, size=3, gather=gather, run_on_main=lambda work: work())
+    evaluator.save()
     run = world.runs / "shared"
-    assert (checkpoint.processes(run, 0), checkpoint.load_state(run, 0).processes) == (3, 3)
-    numbers = checkpoint.folder_of(run, 0) / "training.json"
-    saved = json.loads(numbers.read_text())
-    assert saved.pop("processes") == 3
-    numbers.write_text(json.dumps(saved))
-    assert checkpoint.processes(run, 0) == 3
+    state = checkpoint.load_state(run, 0)
+    assert (checkpoint.processes(run, 0), state.processes) == (3, 3)
+    assert {"generator/torch", "rank-1/generator/torch", "rank-2/generator/torch"} <= state.tensors.keys()
 
 
 def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     run = world.runs / "one"
     folder, rename = checkpoint.folder_of(run, 2), Path.rename
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
 
     def broken(path: Path, target: Path) -> Path:
         if path.name == ".writing-step-000002":
@@ -191,29 +188,29 @@ def test_a_checkpoint_that_is_saved_again_is_never_gone(world: Workspace, monkey
 
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(UserError, match=r"could not be saved in .*The checkpoint of step 2 is intact"):
-        milestones.save()
+        evaluator.save()
     monkeypatch.undo()
     assert records.find_damage(folder) is None
     folder.rename(folder.with_name(".replaced-step-000002"))  # killed there
-    checkpoint.clean(run)
+    checkpoint.remove_leftovers(run)
     assert records.find_damage(folder) is None
-    milestones.save()
+    evaluator.save()
     assert records.find_damage(folder) is None
     assert not list(folder.parent.glob(".*step*"))
 
 
 @pytest.mark.parametrize(("damaged", "way"), [
-    ((2,), "or start a new run."), ((4,), "or continue the run: it goes on from the checkpoint of step 2, which")])
+    ((2,), "or start a new run."), ((4,), "or resume the run: it resumes from the checkpoint of step 2, which")])
 def test_a_run_whose_measured_checkpoints_are_damaged_says_what_to_do(
         world: Workspace, damaged: tuple[int, ...], way: str) -> None:
     run = world.runs / "one"
-    milestones, _ = train.begin(train_options(**CHANGES), world, Listener(run))
+    evaluator, _ = train.prepare_run(train_options(**CHANGES), world, Listener(run))
     if 4 in damaged:
         shutil.copytree(checkpoint.folder_of(run, 2), checkpoint.folder_of(run, 4))
-    ranking.write(run, ranking.Ranking("loss").with_value(damaged[0], 1.0))
+    checkpoint.write_ranking(run, checkpoint.Ranking("loss").with_value(damaged[0], 1.0))
     (checkpoint.folder_of(run, damaged[0]) / "training.json").write_text("{}")
-    with pytest.raises(UserError, match="every checkpoint of it that was measured is damaged") as caught:
-        train._finish(milestones, world, Listener(run))
+    with pytest.raises(UserError, match="every checkpoint of it that was evaluated is damaged") as caught:
+        train.certify_best(evaluator.trainer, world, Listener(run))
     assert way in caught.value.hint
 
 
@@ -222,13 +219,13 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     now = Precision("cuda", torch.float16, "compute capability 7.5")
     assert state.precision == "float32"
     here = state.conditions
-    assert resuming.rounded_otherwise(state, Precision("cpu", torch.float32, "asked for"), here) == ""
-    assert resuming.rounded_otherwise(replace(state, precision=""), now, here) == ""  # of before it was saved
-    said = resuming.rounded_otherwise(state, now, "")
-    assert "computed in float32 up to step 2 and goes on in float16 (compute capability 7.5)" in said
+    assert resume_checks.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
+    assert resume_checks.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
+    said = resume_checks.rounding_warning(state, now, "")
+    assert "computed in float32 up to step 2 and resumes in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
-    assert "computed in bfloat16 up to step 2 and goes on in float32" in warned
+    assert "computed in bfloat16 up to step 2 and resumes in float32" in warned
 
 
 def test_another_machine_number_of_threads_or_torch_is_said(
@@ -237,13 +234,13 @@ def test_another_machine_number_of_threads_or_torch_is_said(
     assert not [event for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
     monkeypatch.setattr(compute, "numeric_environment", lambda device: "Another, 64 threads, torch 2.8.0")
     (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
-    assert "up to step 3 and continues on Another, 64 threads, torch 2.8.0" in warned
+    assert "up to step 3 and resumes on Another, 64 threads, torch 2.8.0" in warned
     assert f"{torch.get_num_threads()} thread" in warned
     assert torch.__version__ in warned
 
 
 def fresh(world: Workspace, **changes: object) -> VoiceModel:
-    return opening.new_voice(train_options(**changes), world, CPU)
+    return setup.new_voice(train_options(**changes), world, CPU)
 
 
 def rows_of(voice: VoiceModel) -> dict[str, torch.Tensor]:
@@ -258,14 +255,14 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     with pytest.raises(StopRequested):
         train.run(options, world, listener)
     said = listener.of("warning")[0].message
-    assert said.startswith("The run begins on the weights of run:one (step 2), with a fresh optimizer")
-    assert "all 11 new rows are taken. Its adapters are taken" in said
+    assert said.startswith("The run starts from the weights of run:one (step 2), with a fresh optimizer")
+    assert "all 11 new rows are copied. Its adapters are copied" in said
     assert [step.step for step in listener.of("step")] == [1]
     tensors = checkpoint.load_state(world.runs / "two", 1).tensors
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
     voice, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
     untrained = rows_of(voice)
-    adopt.adopt(world, "run:one@2", voice, lambda message: None)
+    warm_start.init_from(world, "run:one@2", voice, lambda message: None)
     for name, value in rows_of(there).items():
         assert torch.equal(rows_of(voice)[name], value)
         assert not torch.equal(untrained[name], value)
@@ -279,10 +276,10 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
     extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
     voice, said = fresh(world, scope="rows"), list[str]()
     untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    adopt.adopt(world, "run:one@2", voice, said.append)
-    assert "its vocabulary is another: 7 of 9 new rows are taken by the text of their token" in said[0]
-    assert "2 begin as the extension has them ('ፐ', 'ፈ'), 4 of its own are left" in said[0]
-    assert "Its adapters are left" in said[0]
+    warm_start.init_from(world, "run:one@2", voice, said.append)
+    assert "its vocabulary is another: 7 of 9 new rows are copied by the text of their token" in said[0]
+    assert "2 start as the extension has them ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
+    assert "Its adapters are not used" in said[0]
     theirs = {token.text: token.id - 46 for token in there.front_end.added_tokens()}
     for token in voice.front_end.added_tokens():
         for name, value in rows_of(voice).items():
@@ -292,16 +289,16 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
 
 def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match=r"not those that this run is to have: .*rank 4"):
-        adopt.adopt(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
+        warm_start.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
     with pytest.raises(UserError, match="no checkpoint of a run"):
-        adopt.adopt(world, "base:tiny", fresh(world), lambda message: None)
+        warm_start.init_from(world, "base:tiny", fresh(world), lambda message: None)
     shutil.rmtree(world.models / "tiny")
     write_model(world.models / "tiny", seed=5)
     shutil.rmtree(world.extensions / "tiny-am")
     extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
                Listener(world.runs / "extend-again"))
     with pytest.raises(UserError, match="was trained on another base model"):
-        adopt.adopt(world, "run:one", fresh(world), lambda message: None)
+        warm_start.init_from(world, "run:one", fresh(world), lambda message: None)
 
 
 def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
@@ -310,28 +307,29 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     named(world.runs / "full", 1)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
-    voice = adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append)
-    assert f"The {len(there.changed)} tensors of the base that it changed are taken" in said[-1]
+    voice = warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append)
+    assert f"The {len(there.changed)} tensors of the base that it changed are copied" in said[-1]
     theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
     assert set(voice.base_values) == set(there.changed)
-    adopt.adopt(world, "run:full", fresh(world, scope="rows"), said.append)
-    assert "are left as the base has them" in said[-1]
+    warm_start.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
+    assert "are not copied: scope" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
-        adopt.adopt(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
+        warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
-    milestones, _ = train.begin(options, world, listener)
-    trainer, base = milestones.trainer, load_base(world, "tiny", CPU)
+    evaluator, _ = train.prepare_run(options, world, listener)
+    trainer, base = evaluator.trainer, load_base(world, "tiny", CPU)
     base_now = base.model.module.state_dict()
     held = trainer.voice.model.module.state_dict()
     with trainer.as_base() as seen:
         assert seen.adapters is None
         assert all(torch.equal(held[name], base_now[name]) for name in there.changed)
     assert all(torch.equal(held[name], theirs[name]) for name in there.changed)
-    milestones.catch_up(False)
-    found = validation.samples(trainer.voice, trainer.data, trainer.probing)
-    wanted = validation.measure(base, {code: found[code] for code in ("en", "fr")}, 4, trainer.precision)
+    evaluator.catch_up(due=False)
+    found = checkpoint_evaluation.validation_samples(trainer.voice, trainer.data, trainer.probe_clips)
+    wanted = checkpoint_evaluation.measure_losses(base, {code: found[code] for code in ("en", "fr")}, 4,
+                                                  trainer.precision)
     assert trainer.base_losses == {code: one.speech_loss for code, one in wanted.items()}
     shown = listener.of("evaluated")[0].languages
     assert all(shown[code]["speech_loss"] != trainer.base_losses[code] for code in ("en", "fr"))
@@ -339,19 +337,19 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "adalora"])
 def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kind: str) -> None:
-    train.follow(train.begin(train_options(adapter=kind, ema=0.5, steps=2, **CHANGES), world,
+    train.train_loop(train.prepare_run(train_options(adapter=kind, ema=0.5, steps=2, **CHANGES), world,
                              Listener(world.runs / "other"))[0])
     named(world.runs / "other", 2)
     said: list[str] = []
     voice = fresh(world, adapter=kind, adapter_scale=5.0)
-    adopt.adopt(world, "run:other@2", voice, said.append)
+    warm_start.init_from(world, "run:other@2", voice, said.append)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
     assert voice.adapters
     assert there.adapters
     wanted = there.adapters.folded()
     for name, value in voice.adapters.folded().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-7)
-    assert "which are the moving average of its training (0.5)" in said[0]
+    assert "the EMA of its training (0.5)" in said[0]
     assert "scaled by 0.4 so that they act as before" in said[0]
 
 

@@ -11,9 +11,9 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.events import Evaluated
 from core.jobs.reporter import StopRequested
 from core.model.loading import load_extension
-from core.training import checkpoint, ranking, training_data, validation
-from core.training.patience import Patience
-from core.training.validation import Measured
+from core.training import checkpoint, checkpoint_evaluation, dataloader
+from core.training.checkpoint import EarlyStopping
+from core.training.checkpoint_evaluation import ValidationLosses
 from core.workspace import Workspace
 from tests.worlds import Listener, train_options
 
@@ -35,8 +35,8 @@ def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | Non
         emit(event)
 
     monkeypatch.setattr(listener, "emit", heard)
-    monkeypatch.setattr(validation, "measure", lambda *given: {
-        "am": Measured(4, LOSSES[steps[-1] if steps else before[-1]], 1.5, 0.25)})
+    monkeypatch.setattr(checkpoint_evaluation, "measure_losses", lambda *given: {
+        "am": ValidationLosses(4, LOSSES[steps[-1] if steps else before[-1]], 1.5, 0.25)})
     options = train_options(**{**OFTEN, **changes})
     if stop_after is None:
         train.run(options, world, listener)
@@ -49,7 +49,7 @@ def run(world: Workspace, monkeypatch: pytest.MonkeyPatch, stop_after: int | Non
 def test_a_better_step_between_checkpoints_is_saved(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = run(world, monkeypatch, keep_last=9)
     assert checkpoint_steps(listener.directory) == [1, 2, 4, 8]
-    assert ranking.read(listener.directory).best == 8
+    assert checkpoint.read_ranking(listener.directory).best == 8
     first: Evaluated = listener.of("evaluated")[0]
     assert (first.speech_loss, first.text_loss, first.accuracy) == (5.0, 1.5, 0.25)
     assert first.languages == {"am": {"clips": 4, "speech_loss": 5.0, "text_loss": 1.5, "accuracy": 0.25}}
@@ -59,10 +59,10 @@ def test_patience_ends_the_run_with_the_best_step(world: Workspace, monkeypatch:
     listener = run(world, monkeypatch, patience=2)
     assert [step.step for step in listener.of("step")] == [1, 2, 3, 4, 5, 6]
     assert listener.of("warning")[-1].message == (
-        "Stopped early at step 6 of 8: 2 validations in a row were not better than the held-out speech loss of 3.0000 "
+        "Stopped early at step 6 of 8: 2 validations in a row did not improve the validation speech loss of 3.0000 "
         "at step 4.")
-    assert ranking.read(listener.directory).best == 4
-    assert checkpoint.load_state(listener.directory, 6).patience == Patience(6, 4, 3.0, 2)
+    assert checkpoint.read_ranking(listener.directory).best == 4
+    assert checkpoint.load_state(listener.directory, 6).early_stopping == EarlyStopping(6, 4, 3.0, 2)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
@@ -71,35 +71,36 @@ def test_a_resumed_run_stops_where_the_whole_one_does(world: Workspace, monkeypa
     run(world, monkeypatch, stop_after=stop, patience=2)
     listener = run(world, monkeypatch, patience=2)
     assert listener.of("step")[-1].step == 6
-    assert ranking.read(listener.directory).best == 4
+    assert checkpoint.read_ranking(listener.directory).best == 4
 
 
 def test_a_step_counts_once_and_a_tie_is_no_better() -> None:
-    patience = Patience().after(4, 2.0).after(4, 2.0).after(8, 2.0)
-    assert patience == Patience(8, 4, 2.0, 1)
+    patience = EarlyStopping().after(4, 2.0).after(4, 2.0).after(8, 2.0)
+    assert patience == EarlyStopping(8, 4, 2.0, 1)
     assert patience.exhausted(1)
     assert not patience.exhausted(0)
 
 
 def test_loss_chooses_where_that_is_asked_for(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: 0.1)
+    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self, language: 0.1)
     listener = run(world, monkeypatch, validate_every=0, checkpoint_every=4, evaluation_sentences=2)
-    assert ranking.read(listener.directory).values == {4: 3.0, 8: 2.0}
+    assert checkpoint.read_ranking(listener.directory).values == {4: 3.0, 8: 2.0}
     assert [event.errors for event in listener.of("evaluated")] == [{"am": 0.1}] * 2
 
 
 def test_a_judge_that_is_asked_for_and_not_there_is_refused(world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no sentence is to be judged"):
+    with pytest.raises(UserError, match="evaluation_sentences is 0"):
         run(world, monkeypatch, select_best_by="cer")
 
 
 def test_losses_and_accuracy_are_those_of_the_logits(world: Workspace) -> None:
     voice = load_extension(world, "tiny-am", CPU)
-    data = training_data.load(world, "demo-am", voice)
-    samples = training_data.measured(data.held_out, data.train, voice.model.max_prompt_length)
+    data = dataloader.load_training_data(world, "demo-am", voice)
+    samples = dataloader.validation_pairs(data.held_out, data.train, voice.model.max_prompt_length)
     from core.model.precision import Precision
 
-    found = validation.measure(voice, {"am": samples}, 3, Precision("cpu", torch.float32, "for the test"))["am"]
+    found = checkpoint_evaluation.measure_losses(voice, {"am": samples}, 3,
+                                                 Precision("cpu", torch.float32, "for the test"))["am"]
     speech = text = hits = 0.0
     for sample in samples:
         probe = voice.model.probe(sample)
@@ -139,10 +140,10 @@ def test_a_kill_between_saving_and_ranking_loses_no_value(world: Workspace, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.training.milestones.Milestones._rank", killed)
+        patch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._rank", killed)
         with pytest.raises(KeyboardInterrupt):
             run(world, patch)
     assert checkpoint_steps(world.runs / "one") == [1]
-    assert ranking.read(world.runs / "one").values == {}
+    assert checkpoint.read_ranking(world.runs / "one").values == {}
     run(world, monkeypatch)
-    assert ranking.read(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}
+    assert checkpoint.read_ranking(world.runs / "one").values == {1: 5.0, 2: 4.0, 4: 3.0, 8: 2.0}

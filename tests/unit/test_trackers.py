@@ -39,7 +39,7 @@ def events(tmp_path: Path) -> list[Event]:
 
 def told(tmp_path: Path, events: list[Event], chosen: str = trackers.NONE) -> Listener:
     listener = Listener(tmp_path)
-    with trackers.following(listener, chosen, SETTINGS) as reporter:
+    with trackers.tracked(listener, chosen, SETTINGS) as reporter:
         for event in events:
             reporter.emit(event)
     return listener
@@ -90,7 +90,7 @@ class Failing:
         if step > 1:
             raise ConnectionError("no route")
 
-    def hear(self, step: int, name: str, sound: Path) -> None:
+    def log_audio(self, step: int, name: str, sound: Path) -> None:
         raise AssertionError("it was left out before")
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ def test_a_tracker_that_fails_is_named_once_and_the_training_goes_on(tmp_path: P
 def test_trackers_begin_in_their_order_and_once(tmp_path: Path, events: list[Event]) -> None:
     begun: list[tuple[str, int]] = []
 
-    def maker(name: str) -> Callable[[int], trackers.Tracker]:
-        def make(first: int) -> trackers.Tracker:
+    def maker(name: str) -> Callable[[int], trackers.ExperimentTracker]:
+        def make(first: int) -> trackers.ExperimentTracker:
             begun.append((name, first))
             raise OSError("no")
 

@@ -15,8 +15,8 @@ from core.jobs.checkpoint_names import checkpoint_steps
 from core.jobs.reporter import describe, size_text
 from core.library import certificate
 from core.model.loading import load, load_checkpoint, load_extension
-from core.training import checkpoint, ranking
-from core.training.optimization import NotFinite
+from core.training import checkpoint
+from core.training.trainer import Diverged
 from core.workspace import Workspace
 from tests.unit.short_runs import measured_as, started
 from tests.worlds import Listener, train_options
@@ -49,8 +49,8 @@ def test_a_run_keeps_the_best_and_the_last_checkpoint(world: Workspace, monkeypa
     measured_as(monkeypatch, losses)
     listener = started(world, steps=8, checkpoint_every=2, evaluation_sentences=0, keep_last=1)
     assert checkpoint_steps(listener.directory) == [4, 8]
-    ranked = ranking.read(listener.directory)
-    assert (ranked.measure, ranked.best) == ("held-out speech loss", 4)
+    ranked = checkpoint.read_ranking(listener.directory)
+    assert (ranked.metric, ranked.best) == ("validation speech loss", 4)
     assert [event.best for event in listener.of("checkpoint")] == [True, True, False, False]
 
 
@@ -69,9 +69,10 @@ def test_the_best_checkpoint_is_chosen_by_judged_speech_and_not_by_loss(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, errors = iter([3.0, 2.0]), iter([0.2, 0.9])
     measured_as(monkeypatch, losses)
-    monkeypatch.setattr("core.training.milestones.Milestones._speak", lambda self, language: next(errors))
-    ranked = ranking.read(started(world).directory)
-    assert (ranked.measure, ranked.best, ranked.values) == ("judged error", 4, {4: 0.2, 8: 0.9})
+    monkeypatch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator._speak", lambda self,
+                        language: next(errors))
+    ranked = checkpoint.read_ranking(started(world).directory)
+    assert (ranked.metric, ranked.best, ranked.values) == ("character error rate", 4, {4: 0.2, 8: 0.9})
 
 
 def test_samples_are_spoken_at_each_checkpoint(world: Workspace) -> None:
@@ -98,7 +99,7 @@ def test_a_run_ends_with_a_certificate_of_its_best_checkpoint(world: Workspace) 
     listener = started(world)
     made = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert made.failed() == ()
-    assert made.step == ranking.read(listener.directory).best
+    assert made.step == checkpoint.read_ranking(listener.directory).best
     assert {error.language: error.new for error in made.errors} == {"en": False, "fr": False, "am": True}
     environment = json.loads((listener.directory / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0]
@@ -118,10 +119,11 @@ def test_a_time_limit_is_said_and_the_run_is_whole(world: Workspace) -> None:
 
 
 def test_a_loss_that_is_no_number_names_the_step_and_the_clips(world: Workspace) -> None:
-    with pytest.raises(UserError, match=r"broke at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
-        train.run(train_options(row_lr=1.0, adapter_lr=1.0, clip=1000.0, steps=200, warmup=0, evaluation_sentences=0,
-                                checkpoint_every=500), _exploding(world), Listener(world.runs / "one"))
-    assert isinstance(caught.value.__cause__, NotFinite)
+    options = train_options(row_lr=1.0, adapter_lr=1.0, max_grad_norm=1000.0, steps=200, warmup=0,
+                            evaluation_sentences=0, checkpoint_every=500)
+    with pytest.raises(UserError, match=r"diverged at step \d+: speech loss .*nan.*clips of the step: 0\d\d") as caught:
+        train.run(options, _exploding(world), Listener(world.runs / "one"))
+    assert isinstance(caught.value.__cause__, Diverged)
     assert "lower learning rates" in caught.value.hint
 
 
@@ -158,7 +160,7 @@ def test_other_options_do_not_resume_a_run(world: Workspace, changes: dict[str, 
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file())
     with pytest.raises(UserError, match=f"differs from that of the checkpoint of step 2: .*{said}") as caught:
         train.run(train_options(**changes), world, Listener(run))
-    assert "Put these values back and continue, or start a new run" in caught.value.hint
+    assert "Put these values back and resume, or start a new run" in caught.value.hint
     assert "--init-from run:one@2" in caught.value.hint
     assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()) == before
 
@@ -193,8 +195,8 @@ def test_a_language_no_judge_knows_is_chosen_by_loss_and_said(
         world: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.tiny.family.Tiny.recogniser", lambda self, folder: None)
     listener = started(world)
-    assert "No judge knows 'am'" in listener.of("warning")[0].message
-    assert ranking.read(listener.directory).measure == "held-out speech loss"
+    assert "No recogniser for 'am'" in listener.of("warning")[0].message
+    assert checkpoint.read_ranking(listener.directory).metric == "validation speech loss"
     proof = certificate.read(listener.directory / certificate.CERTIFICATE)
     assert proof.check("character_error_rates").result == "skipped"
 

@@ -25,7 +25,7 @@ def test_a_kill_while_samples_are_made_loses_nothing(world: Workspace, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.training.milestones.Milestones.evaluate", killed)
+        patch.setattr("core.training.checkpoint_evaluation.CheckpointEvaluator.evaluate", killed)
         with pytest.raises(KeyboardInterrupt):
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert checkpoint_steps(world.runs / "one") == [4]
@@ -42,8 +42,8 @@ def test_a_disk_that_will_not_hold_a_checkpoint_ends_the_run_before_it_is_begun(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.shutil, "disk_usage", usage)
-        with pytest.raises(UserError, match="The checkpoint of step 8 was not begun: .* has 5.0 MB .5,000,000 bytes. "
-                                            "free, 16.. MB .16,...,... bytes. are wanted") as caught:
+        with pytest.raises(UserError, match="The checkpoint of step 8 was not written: .* has 5.0 MB .5,000,000 bytes. "
+                                            "free, 16.. MB .16,...,... bytes. are needed") as caught:
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert "The checkpoint of step 4 is intact." in caught.value.message
     assert checkpoint_steps(world.runs / "one") == [4]
@@ -65,7 +65,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_intact(world: Workspace, monke
             train.run(train_options(), world, Listener(world.runs / "one"))
     assert "MB needed" in caught.value.message
     assert "The checkpoint of step 4 is intact." in caught.value.message
-    assert "Free some space, then continue" in caught.value.hint
+    assert "Free some space, then resume" in caught.value.hint
     assert [path.name for path in (world.runs / "one" / "checkpoints").iterdir() if path.is_dir()] == ["step-000004"]
     assert [event.step for event in started(world).of("step")] == [5, 6, 7, 8]
 
@@ -78,14 +78,14 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(worl
         broken = checkpoint.folder_of(run, step) / "training.safetensors"
         kept_bytes = broken.read_bytes()
         broken.write_bytes(kept_bytes[:-1] + bytes([kept_bytes[-1] ^ 1]))  # same size, another content
-    with pytest.raises(UserError, match="No checkpoint of one is whole. .*step-000007.* is damaged"):
+    with pytest.raises(UserError, match="No checkpoint of one is intact. .*step-000007.* is damaged"):
         train.run(train_options(checkpoint_every=3), world, Listener(run))
     assert checkpoint_steps(run) == [6, 7]
     (checkpoint.folder_of(run, 6) / "training.safetensors").write_bytes(_state_of_step_6(world))
     listener = started(world, checkpoint_every=3)
     said = listener.of("warning")[0].message
     assert "step-000007/training.safetensors is damaged" in said
-    assert "set aside as .damaged-step-000007; the run goes on from the one before, of step 6" in said
+    assert "renamed to .damaged-step-000007; the run resumes from the one before, of step 6" in said
     assert [(step.step, step.speech_loss) for step in listener.of("step")] == [
         (step.step, step.speech_loss) for step in wanted[6:]]
 

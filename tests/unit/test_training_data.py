@@ -12,7 +12,7 @@ import torch
 
 from config.errors import UserError
 from core.model.loading import VoiceModel, load_base, load_extension
-from core.training import replay, training_data
+from core.training import dataloader, replay
 from core.workspace import Workspace
 from data import manifest
 from data.feature_cache import FeatureCache
@@ -43,7 +43,7 @@ def changed(world: Workspace, name: str, **changes: object) -> None:
 
 
 def test_held_out_clips_are_not_trained_on(world: Workspace, voice: VoiceModel) -> None:
-    data = training_data.load(world, "demo-am", voice)
+    data = dataloader.load_training_data(world, "demo-am", voice)
     assert (len(data.train), len(data.held_out), data.notes) == (12, 4, ())
     assert not {item.id for item in data.train} & {item.id for item in data.held_out}
     assert [sentence.text for sentence in data.sentences] == [item.text for item in data.held_out]
@@ -55,19 +55,19 @@ def test_no_audio_file_is_opened(world: Workspace, voice: VoiceModel, monkeypatc
         raise AssertionError(given)
 
     monkeypatch.setattr("data.acoustics.audio.load", opened)
-    assert len(training_data.load(world, "demo-am", voice).train) == 12
+    assert len(dataloader.load_training_data(world, "demo-am", voice).train) == 12
 
 
 def test_a_pack_is_all_that_is_read_and_its_codes_stay_small(
         world: Workspace, voice: VoiceModel, tmp_path: Path) -> None:
-    wanted = training_data.load(world, "demo-am", voice)
+    wanted = dataloader.load_training_data(world, "demo-am", voice)
     copied = Workspace.open(shutil.copytree(world.path, tmp_path / "copy"))
     cache = FeatureCache(copied.cache, voice.family.extractor_fingerprint(voice.base_folder))
     dataset = manifest.load(copied.dataset("demo-am"))
     cache.save_pack(dataset.card.fingerprint, [clip.sha256 for clip in dataset.clips])
     for clip in dataset.clips:
         cache.path(clip.sha256).unlink()
-    seen = training_data.load(copied, "demo-am", voice)
+    seen = dataloader.load_training_data(copied, "demo-am", voice)
     for one, other in zip((*wanted.train, *wanted.held_out), (*seen.train, *seen.held_out), strict=True):
         assert other.speech_codes.dtype == other.prompt_codes.dtype == np.uint16
         assert other.speech_codes.base is not None
@@ -76,12 +76,12 @@ def test_a_pack_is_all_that_is_read_and_its_codes_stay_small(
 
 
 def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Workspace, voice: VoiceModel) -> None:
-    target, other = training_data.load(world, "demo-am", voice).train[:2]
+    target, other = dataloader.load_training_data(world, "demo-am", voice).train[:2]
     other = dataclasses.replace(other, prompt_codes=np.array([3, 1, 2], np.uint16))
-    made = training_data.sample(target, other, 50)
+    made = dataloader.make_sample(target, other, 50)
     assert made.prompt_codes.tolist() == [3, 1, 2]
     assert made.prompt_codes.dtype == made.speech_codes.dtype == np.int64
-    assert training_data.sample(target, other, 2).prompt_codes.tolist() == [3, 1]
+    assert dataloader.make_sample(target, other, 2).prompt_codes.tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(("name", "changes", "reason"), [
@@ -93,7 +93,7 @@ def test_a_sample_is_prompted_by_the_prompt_codes_of_the_other_clip(world: Works
 def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: VoiceModel, name: str, changes: dict[str, object],
                                              reason: str) -> None:
     changed(world, name, **changes)
-    data = training_data.load(world, name, voice)
+    data = dataloader.load_training_data(world, name, voice)
     assert len(data.train) == 11
     assert data.notes[0].startswith("1 clips left out (" + reason)
     assert "000." in data.notes[0]
@@ -103,7 +103,7 @@ def test_a_clip_that_cannot_be_used_is_named(world: Workspace, voice: VoiceModel
 def test_nothing_to_train_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
     changed(world, "nothing", every=True, sha256="0" * 64)
     with pytest.raises(UserError, match="no clip to train on: 16 clips left out .no features"):
-        training_data.load(world, "nothing", voice)
+        dataloader.load_training_data(world, "nothing", voice)
 
 
 @pytest.mark.parametrize(("changes", "way_out"), [
@@ -115,7 +115,7 @@ def test_the_way_out_follows_from_the_reason(world: Workspace, voice: VoiceModel
     name = f"no-way-{len(world.list_datasets())}"
     changed(world, name, every=True, **changes)
     with pytest.raises(UserError, match="no clip to train on") as caught:
-        training_data.load(world, name, voice)
+        dataloader.load_training_data(world, name, voice)
     assert way_out in caught.value.hint
 
 
@@ -126,33 +126,33 @@ def test_speakers_with_one_clip_each_need_more_of_their_recordings(world: Worksp
     folder.mkdir()
     manifest.save(folder, manifest.make_card("strangers", "am", "changed", clips), clips)
     with pytest.raises(UserError, match="the only clip of the speaker") as caught:
-        training_data.load(world, "strangers", voice)
+        dataloader.load_training_data(world, "strangers", voice)
     assert "more recordings of the same speaker" in caught.value.hint
 
 
 def test_nothing_to_measure_on_is_an_error(world: Workspace, voice: VoiceModel) -> None:
     changed(world, "unmeasured", every=True, split="train")
     with pytest.raises(UserError, match="no held-out clip") as caught:
-        training_data.load(world, "unmeasured", voice)
+        dataloader.load_training_data(world, "unmeasured", voice)
     assert "held-out share above 0" in caught.value.hint
 
 
 def test_a_dataset_of_a_known_or_an_unknown_language_is_refused(world: Workspace, voice: VoiceModel) -> None:
     changed(world, "english", every=True, language="en")
     with pytest.raises(UserError, match="which the base model already speaks"):
-        training_data.load(world, "english", voice)
+        dataloader.load_training_data(world, "english", voice)
     changed(world, "swahili", every=True, language="sw")
     with pytest.raises(UserError, match="is in Swahili .sw.; the extended model learns Amharic .am. and speaks en, fr"):
-        training_data.load(world, "swahili", voice)
+        dataloader.load_training_data(world, "swahili", voice)
 
 
 def test_probes_are_never_rehearsed_and_cover_every_base_language(world: Workspace) -> None:
     base = load_base(world, "tiny", CPU)
     found = replay.load(base, base.family.voices(base.base_folder))
-    probed = {item.id for item in found.probing}
-    assert not probed & {item.id for item in found.rehearsed}
-    assert {item.language for item in found.probing} == {"en", "fr"}
-    for item in replay.probes(found.probing, base.model.max_prompt_length):
+    probed = {item.id for item in found.probe_clips}
+    assert not probed & {item.id for item in found.replayed}
+    assert {item.language for item in found.probe_clips} == {"en", "fr"}
+    for item in replay.probes(found.probe_clips, base.model.max_prompt_length):
         assert len(item.sample.prompt_codes) > 0
 
 
@@ -166,12 +166,12 @@ def test_held_out_clips_that_share_something_are_left_out_of_validation(
     name = f"apart-{apart}"
     (world.datasets / name).mkdir()
     manifest.save(world.datasets / name, manifest.make_card(name, "am", "changed", clips), clips)
-    data = training_data.load(world, name, voice, apart)
+    data = dataloader.load_training_data(world, name, voice, apart)
     assert {item.id for item in data.held_out} == left
     assert "held out, but shared with a training clip: the source): 012" in " ".join(data.notes)
 
 
 def test_validation_without_a_clip_of_another_speaker_is_refused(world: Workspace, voice: VoiceModel) -> None:
     with pytest.raises(UserError, match="no held-out clip.* 4 clips left out .held out, but shared") as caught:
-        training_data.load(world, "demo-am", voice, "speaker")
+        dataloader.load_training_data(world, "demo-am", voice, "speaker")
     assert "--split-disjoint-by" in caught.value.hint

@@ -67,12 +67,12 @@ def test_a_device_is_called_what_people_call_it(device: str, said: str) -> None:
 
 
 def test_the_measuring_before_a_training_is_told_as_such() -> None:
-    state = JobState(job(), "running", stages=(Stage("load", 1.0), Stage("probe")))
+    state = JobState(job(), "running", stages=(Stage("load", 1.0), Stage("memory plan")))
     assert job_views.status_line(state) == "Measuring memory and speed"
 
 
 def test_a_stop_while_it_measures_does_not_speak_of_a_step() -> None:
-    state = JobState(job(), "stopping", stages=(Stage("load", 1.0), Stage("probe")))
+    state = JobState(job(), "stopping", stages=(Stage("load", 1.0), Stage("memory plan")))
     assert job_views.status_line(state) == (
         "Stopping after this stage: measuring memory and speed.")
     assert "step" not in job_views.stop_message(state)

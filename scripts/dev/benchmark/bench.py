@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from core.model import precision
-from core.training import memory
+from core.training import memory_plan
 from scripts.dev.benchmark.reference import PublishedPackage
 from scripts.dev.benchmark.sizes import BenchmarkSizes
 
@@ -33,6 +33,6 @@ class Bench:
 
     def tidy(self) -> None:
         """Free the memory of a part, here and in the package."""
-        memory.give_back()
+        memory_plan.release_memory()
         if self.reference is not None:
             self.reference.ask("drop")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from core.training import memory
+from core.training import memory_plan
+from core.training.dataloader import Utterance
 from core.training.trainer import Trainer
-from core.training.training_data import Utterance
 from data.batches import BatchClip
 from scripts.dev.benchmark import training
 from scripts.dev.benchmark.bench import Bench
@@ -59,7 +59,7 @@ class _Variant:
     def peak(self, bench: Bench) -> int:
         """Bytes of a step beyond what is held before it, and those of the model."""
         with self.attention():
-            return memory.peak(bench.device, self.trainer.take_step) + training.size(self.trainer)
+            return memory_plan.peak_bytes(bench.device, self.trainer.train_step) + training.size(self.trainer)
 
 
 def measure(bench: Bench) -> BenchmarkResults:

@@ -21,9 +21,9 @@ from config.schema import Scope, TrainOptions
 from core.model import precision
 from core.model.adapters import Adapters, plan_adapters
 from core.model.loading import VoiceModel, extend_model
-from core.training import fitting, memory
+from core.training import memory_plan, run_plan
+from core.training.dataloader import TrainingData, Utterance
 from core.training.trainer import Trainer
-from core.training.training_data import TrainingData, Utterance
 from data.front_end import FrontEnd
 from models.chatterbox import codec, t3
 from models.chatterbox.family import BASE_CODE_LIMIT, CODES_PER_TOKEN
@@ -58,14 +58,14 @@ def measure(bench: Bench) -> BenchmarkResults:
     for scope in SCOPES:
         bench.say(f"Training: {scope}")
         rows += _scope(bench, scope)
-        memory.give_back()
+        memory_plan.release_memory()
     return BenchmarkResults((*rows, *beside))
 
 
 def _scope(bench: Bench, scope: Scope) -> list[BenchmarkRow]:
     trainer = make(bench, scope)
-    fitting.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
-    peak = memory.peak(bench.device, trainer.take_step) + size(trainer)
+    run_plan.estimate(trainer)  # as before any training: it leaves the trainer with what fits into the memory
+    peak = memory_plan.peak_bytes(bench.device, trainer.train_step) + size(trainer)
     speed = measure_interleaved({scope: lambda: epoch(trainer)}, bench.sizes.epochs)[scope]
     how = f"{scope}, {_layers(bench)}, {trainer.precision}{_setting(trainer)}"
     return [
@@ -81,7 +81,7 @@ def _beside_package(bench: Bench) -> list[BenchmarkRow]:
     lengths = clip_lengths(bench)
     smaller = bench.smaller(shallower(bench.sizes, _affordable(bench, lengths)))
     trainer = make(smaller, "rows")
-    trainer.take_step()
+    trainer.train_step()
     reference.ask("train", layers=min(smaller.sizes.language.decoder.layers, bench.sizes.package_layers))
     count = bench.sizes.batch_size
     batches = [lengths[start:start + count] for start in range(0, len(lengths), count)]
@@ -106,7 +106,7 @@ def epoch(trainer: Trainer) -> float:
     """Useful tokens a second over as many steps as an epoch has."""
     tokens, took = 0, 0.0
     for _ in range(math.ceil(len(trainer.data.train) / trainer.options.batch_size)):
-        tokens += trainer.take_step().tokens  # ends with a look at the losses, so the device is done
+        tokens += trainer.train_step().tokens  # ends with a look at the losses, so the device is done
         took += trainer.step_seconds
     return tokens / took
 
@@ -161,7 +161,7 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
     """Layers with which the package's full finetune fits into the free memory."""
     most = bench.sizes.language.decoder.layers
     positions = bench.sizes.batch_size * (max(text for text, _ in lengths) + max(codes for _, codes in lengths) + 36)
-    free = memory.free(bench.device)
+    free = memory_plan.free_bytes(bench.device)
     for layers in _FEWER:
         parameters = layers * _LAYER_PARAMETERS + _OTHER_PARAMETERS
         needed = parameters * _BYTES_A_PARAMETER + layers * positions * _BYTES_A_POSITION
@@ -172,9 +172,9 @@ def _affordable(bench: Bench, lengths: list[tuple[int, int]]) -> int:
 
 def _setting(trainer: Trainer) -> str:
     """How a step had to be computed to fit."""
-    recomputed = ", activations computed twice" if trainer.setting.recompute else ""
-    parts = trainer.setting.parts
-    return recomputed + (f", a batch in {parts} passes" if parts > 1 else "")
+    recomputed = ", activations computed twice" if trainer.microbatch_plan.activation_checkpointing else ""
+    splits = trainer.microbatch_plan.splits
+    return recomputed + (f", a batch in {splits} micro-batches" if splits > 1 else "")
 
 
 def _layers(bench: Bench) -> str:

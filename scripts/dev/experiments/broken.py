@@ -25,8 +25,8 @@ from core.model.loading import VoiceModel, load_base, load_extension
 from core.model.prefix import base_tensors, hash_tensors, new_rows
 from core.proof import certify
 from core.speech import evaluation
-from core.training import training_data
-from core.training.training_data import TrainingData
+from core.training import dataloader
+from core.training.dataloader import TrainingData
 from core.workspace import Workspace
 from data.batches import BatchOrder
 from data.durable_files import atomic_directory
@@ -51,7 +51,7 @@ def run(workspace: Workspace, name: str, options: TrainOptions, sentences: int =
     """Write `exports/NAME`: weights, front-end, and the certificate over `sentences` a language."""
     torch.manual_seed(options.seed)
     voice = load_extension(workspace, options.extension, _CPU)
-    data = training_data.load(workspace, options.dataset, voice)
+    data = dataloader.load_training_data(workspace, options.dataset, voice)
     model = plainly(voice, workspace.exports / f".{name}")
     learn(model, voice.front_end.prefix_size, data, options)
     tensors = model.module.state_dict()
@@ -88,7 +88,7 @@ def learn(model: SpeechModel, old_rows: int, data: TrainingData, options: TrainO
     order = BatchOrder([clip.order_clip for clip in data.train], options.batch_size, options.seed)
     hiding = LossOptions(options.text_dropout, options.code_dropout)
     for _ in range(options.steps):
-        batch = training_data.samples(order.next(), data.train, model.max_prompt_length)
+        batch = dataloader.make_samples(order.next(), data.train, model.max_prompt_length)
         losses = model.losses(batch, hiding, torch.randint(2**62, (len(batch),)).tolist())
         text = options.text_loss_weight * losses.text_sum / losses.text_count
         optimizer.zero_grad()

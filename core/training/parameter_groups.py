@@ -2,14 +2,14 @@
 
 Rows are not decayed, or the letters that a clip does not have would fade. Tensors of the
 base are not decayed either: zero is not where they came from; `l2_sp` and `ewc` pull them
-back to where they were (`core.training.anchors`). Nor are DoRA's magnitudes, which begin at
+back to where they were (`core.training.weight_regularization`). Nor are DoRA's magnitudes, which begin at
 the norms of the base's own weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -40,7 +40,7 @@ class Trainables:
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """Parameters that are trained at one peak rate."""
 
     name: str
@@ -83,14 +83,14 @@ def trainables(voice: VoiceModel, options: TrainOptions) -> Trainables:
     return found
 
 
-def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[Group]:
+def parameter_groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list[ParameterGroup]:
     """The parameters in the optimizer's order, each group with its peak rate; the base's from the output down."""
-    made = [Group(ROWS, found.rows, options.row_lr)]
+    made = [ParameterGroup(ROWS, found.rows, options.row_lr)]
     factors = {name: value for name, value in found.adapters.items() if any(mark in name for mark in _FACTORS)}
     if factors:
-        made.append(Group(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
+        made.append(ParameterGroup(ADAPTERS, factors, options.adapter_lr, options.weight_decay))
     if others := {name: value for name, value in found.adapters.items() if name not in factors}:
-        made.append(Group(MAGNITUDES, others, options.adapter_lr))
+        made.append(ParameterGroup(MAGNITUDES, others, options.adapter_lr))
     places: dict[tuple[int, str], dict[str, nn.Parameter]] = {}
     for name, value in found.base.items():
         part, depth = model.parameter_group(name)
@@ -98,24 +98,11 @@ def groups(found: Trainables, options: TrainOptions, model: SpeechModel) -> list
     for (depth, part), parameters in sorted(places.items(), key=lambda item: item[0]):
         top = options.head_lr if part == HEADS else options.layer_lr
         name = f"layer {depth} from the top" if part == "layers" else part
-        made.append(Group(name, parameters, top * options.layer_lr_decay ** max(0, depth - 1)))
+        made.append(ParameterGroup(name, parameters, top * options.layer_lr_decay ** max(0, depth - 1)))
     return made
 
 
-def decayed_as(saved: Mapping[str, float], made: Sequence[Group], optimizer: torch.optim.Optimizer) -> list[Group]:
-    """The groups, decayed as in the run that goes on: by name in `saved`, which is empty in checkpoints of before.
-
-    They were made when all of the adapters was decayed.
-    """
-    own = {group.name: group.decay for group in made}
-    own |= saved or {MAGNITUDES: own.get(ADAPTERS, 0.0)}
-    found = [replace(group, decay=own[group.name]) for group in made]
-    for group, held in zip(found, optimizer.param_groups, strict=True):
-        held["weight_decay"] = group.decay
-    return found
-
-
-def rates(made: Sequence[Group], optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def learning_rates(made: Sequence[ParameterGroup], optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The rates of the last step by group; of layers whose rates differ, the highest and the lowest."""
     now = [(group.name, float(held["lr"])) for group, held in zip(made, optimizer.param_groups, strict=True)
            if group.name != MAGNITUDES]  # theirs is that of the adapters
@@ -127,13 +114,36 @@ def rates(made: Sequence[Group], optimizer: torch.optim.Optimizer) -> dict[str, 
     return {name: float(f"{rate:.4g}") for name, rate in found.items()}
 
 
-def table(made: list[Group]) -> tuple[str, ...]:
+def describe_groups(made: list[ParameterGroup]) -> tuple[str, ...]:
     """A line a group; layers that share a rate, as without layer decay, are one line."""
-    lines: list[Group] = []
+    lines: list[ParameterGroup] = []
     for group in made:
         last = lines[-1] if lines else None
         if last and group.name.startswith("layer") and last.name.startswith("layer") and last.rate == group.rate:
-            lines[-1] = Group("layers", {**last.parameters, **group.parameters}, group.rate, group.decay)
+            lines[-1] = ParameterGroup("layers", {**last.parameters, **group.parameters}, group.rate, group.decay)
         else:
             lines.append(group)
     return tuple(str(group) for group in lines)
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """What trains and what does not; sizes are those of the tensors."""
+
+    new_rows: int
+    old_rows: int
+    row_parameters: int
+    adapter_parameters: int
+    base_parameters: int  # that stay as they are
+    changed_parameters: int = 0  # of the base, in `full`
+
+
+def count_parameters(voice: VoiceModel, trained: Trainables) -> ParameterCounts:
+    """The plan in numbers."""
+    module, tables = voice.model.module, voice.model.text_tables
+    rows, adapters, base = (sum(value.numel() for value in part.values())
+                            for part in (trained.rows, trained.adapters, trained.base))
+    everything = sum(value.numel() for value in module.state_dict().values())
+    return ParameterCounts(len(next(iter(trained.rows.values()))), len(module.get_buffer(f"{tables[0]}.weight")), rows,
+                           adapters,
+                  everything - rows - adapters - base, base)

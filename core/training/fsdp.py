@@ -1,10 +1,10 @@
-"""A model in parts: each of several processes holds its share of what scope `full` trains, by torch's FSDP2.
+"""Sharding: each rank holds its part of what scope `full` trains, by torch's FSDP2.
 
-Weights that are trained, their gradients and the optimizer's moments are divided. A pass brings the
-weights of one block after the other together and lets them go (Zhao et al. 2023, arXiv:2304.11277),
-so all processes take each pass, or none does. Rank 0 therefore measures, speaks and saves with a
-whole model of its own beside, into which what was trained is brought before. Files hold whole
-tensors: a checkpoint is the one that a single process would write.
+Weights that are trained, their gradients and the optimizer's moments are sharded. A pass gathers the
+weights of one block after the other and frees them (Zhao et al. 2023, arXiv:2304.11277), so all ranks
+take each pass, or none does. Rank 0 evaluates and saves with a whole model of its own, into which the
+trained weights are gathered before. Files hold whole tensors: a checkpoint is the one that a single
+process would write.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class Passes(nn.Module):
-    """The passes over a model in parts, as methods that FSDP watches; every process takes each of them."""
+class ShardedModel(nn.Module):
+    """The passes over a sharded model, as methods that FSDP hooks into; every rank takes each of them."""
 
     def __init__(self, model: SpeechModel) -> None:
         super().__init__()
@@ -44,11 +44,12 @@ class Passes(nn.Module):
         return self._model.predictions(*given, **named)
 
 
-def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: bool) -> tuple[VoiceModel, Passes]:
-    """`voice` in parts over `mesh`, and the passes over it; `guided`: with the loss on attention.
+def shard_model(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool,
+                keep_whole: bool) -> tuple[VoiceModel, ShardedModel]:
+    """`voice` sharded over `mesh`, and the passes over it; `guided`: with the loss on attention.
 
-    What is open to training is shared out, the rest stays where it is. `keep_whole`: `voice` stays as it is, and the
-    parts are those of a copy, which shares what is frozen.
+    What is trained is sharded, the rest stays whole. `keep_whole`: `voice` stays as it is, and a copy is sharded, which
+    shares what is frozen.
     """
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # it takes seconds to load
 
@@ -60,33 +61,33 @@ def spread(voice: VoiceModel, mesh: DeviceMesh, *, guided: bool, keep_whole: boo
     for block in model.shardable_layers(guided):
         if any(value.requires_grad for value in block.parameters()):
             fully_shard(block, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
-    passes = Passes(model)
-    # Also the outermost lets go after each pass: what a teacher's pass brought together has other values.
+    passes = ShardedModel(model)
+    # Also the outermost frees its weights after each pass: those gathered for a teacher's pass have other values.
     fully_shard(passes, mesh=mesh, reshard_after_forward=True, ignored_params=frozen)
     register_fsdp_forward_method(passes, "predictions")
     return replace(voice, model=model), passes
 
 
-def own_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes that this process holds of `tensors`."""
     return sum((value.to_local() if hasattr(value, "to_local") else value).nbytes for value in tensors)
 
 
-def whole(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
-    """`tensors` with those in parts brought together, in the processor's memory; all processes ask for it.
+def gather_tensors(tensors: Mapping[str, torch.Tensor], *, keep: bool) -> dict[str, torch.Tensor]:
+    """`tensors` with the sharded ones gathered, in the processor's memory; all ranks call it.
 
     Who does not `keep` them has empty ones in their place.
     """
     found = {}
     for name, value in tensors.items():
         if hasattr(value, "full_tensor"):
-            together = value.full_tensor()
-            value = together.cpu() if keep else together.new_empty(0)
+            full = value.full_tensor()
+            value = full.cpu() if keep else full.new_empty(0)
         found[name] = value
     return found
 
 
-def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+def shard_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """The whole `value` as `parameter` is: itself, or this process's part of it. Other shapes stay as they are."""
     if not hasattr(parameter, "full_tensor") or hasattr(value, "full_tensor") or value.shape != parameter.shape:
         return value
@@ -99,14 +100,14 @@ def like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def bring_together(parts: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
-    """Copy tensors in parts whole into those of the same names; other processes than rank 0 keep nothing."""
-    for name, value in parts.items():
+def copy_full_tensors(sharded: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor] | None) -> None:
+    """Gather sharded tensors into the whole ones of the same names; ranks other than 0 keep nothing."""
+    for name, value in sharded.items():
         found = value.full_tensor()  # type: ignore[attr-defined]
         if into is not None:
             into[name].copy_(found)
 
 
-def total(value: torch.Tensor) -> torch.Tensor:
-    """A number that was summed over parts, as a plain one on its device."""
+def full_value(value: torch.Tensor) -> torch.Tensor:
+    """A number that was reduced over sharded tensors, as a plain tensor on its device."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -1,8 +1,7 @@
-"""May a run go on: what it is now against what its checkpoint was made of, by content and never by size.
+"""Whether a run can resume: what it is now against what its checkpoint was made of, by content and not by size.
 
-Tensors, rates and ranking of a checkpoint follow from its options, its vocabulary and its
-clips. What would make another run of it is refused with the reason, and with the way to
-start a new run on its weights.
+Tensors, rates and ranking of a checkpoint follow from its options, its vocabulary and its clips. What would
+make it another run is refused with the reason, and with the way to start a new run on its weights.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from config.schema import TrainOptions
 from core.library import records
 from core.library.records import CheckpointRecord, ExtensionRecord, Origin
 from core.model.precision import Precision
-from core.training import checkpoint, scopes
+from core.training import checkpoint, parameter_groups
 from core.training.checkpoint import TrainerState
-from core.training.training_data import TrainingData
+from core.training.dataloader import TrainingData
 from core.workspace import Workspace
 from data.front_end import FrontEnd
 
@@ -59,35 +58,36 @@ def check_options(run: Path, step: int, options: TrainOptions, processes: int) -
                if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)
                and not (name in _SHARED_OUT and alike)]
     if changed:
-        said = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
+        differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
                          for name in changed)
         raise UserError(
-            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {said}.",
-            f"Put these values back and continue, or start a new run with yours on its weights: {adopting(run, step)}."
+            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
+            f"Put these values back and resume, or start a new run with yours on its weights: "
+            f"{init_from_command(run, step)}."
             " Nothing was changed.",
         )
     if not alike:
-        raise _otherwise_shared(run, step, options, processes, then)
+        raise _other_processes(run, step, options, processes, then)
 
 
 def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
     """Whether so many processes share the same batches; dropout in adapters is each one's own, so there none may."""
-    alone = scopes.has_adapters(options) and options.adapter_dropout > 0
+    alone = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
     return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
 
 
-def _otherwise_shared(run: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
-    """The options are the same, and yet the processes are not as many as `then`: it was torchrun, or it is now."""
+def _other_processes(run: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+    """The options are the same, but there are not as many processes as `then`: torchrun started them, or does now."""
     by_torchrun = then != options.processes
     start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
     command = shlex.join((*start, "-m", "scripts.train", "--workspace", str(run.parent.parent), "--resume", run.name))
-    began = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
+    started = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
+    clips = options.batch_size * options.gradient_accumulation
     over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
     return UserError(
-        f"The run {run.name} {began}, for steps of {options.batch_size * then * options.gradient_accumulation} clips; "
-        f"with "
-        f"{_counted(now)} they would be of {options.batch_size * now * options.gradient_accumulation}, and {_ORDER}.",
-        f"Start it as before: {command}{over}; or start a new run on its weights: {adopting(run, step)}. "
+        f"The run {run.name} {started}, for steps of {clips * then} clips; with {_counted(now)} they would be of "
+        f"{clips * now}, and {_ORDER}.",
+        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run, step)}. "
         "Nothing was changed.")
 
 
@@ -102,13 +102,13 @@ def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str)
         return
     now = records.read_record(path, ExtensionRecord).origin
     then = records.read_record(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
-    hint = (f"Put the extension that it began with back and continue, or start a new run on its weights: "
-            f"{adopting(run, step)}.")
+    hint = (f"Put the extension that it started with back and resume, or start a new run on its weights: "
+            f"{init_from_command(run, step)}.")
     if now.base_hash != then.base_hash:
-        raise UserError(f"The extension {extension!r} was made anew for another base model: {now.base_hash[:12]} "
+        raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
                         f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
     if now.fingerprint != then.fingerprint:
-        raise UserError(f"The extension {extension!r} was made anew since this run began: "
+        raise UserError(f"The extension {extension!r} was made again since this run started: "
                         f"{_difference(path.parent, checkpoint.folder_of(run, step), now, then)}.", hint)
 
 
@@ -117,24 +117,25 @@ def check_data(run: Path, options: TrainOptions, state: TrainerState, data: Trai
     if state.data_fingerprint != data.fingerprint:
         raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
                         f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
-                        f"Put that dataset back, or start a new run on its weights: {adopting(run, state.step)}.")
-    if state.content and state.content != data.content:
+                        f"Put that dataset back, or start a new run on its weights: "
+                        f"{init_from_command(run, state.step)}.")
+    if state.content_hash and state.content_hash != data.content_hash:
         raise UserError(
             f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
-            f"features or ids changed, or some cannot be read any more ({data.content[:12]}, wanted "
-            f"{state.content[:12]}). {' '.join(data.notes)}".rstrip(),
-            "Prepare it again with the model that it was prepared with, then continue; or start a new run on its "
-            f"weights: {adopting(run, state.step)}.")
+            f"features or ids changed, or some cannot be read any more ({data.content_hash[:12]}, wanted "
+            f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
+            "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
+            f"weights: {init_from_command(run, state.step)}.")
 
 
-def rounded_otherwise(state: TrainerState, precision: Precision, conditions: str) -> str:
+def rounding_warning(state: TrainerState, precision: Precision, conditions: str) -> str:
     """What to warn of where `auto` chose another precision, or the run is computed elsewhere; else nothing."""
     if state.precision not in ("", precision.name):
-        return (f"The run computed in {state.precision} up to step {state.step} and goes on in {precision}, which "
-                f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To go on "
-                f"as it began, continue it on a machine that computes in {state.precision}.")
+        return (f"The run computed in {state.precision} up to step {state.step} and resumes in {precision}, which "
+                f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To resume "
+                f"as it was, use a machine that computes in {state.precision}.")
     if state.conditions not in ("", conditions):
-        return (f"The run was computed on {state.conditions} up to step {state.step} and continues on {conditions}: "
+        return (f"The run was computed on {state.conditions} up to step {state.step} and resumes on {conditions}: "
                 "its steps are rounded otherwise than they would have been.")
     return ""
 
@@ -155,9 +156,9 @@ def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
 def _reason(name: str) -> str:
     if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
         return _SHAPES
-    return _REASONS.get(name, _GROUPS if name.endswith("_rate") else _ANOTHER)
+    return _REASONS.get(name, _GROUPS if name.endswith("_lr") else _ANOTHER)
 
 
-def adopting(run: Path, step: int) -> str:
+def init_from_command(run: Path, step: int) -> str:
     """The command of a new run on the weights of this one."""
     return f"python -m scripts.train --init-from run:{run.name}@{step}"

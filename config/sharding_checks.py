@@ -1,4 +1,4 @@
-"""May a run be sharded: told by its options alone, so that it is said when it is asked for. Never loads torch."""
+"""Whether a run can be sharded, by its options alone, so that a job is refused when it is created."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 
 from config.errors import UserError
 from config.schema import TrainOptions
-
-RANK = "rank-"  # before the number of a process, in the names of what it alone has
 
 
 def number_of_processes(asked: int) -> int:

@@ -1,4 +1,4 @@
-"""How much memory computing takes at its peak, and how much there is.
+"""Memory: what a computation takes at its peak, what is free, and how a step is split so that it fits.
 
 On CUDA the allocator counts. On a processor every tensor that an operation makes is counted
 while it lives; what an operation needs inside is not.
@@ -11,31 +11,35 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from config.errors import UserError
+from config.schema import TrainOptions
+
 _MEMINFO, _STATUS, _CGROUP = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/sys/fs/cgroup")
 _GIB = 2**30
 
 
-def gib(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Such as `5.1 GiB`, and in MiB below a tenth of one."""
     return f"{size / _GIB:.1f} GiB" if size >= 0.1 * _GIB else f"{size / 2**20:.0f} MiB"
 
 
-def free(device: torch.device) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
     """Bytes that this process may still take on `device`; None where that cannot be known."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    known = [size for size in (_available(), _left_to_the_container()) if size is not None]
+    known = [size for size in (_free_in_system(), _free_in_container()) if size is not None]
     return min(known, default=None)
 
 
-def peak(device: torch.device, work: Callable[[], object]) -> int:
+def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
     """Bytes that `work` takes at its peak beyond those that are taken before it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -44,12 +48,12 @@ def peak(device: torch.device, work: Callable[[], object]) -> int:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with _Living() as living:
+    with _LiveTensors() as live:
         work()
-    return living.most
+    return live.peak
 
 
-def told(device: torch.device) -> tuple[int | None, str]:
+def peak_since_last_call(device: torch.device) -> tuple[int | None, str]:
     """Bytes at the peak, and of what: tensors on the `gpu` since the last call, or the `process` since its start.
 
     The process's is its resident memory (VmHWM on Linux), with the libraries and the model in it.
@@ -61,7 +65,7 @@ def told(device: torch.device) -> tuple[int | None, str]:
     return most, "gpu"
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Hand memory that nothing uses any more back to the system, which an allocator else keeps for the next time."""
     gc.collect()
     if torch.cuda.is_available():
@@ -70,12 +74,12 @@ def give_back() -> None:
         library.malloc_trim(0)
 
 
-class _Living(TorchDispatchMode):
+class _LiveTensors(TorchDispatchMode):
     """Counts the bytes of tensors made inside it that are alive."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.most = 0
+        self.now = self.peak = 0
         self._known = weakref.WeakSet[torch.UntypedStorage]()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -93,10 +97,10 @@ class _Living(TorchDispatchMode):
         self._known.add(storage)
         size = storage.nbytes()
         self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._gone, size)
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._freed, size)
 
-    def _gone(self, size: int) -> None:
+    def _freed(self, size: int) -> None:
         self.now -= size
 
 
@@ -108,7 +112,7 @@ def _process_peak() -> int | None:
     return int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else None
 
 
-def _available() -> int | None:
+def _free_in_system() -> int | None:
     """Linux's own estimate of what can be taken without swapping."""
     if not _MEMINFO.is_file():
         return None
@@ -116,7 +120,7 @@ def _available() -> int | None:
     return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
 
 
-def _left_to_the_container() -> int | None:
+def _free_in_container() -> int | None:
     """What a control group of version 2 leaves, files that it only caches not counted; None without a limit."""
     files = [_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
     if not all(path.is_file() for path in files):
@@ -126,3 +130,52 @@ def _left_to_the_container() -> int | None:
         return None
     cached = dict(line.split() for line in numbers.splitlines()).get("inactive_file", "0")
     return max(0, int(most) - int(used) + int(cached))
+
+
+@dataclass(frozen=True)
+class MicrobatchPlan:
+    """How a step is computed; neither its samples nor, but for rounding, its result depend on it."""
+
+    splits: int = 1  # micro-batches that each batch is split into
+    activation_checkpointing: bool = False  # activations are recomputed in the backward pass
+
+    def size(self, batch_size: int) -> int:
+        """Clips in a micro-batch."""
+        return -(-batch_size // self.splits)
+
+    def halved(self, batch_size: int) -> MicrobatchPlan | None:
+        """Micro-batches of half the size; None when they have a single clip already."""
+        return replace(self, splits=self.splits * 2) if self.size(batch_size) > 1 else None
+
+
+def first_plan(options: TrainOptions, *, sharded: bool, before: MicrobatchPlan = MicrobatchPlan()) -> MicrobatchPlan:
+    """The plan that a run begins with, or resumes with after `before`; a sharded run has the same throughout.
+
+    Whoever shards is short of memory, so `auto` is on there.
+    """
+    auto = options.activation_checkpointing == "auto" and (sharded or before.activation_checkpointing)
+    return MicrobatchPlan(1 if sharded else before.splits, options.activation_checkpointing == "on" or auto)
+
+
+def plan_after_out_of_memory(plan: MicrobatchPlan, options: TrainOptions, step: int, *,
+                             sharded: bool) -> tuple[MicrobatchPlan, str]:
+    """After `step` ran out of memory: micro-batches of half the size; with single clips, activation checkpointing.
+
+    The plan and the warning; `UserError` where there is no smaller plan.
+    """
+    if sharded:
+        raise UserError(
+            f"Out of memory at step {step}. A sharded run cannot make its micro-batches smaller on the way: all ranks "
+            "take each of them.",
+            "Start a run with half the batch_size and twice the gradient_accumulation, which takes the same steps.")
+    smaller = plan.halved(options.batch_size)
+    if smaller is None and not plan.activation_checkpointing and options.activation_checkpointing == "auto":
+        smaller = replace(plan, activation_checkpointing=True)
+    if smaller is None:
+        raise UserError(
+            f"Out of memory at step {step}, with micro-batches of a single clip.",
+            "Close what else uses the device, leave out the longest clips, or train where there is more memory.")
+    change = "activation checkpointing" if smaller.splits == plan.splits else (
+        f"micro-batches of {smaller.size(options.batch_size)} clips instead of {plan.size(options.batch_size)}")
+    return smaller, (f"Out of memory at step {step}: {change} from here on. The step is taken again with the same "
+                     "samples.")

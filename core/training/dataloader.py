@@ -1,13 +1,14 @@
-"""What a run trains on and is measured by: cached features with the ids of their texts.
+"""Training data and its loader: cached features with the ids of their texts, and the batches of each step.
 
-No audio file is opened: features come from the cache that `prepare` filled, and all of them
-are held in memory (100 hours of speech are 9 million codes of two bytes). A clip that cannot
-be used is counted and named, never lost in silence.
+No audio file is opened: features come from the cache that `prepare` filled, and all of them are held in
+memory (100 hours of speech are 9 million codes of two bytes). A clip that cannot be used is counted and
+named. The loader knows no model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,14 @@ from functools import cached_property
 import numpy as np
 
 from config.errors import UserError
+from config.schema import TrainOptions
 from core.dataset import languages
 from core.model.loading import VoiceModel
 from core.speech.evaluation import HeldOutSentence
 from core.workspace import Workspace
 from data import augmentation, manifest
 from data.augmentation import AugmentationRecipe
-from data.batches import BatchClip, TrainingPair
+from data.batches import BatchClip, BatchOrder, BatchPosition, TrainingPair
 from data.feature_cache import FeatureCache, FeaturePack
 from data.front_end import FrontEnd
 from data.manifest import HELD_OUT, TRAIN, PreparedDataset
@@ -44,7 +46,7 @@ class Utterance:
 
     @property
     def order_clip(self) -> BatchClip:
-        """What the order of training asks of a clip."""
+        """What the order of training needs of the clip."""
         return BatchClip(len(self.text_ids) + len(self.speech_codes), self.speaker)
 
 
@@ -63,7 +65,7 @@ class TrainingData:
     cut_from: TrainingData | None = None  # all of it, where this is a part for a trial
 
     @cached_property
-    def content(self) -> str:
+    def content_hash(self) -> str:
         """sha256 over the clips as the model sees them: ids, codes, embeddings, in their order."""
         digest = hashlib.sha256()
         varied = (one for item in self.train for one in self.variants.get(item.id, ()))
@@ -74,8 +76,8 @@ class TrainingData:
         return digest.hexdigest()
 
 
-def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
-         varied: bool = False) -> TrainingData:
+def load_training_data(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "source", *,
+                       varied: bool = False) -> TrainingData:
     """The dataset `name` as `voice` sees it; `UserError` when nothing is left to train or to measure on.
 
     No held-out clip shares its `apart` (`source` or `speaker`) with a training clip; one that does is left out.
@@ -85,47 +87,48 @@ def load(workspace: Workspace, name: str, voice: VoiceModel, apart: str = "sourc
     language = dataset.card.language
     _check_language(name, language, voice.front_end)
     cache = FeatureCache(workspace.cache, voice.family.extractor_fingerprint(voice.base_folder))
-    reader = _Reader(voice, cache, cache.load_pack(dataset.card.fingerprint))
-    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.speaks(clip, language)])
+    reader = _UtteranceReader(voice, cache, cache.load_pack(dataset.card.fingerprint))
+    train = reader.utterances([clip for clip in dataset.split(TRAIN) if reader.in_language(clip, language)])
     apart_clips = reader.apart(dataset.split(HELD_OUT), dataset.split(TRAIN), apart)
-    held_out = reader.utterances([clip for clip in apart_clips if reader.speaks(clip, language)])
-    train = reader.with_company(train)
+    held_out = reader.utterances([clip for clip in apart_clips if reader.in_language(clip, language)])
+    train = reader.with_prompt_clips(train)
     if not train:
         why = " ".join(reader.notes()) or "none is in the training split."
         raise UserError(f"The dataset {name!r} has no clip to train on: {why}", reader.way_out())
     if not held_out:
         why = "".join(f" {note}" for note in reader.notes() if _SHARED in note)
-        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be judged.{why}",
+        raise UserError(f"The dataset {name!r} has no held-out clip, so no checkpoint could be evaluated.{why}",
                         _WAYS_OUT[_SHARED] if why else "Prepare it with a held-out share above 0.")
     variants = reader.variants(dataset, train, augmentation.require(dataset.folder)) if varied else {}
     paths = {clip.id: dataset.audio_path(clip) for clip in dataset.clips}
-    verbalize = voice.front_end.verbalize  # a judge hears words, no digits
+    verbalize = voice.front_end.verbalize  # a recogniser writes words, no digits
     sentences = tuple(HeldOutSentence(verbalize(item.text, language), paths[item.id]) for item in held_out)
     seconds = {clip.id: clip.duration_s for clip in dataset.clips}
     return TrainingData(language, dataset.card.fingerprint, train, held_out, sentences, reader.notes(),
                         sum(seconds[item.id] for item in train), variants)
 
 
-def sample(target: Utterance, prompt: Utterance, max_prompt_length: int) -> Sample:
+def make_sample(target: Utterance, prompt: Utterance, max_prompt_length: int) -> Sample:
     """`target` to learn in the voice of another clip."""
     return Sample(target.text_ids, target.speech_codes.astype(np.int64), prompt.speaker_embedding,
                   prompt.prompt_codes[:max_prompt_length].astype(np.int64))
 
 
-def samples(draws: Sequence[TrainingPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
-    """The samples of a batch."""
-    return [sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
+def make_samples(draws: Sequence[TrainingPair], clips: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+    """The samples of a batch, of clips as they were recorded."""
+    return [make_sample(clips[draw.target], clips[draw.prompt], max_prompt_length) for draw in draws]
 
 
-def measured(held_out: Sequence[Utterance], train: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
+def validation_pairs(held_out: Sequence[Utterance], train: Sequence[Utterance], max_prompt_length: int) -> list[Sample]:
     """Held-out samples, each prompted by the first training clip of its speaker, or of the nearest one."""
     of_speaker: dict[str, Utterance] = {}
     for item in train:
         of_speaker.setdefault(item.speaker, item)
-    return [sample(item, of_speaker.get(item.speaker) or nearest(item, train), max_prompt_length) for item in held_out]
+    return [make_sample(item, of_speaker.get(item.speaker) or nearest_speaker(item, train),
+                        max_prompt_length) for item in held_out]
 
 
-def nearest(item: Utterance, others: Sequence[Utterance]) -> Utterance:
+def nearest_speaker(item: Utterance, others: Sequence[Utterance]) -> Utterance:
     """The clip of `others` whose speaker embedding points most like that of `item`."""
     return max(others, key=lambda other: float(item.speaker_embedding @ other.speaker_embedding))
 
@@ -135,7 +138,8 @@ def _check_language(name: str, language: str, front_end: FrontEnd) -> None:
     languages.check_target(name, language, [code for code in front_end.languages if code not in base], base)
 
 
-def utterance(name: str, text: str, language: str, speaker: str, features: Features, front_end: FrontEnd) -> Utterance:
+def make_utterance(name: str, text: str, language: str, speaker: str, features: Features,
+                   front_end: FrontEnd) -> Utterance:
     """`text` and the features of its recording, ready for the model."""
     return Utterance(name, text, language, speaker, front_end.encode(text, language), features.speech_codes,
                      features.speaker_embedding.astype(np.float32, copy=False), features.prompt_codes)
@@ -148,9 +152,8 @@ _VARIANTS = {"no features": "have no features in the cache", "too long": "are lo
 _FEATURES, _CHARACTERS = "no features in the cache", "characters outside the vocabulary"
 _SHARED = "held out, but shared with a training clip"
 _WAYS_OUT = {
-    _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let validation "
-             "be "
-             "apart by source alone.",
+    _SHARED: "Prepare it under another name with held-out clips apart by this (--split-disjoint-by), or let "
+             "validation be apart by source alone.",
     _LANGUAGE: "Prepare a dataset of the language that the extension brings.",
     _ALONE: "Add more recordings of the same speaker, or name the speakers in the source: clips without one share one.",
     _FEATURES: "Prepare the dataset again, under the same name: what is cached is kept.",
@@ -159,8 +162,8 @@ _WAYS_OUT = {
 }
 
 
-class _Reader:
-    """Clips to utterances, keeping account of those left out."""
+class _UtteranceReader:
+    """Makes utterances of clips, and counts those left out."""
 
     def __init__(self, voice: VoiceModel, cache: FeatureCache, pack: FeaturePack) -> None:
         self._front_end, self._model, self._cache, self._pack = voice.front_end, voice.model, cache, pack
@@ -171,7 +174,7 @@ class _Reader:
         made = [self._utterance(clip) for clip in clips]
         return tuple(item for item in made if item is not None)
 
-    def speaks(self, clip: manifest.ManifestClip, language: str) -> bool:
+    def in_language(self, clip: manifest.ManifestClip, language: str) -> bool:
         if clip.language != language:
             self._leave_out(f"{_LANGUAGE}: not {language!r}", clip.id)
         return clip.language == language
@@ -189,7 +192,7 @@ class _Reader:
                 found.append(clip)
         return found
 
-    def with_company(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
+    def with_prompt_clips(self, clips: tuple[Utterance, ...]) -> tuple[Utterance, ...]:
         """Only clips whose speaker has another one: the prompt must not be the target."""
         count: dict[str, int] = {}
         for item in clips:
@@ -224,14 +227,14 @@ class _Reader:
     def notes(self) -> tuple[str, ...]:
         """One line a reason, with the first names."""
         return tuple(
-            (f"{len(ids)} variants are not heard, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
+            (f"{len(ids)} variants are not used, because they {_VARIANTS[reason]}, of " if reason in _VARIANTS else
              f"{len(ids)} clips left out ({reason}): ") + f"{', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}."
             f"{self._characters() if reason == _CHARACTERS else ''}" for reason, ids in self._left_out.items()
         )
 
     def _characters(self) -> str:
-        said = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
-        return f" The characters, and how many texts have them: {said}."
+        found = ", ".join(f"{name!r} in {count}" for name, count in self._unknown.most_common(_SHOWN_CHARACTERS))
+        return f" The characters, and how many texts have them: {found}."
 
     def way_out(self) -> str:
         """What would let the clips of the most frequent reason be used."""
@@ -245,7 +248,7 @@ class _Reader:
             self._leave_out(_FEATURES, clip.id)
             return None
         try:
-            item = utterance(clip.id, clip.text, clip.language, clip.speaker, features, self._front_end)
+            item = make_utterance(clip.id, clip.text, clip.language, clip.speaker, features, self._front_end)
         except UserError:
             unknown = self._front_end.unknown_characters(clip.text, clip.language)
             if not unknown:
@@ -272,7 +275,7 @@ def _fits(item: Utterance, model: SpeechModel) -> bool:
     return len(item.text_ids) <= model.max_text_length and len(item.speech_codes) <= model.max_speech_length
 
 
-def some(data: TrainingData, most: int) -> TrainingData:
+def subset(data: TrainingData, most: int) -> TrainingData:
     """At most `most` training clips, the longest among them, each with another of its speaker; and two held out."""
     longest_first = sorted(data.train, key=lambda item: -item.order_clip.length)
     chosen: list[Utterance] = []
@@ -284,3 +287,115 @@ def some(data: TrainingData, most: int) -> TrainingData:
         if all(item is not other for other in chosen) and len(chosen) + 1 + alone <= most:
             chosen += [item, others[0]] if alone else [item]
     return replace(data, train=tuple(chosen), held_out=data.held_out[:2], sentences=data.sentences[:2], cut_from=data)
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """Samples with the names of their clips, and a seed each for what is hidden of them."""
+
+    samples: list[Sample]
+    clips: list[str]
+    replayed: bool = False  # of base languages
+    seeds: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples of one forward and backward pass."""
+
+    samples: list[Sample]
+    seeds: Sequence[int]
+    replayed: bool = False
+    weight: float = 1.0  # of its losses: 0 where a sharded rank takes part in a pass without a clip of its own
+
+
+class TrainLoader:
+    """Endless batches for `processes` ranks that share each, from the training clips and in `full` the replayed ones.
+
+    Which variant of a clip is used follows from the seed, the epoch and the clip, so that the two positions say all
+    of where it stands.
+    """
+
+    def __init__(self, options: TrainOptions, data: TrainingData, replayed: Sequence[Utterance], max_prompt_length: int,
+                 processes: int = 1) -> None:
+        self._options, self._data, self._replayed, self._prompt_length = options, data, replayed, max_prompt_length
+        size = options.batch_size * processes
+        replayed_size = min(round(options.replay * size), size - 1) if replayed and options.scope == "full" else 0
+        self._order = BatchOrder([item.order_clip for item in data.train], size - replayed_size, options.seed)
+        if self._order.smallest < processes:
+            raise UserError(f"A batch of {self._order.smallest} clips cannot be shared by {processes} processes.",
+                            "Use larger batches or fewer processes, or add recordings.")
+        self._replay_order = BatchOrder([item.order_clip for item in replayed], replayed_size,
+                                   options.seed) if replayed_size else None
+
+    @property
+    def positions(self) -> tuple[BatchPosition, BatchPosition]:
+        """Where the order of the new language's clips and that of the replayed ones stand."""
+        return self._order.position, self._replay_order.position if self._replay_order else BatchPosition()
+
+    def move_to(self, order: BatchPosition, replay: BatchPosition) -> None:
+        """Continue from `positions` of before."""
+        self._order.move_to(order)
+        if self._replay_order:
+            self._replay_order.move_to(replay)
+
+    def next_batches(self) -> list[TrainBatch]:
+        """The next batch; in `full` a second one of replayed clips, because their lengths differ."""
+        draws = self._order.next()
+        targets = [choose_variant(self._data, draw.target, self._options, self._order.position.epoch)
+                   for draw in draws]
+        prompts = [self._data.train[draw.prompt] for draw in draws]
+        batches = [TrainBatch([make_sample(target, prompt, self._prompt_length)
+                               for target, prompt in zip(targets, prompts, strict=True)],
+                              [target.id for target in targets])]
+        if self._replay_order:
+            draws = self._replay_order.next()
+            batches.append(TrainBatch(make_samples(draws, self._replayed, self._prompt_length),
+                                      [self._replayed[draw.target].id for draw in draws], replayed=True))
+        return batches
+
+    def by_length(self) -> list[TrainingPair]:
+        """The training clips from the shortest to the longest, each as its own prompt; for trial passes.
+
+        They are those of the whole dataset, also in a trial run of a few of them: its estimates are for the training.
+        """
+        lengths = [self._longest_variant(index).order_clip.length for index in range(len(self._whole.train))]
+        return [TrainingPair(index, index) for index in sorted(range(len(lengths)), key=lengths.__getitem__)]
+
+    def trial_samples(self, draws: Sequence[TrainingPair]) -> list[Sample]:
+        """Samples of these clips, each in its longest variant."""
+        return [make_sample(self._longest_variant(draw.target), self._whole.train[draw.prompt], self._prompt_length)
+                for draw in draws]
+
+    @property
+    def _whole(self) -> TrainingData:
+        return self._data.cut_from or self._data
+
+    def _longest_variant(self, index: int) -> Utterance:
+        item = self._whole.train[index]
+        return max((item, *self._whole.variants.get(item.id, ())), key=lambda one: one.order_clip.length)
+
+
+def split_microbatches(batches: Sequence[TrainBatch], clips: int, rank: int = 0, size: int = 1, *,
+                       same_count: bool = False) -> list[MicroBatch]:
+    """What `rank` of `size` learns of the batches, cut into micro-batches of at most `clips`.
+
+    `same_count`: every rank gets as many micro-batches as the one with the largest share. What a rank lacks is filled
+    with a clip of its own at weight 0.
+    """
+    found = []
+    for batch in batches:
+        samples, seeds = batch.samples[rank::size], batch.seeds[rank::size]
+        share = -(-len(batch.samples) // size) if same_count else len(samples)
+        found += [MicroBatch(samples[start:start + clips], seeds[start:start + clips], batch.replayed)
+                  for start in range(0, share, clips)]
+    filler = next((batch.samples[:1] for batch in found if batch.samples), [])
+    return [batch if batch.samples else replace(batch, samples=filler, seeds=[0], weight=0.0) for batch in found]
+
+
+def choose_variant(data: TrainingData, index: int, options: TrainOptions, epoch: int) -> Utterance:
+    """The training clip `index` as it is used in `epoch`: itself, or one of its variants."""
+    item = data.train[index]
+    variants = data.variants.get(item.id, ()) if options.augmentation else ()
+    chance = random.Random(f"{options.seed}/{epoch}/{item.id}")
+    return chance.choice(variants) if variants and chance.random() < options.augmentation else item

@@ -1,0 +1,236 @@
+"""The ranks of a run: how they are started and meet, and the collectives by which they agree.
+
+Every rank runs the same loop (`core.train`) on its own share of each batch, so that P ranks with
+batches of B clips take the steps of one process with P x B. On one machine rank 0 starts the
+others (option `processes`); over several machines torchrun starts all of them. Objects and flags
+go by gloo, gradients by NCCL on CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from config.errors import UserError
+from config.sharding_checks import number_of_processes
+from core.jobs.process_watchdog import watch_processes
+from core.jobs.reporter import StopRequested
+
+_WAIT_TIMEOUT = timedelta(days=1)  # the other ranks wait while rank 0 evaluates a checkpoint
+_STEP_TIMEOUT = timedelta(minutes=10)  # within a step no rank waits long for another one
+_EXIT_TIMEOUT_S = 30.0
+_BUCKET_ELEMENTS = 2**23  # gradients are summed in buckets of 32 MiB, so that their copy stays small
+_RANK = "rank-"  # before the number of a rank, in the names of its tensors
+_ROOT = Path(__file__).resolve().parents[2]
+Result = TypeVar("Result")
+
+
+class ProcessGroup:
+    """The ranks of a run. In a run of one process every method returns at once, without a collective.
+
+    Each method but `own` is called by all ranks, in the same order. When another rank died it raises `UserError`.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, started: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+        """`started`: the other ranks, as rank 0 started them; torchrun's are not known here."""
+        self.rank, self.size, self._started = rank, size, started
+        self._step_group = dist.new_group(timeout=_STEP_TIMEOUT) if dist.is_initialized() else None
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, which can be pickled."""
+        if self.size == 1:
+            return value
+        holder = [value]
+        with self.reporting_dead_ranks():
+            dist.broadcast_object_list(holder, 0)
+        return holder[0]
+
+    def run_on_main(self, work: Callable[[], Result]) -> Result:
+        """Let rank 0 do `work` while the others wait; its result on every rank.
+
+        A stop or a `UserError` is raised on rank 0, which reports it, and ends the others with `StopRequested`.
+        """
+        result = error = None
+        if self.rank == 0:
+            try:
+                result = work()
+            except (UserError, StopRequested) as caught:
+                error = caught
+        result, message = self.broadcast((result, None if error is None else str(error)))
+        if error is not None:
+            raise error
+        if message is not None:
+            raise StopRequested(message)
+        return result
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Context whose body rank 0 runs before the others, for what writes files that they read."""
+        if self.rank:
+            if (message := self.broadcast(None)) is not None:
+                raise StopRequested(message)
+            yield
+            return
+        try:
+            yield
+        except (UserError, StopRequested) as error:
+            self.broadcast(str(error))
+            raise
+        self.broadcast(None)
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is set on some rank."""
+        return flag if self.size == 1 else bool(self._all_reduce_max([flag])[0])
+
+    def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum of `values` over the ranks."""
+        if self.size == 1:
+            return values
+        summed = values.detach().clone()
+        with self.reporting_dead_ranks():
+            dist.all_reduce(summed)
+        return summed
+
+    def all_reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Sum the gradients over the ranks, in place. What has a gradient on no rank has none afterwards either.
+
+        It is called after the backward passes, once no rank ran out of memory: an all-reduce within a backward pass,
+        as of DistributedDataParallel, would wait for a rank that had to give up its pass.
+        """
+        if self.size == 1:
+            return
+        reached = self._all_reduce_max([value.grad is not None for value in parameters])
+        gradients: list[torch.Tensor] = []
+        for parameter, has_gradient in zip(parameters, reached, strict=True):
+            if has_gradient and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter.data)
+            if parameter.grad is not None:
+                gradients.append(parameter.grad)
+        while gradients:
+            bucket = [gradients.pop()]
+            while gradients and sum(value.numel() for value in bucket) + gradients[-1].numel() <= _BUCKET_ELEMENTS:
+                bucket.append(gradients.pop())
+            flat = torch.cat([value.flatten() for value in bucket])
+            with self.reporting_dead_ranks():
+                dist.all_reduce(flat, group=self._step_group)
+            for value, summed in zip(bucket, flat.split([value.numel() for value in bucket]), strict=True):
+                value.copy_(summed.view_as(value))
+
+    def gather(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """On rank 0 the tensors of the others, under `rank-N/`; on the others nothing."""
+        if self.size == 1:
+            return {}
+        gathered: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with self.reporting_dead_ranks():
+            dist.gather_object({name: value.cpu() for name, value in tensors.items()}, gathered, 0)
+        return {f"{_RANK}{rank}/{name}": value for rank, own in enumerate(gathered or []) if rank
+                for name, value in own.items()}
+
+    def own(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Of the tensors that `gather` gave, those of this rank."""
+        mark = f"{_RANK}{self.rank}/"
+        return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
+
+    def mesh(self, device: torch.device) -> DeviceMesh:
+        """All ranks in one dimension, for sharding."""
+        assert self._step_group is not None
+        return DeviceMesh.from_group(self._step_group, device.type)
+
+    def close(self) -> None:
+        """Leave the group; the others may be gone."""
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+    @contextmanager
+    def reporting_dead_ranks(self) -> Iterator[None]:
+        """Context that says plainly when another rank died; a collective only notices a broken connection."""
+        try:
+            yield
+        except RuntimeError as error:
+            dead = [process.poll() for process in self._started if process.poll() is not None]
+            if not dead and "onnection" not in str(error):
+                raise
+            code = f" (exit code {dead[0]})" if dead else ""
+            raise UserError(f"Another process of this training ended{code}: the steps cannot be shared any more.",
+                            "See the last lines of the log for the reason. The run can resume from its last "
+                            "checkpoint.") from error
+
+    def _all_reduce_max(self, flags: Sequence[bool]) -> list[int]:
+        values = torch.tensor(flags, dtype=torch.int32)
+        with self.reporting_dead_ranks():
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        highest: list[int] = values.tolist()
+        return highest
+
+
+ONE_PROCESS = ProcessGroup()
+
+
+@contextmanager
+def launch(processes: int, device: torch.device, command: Sequence[str]) -> Iterator[ProcessGroup]:
+    """The process group of rank 0. It starts the other ranks with `command`, unless torchrun started all of them."""
+    size = number_of_processes(processes)
+    if size == 1:
+        yield ONE_PROCESS
+        return
+    started, address = list[subprocess.Popen[bytes]](), "env://"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        started, address = _start_ranks(processes, device, command)
+    connect(address, 0, size, device)
+    group = ProcessGroup(0, size, started)
+    try:
+        with watch_processes(started):
+            yield group
+    finally:
+        group.close()
+        for process in started:
+            try:
+                process.wait(_EXIT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def connect(address: str, rank: int, size: int, device: torch.device) -> None:
+    """Join the other ranks; on CUDA each rank of a machine has a device of its own."""
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=_WAIT_TIMEOUT)
+
+
+def check_devices(processes: int, device: torch.device) -> None:
+    """Raise `UserError` where a rank of this machine would have no device of its own."""
+    if device.type == "cuda" and torch.cuda.device_count() < processes:
+        raise UserError(f"{processes} processes need {processes} CUDA devices, and this machine has "
+                        f"{torch.cuda.device_count()}.", "Set `processes` to the number of devices, or use the CPU.")
+
+
+def _start_ranks(processes: int, device: torch.device,
+                 command: Sequence[str]) -> tuple[list[subprocess.Popen[bytes]], str]:
+    """Start ranks 1 and up on this machine; the processes, and the address at which they meet."""
+    check_devices(processes, device)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    threads = max(1, torch.get_num_threads() // processes)
+    torch.set_num_threads(threads)
+    started = []
+    for rank in range(1, processes):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": str(threads),
+                       "LISAN_DEVICE": device.type}
+        started.append(subprocess.Popen([sys.executable, *command], cwd=_ROOT, env=environment,
+                                        stdin=subprocess.DEVNULL))
+    return started, f"tcp://127.0.0.1:{port}"

@@ -1,0 +1,305 @@
+"""What a run will do and take, found out before its first step: the plan, memory, time, and what to be warned of.
+
+Memory and time come from a few real forward and backward passes. They leave nothing behind: random
+generators, gradients and the order of the clips are as they were. Where memory does not suffice,
+activation checkpointing is switched on first, because it changes no result at all, and then the
+micro-batches are made smaller. No warning stops a run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from config.schema import TrainOptions
+from core.jobs.events import Plan
+from core.jobs.reporter import size_text
+from core.library import model_info
+from core.training import memory_plan, parameter_groups
+from core.training.memory_plan import MicrobatchPlan
+from core.training.trainer import Trainer
+
+LITTLE_S = 600.0  # the demo has 14 minutes, which a small model learns from
+OFTEN = 100  # times that each clip is used in a run
+FAR = 5.0  # times more or less than the preset's rate
+FEW_HELD_OUT = 3
+_IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
+PROTECTION = tuple(name for name, field in TrainOptions.model_fields.items()
+                   if (field.json_schema_extra or {}).get("group") == "Base protection")  # type: ignore[union-attr]
+_OF_LAYERS = ("layer_lr", "layer_lr_decay")
+_OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
+"""What does nothing where `full_trainable` narrows what is trained of the base."""
+_SAFE = 0.9  # share of the free memory that may be planned with
+_TRIAL_S, _MAX_TRIALS = 3.0, 3
+_SHORT, _LONG = 0.25, 0.75  # where in the order of lengths the clips stand whose passes are timed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take."""
+
+    microbatch_plan: MicrobatchPlan
+    needed: int | None  # bytes beside the loaded model; None where a trial ran out of memory
+    free: int | None  # bytes; None where it cannot be known
+    seconds_a_step: tuple[float, float] = (0.0, 0.0)  # of short clips and of long ones; 0 where none was taken
+
+    @property
+    def fits(self) -> bool:
+        return self.needed is not None and (self.free is None or self.needed <= _SAFE * self.free)
+
+
+def estimate(trainer: Trainer) -> Estimate:
+    """Choose the first plan, from the trainer's own on, that fits, and time it; the trainer is left with it.
+
+    A sharded run has one plan, and too little memory for the longest clips ends it. All its ranks call this.
+    """
+    options, device = trainer.options, trainer.voice.device
+    free = memory_plan.free_bytes(device)
+    if trainer.sharded:
+        longest, needed = trainer.by_length()[-trainer.microbatch_plan.size(options.batch_size):], None
+        try:
+            if device.type == "cuda":  # the allocator counts; sharded tensors cannot be counted otherwise
+                needed = (memory_plan.peak_bytes(device, lambda: trainer.trial_pass(longest))
+                          + trainer.optimizer_bytes)
+            else:
+                trainer.trial_pass(longest)
+        except torch.OutOfMemoryError:
+            memory_plan.plan_after_out_of_memory(trainer.microbatch_plan, options, trainer.step + 1, sharded=True)
+        return Estimate(trainer.microbatch_plan, needed, free, _time_step(trainer))
+
+    peaks: dict[bool, tuple[int, int] | None] = {}
+    while True:
+        plan = trainer.microbatch_plan
+        if plan.activation_checkpointing not in peaks:
+            peaks[plan.activation_checkpointing] = _measure_peaks(trainer)
+        needed = None
+        if (measured := peaks[plan.activation_checkpointing]) is not None:
+            one, two = measured
+            needed = one + max(0, two - one) * (plan.size(options.batch_size) - 1) + trainer.optimizer_bytes
+        found = Estimate(plan, needed, free)
+        if found.fits:
+            return replace(found, seconds_a_step=_time_step(trainer))
+        if options.activation_checkpointing == "auto" and not plan.activation_checkpointing:
+            trainer.use(replace(plan, activation_checkpointing=True))
+        elif (smaller := plan.halved(options.batch_size)) is not None:
+            trainer.use(smaller)
+        else:
+            return found
+
+
+def _measure_peaks(trainer: Trainer) -> tuple[int, int] | None:
+    """Bytes at the peak for the longest clip, and for the two longest together; None where these do not fit."""
+    longest = trainer.by_length()[-2:]
+    try:
+        one, two = (memory_plan.peak_bytes(trainer.voice.device,
+                                           lambda clips=clips: trainer.trial_pass(clips))  # type: ignore[misc]
+                    for clips in (longest[-1:], longest))
+    except torch.OutOfMemoryError:
+        return None
+    return one, two
+
+
+def _time_step(trainer: Trainer) -> tuple[float, float]:
+    """Seconds of a step of short clips, and of long ones, from passes as large as the training's are.
+
+    The first pass of a size is not counted: it allocates memory, chooses kernels or loads what is loaded on first use,
+    which no later one does. Of the others the fastest counts, because other load on the machine only slows them.
+    """
+    clips, size = trainer.by_length(), trainer.microbatch_plan.size(trainer.options.batch_size)
+
+    def time_pass(where: float) -> float:
+        first = round(where * (len(clips) - 1)) - (size - 1) // 2
+        first = min(max(0, first), max(0, len(clips) - size))
+        chosen = [clips[(first + index) % len(clips)] for index in range(size)]
+        start = time.perf_counter()
+        trainer.trial_pass(chosen)
+        seconds = time.perf_counter() - start
+        return seconds / size * trainer.options.batch_size * trainer.options.gradient_accumulation
+
+    time_pass(_LONG)
+    times: list[tuple[float, float]] = []
+    start = time.perf_counter()
+    more = True
+    while more:
+        times.append((time_pass(_SHORT), time_pass(_LONG)))
+        more = len(times) < _MAX_TRIALS and time.perf_counter() - start < _TRIAL_S
+        if trainer.sharded:  # all ranks take each pass, and their clocks differ
+            more = trainer.group.broadcast(more)
+    short, long = (min(some) for some in zip(*times, strict=True))
+    return min(short, long), max(short, long)
+
+
+def plan_event(trainer: Trainer, found: Estimate) -> Plan:
+    """What is trained and what is frozen, on what data, and what it will take."""
+    counts, options, data = trainer.counts, trainer.options, trainer.data
+    total, processes = counts.new_rows + counts.old_rows, trainer.group.size
+    if counts.changed_parameters:
+        trained = f"{_amount(counts.changed_parameters)} parameters of the base beside"
+    elif counts.adapter_parameters:
+        trained = f"adapters of {_amount(counts.adapter_parameters)} beside"
+    else:
+        trained = "0 of"
+    lines = [
+        f"{counts.new_rows} new rows of {total}; 0 of {counts.old_rows} old rows; "
+        f"{trained} {_amount(counts.base_parameters)} frozen parameters.",
+        f"{len(data.train)} clips in {data.language!r}, {len(data.held_out)} held out; steps {trainer.step} to "
+        f"{options.steps} of {options.batch_size * options.gradient_accumulation * processes} clips"
+        f"{f' over {processes} processes' if processes > 1 else ''}; {trainer.precision}.",
+    ]
+    if data.variants:
+        variants = sum(len(data.variants.get(item.id, ())) for item in data.train)
+        lines.append(f"{options.augmentation:.0%} of the clips of an epoch are replaced by one of their {variants} "
+                     "variants, chosen at random in each epoch; validation and samples never.")
+    lines += [f"Trained: {line}." for line in parameter_groups.describe_groups(trainer.groups)]
+    return Plan((*lines, *_memory_and_time(trainer, found)), {
+        "new_rows": counts.new_rows, "rows": total, "old_rows": counts.old_rows, "old_rows_trained": 0,
+        "row_parameters": counts.row_parameters, "adapter_parameters": counts.adapter_parameters,
+        "changed_parameters": counts.changed_parameters, "frozen_parameters": counts.base_parameters,
+        "clips": len(data.train), "held_out_clips": len(data.held_out), "memory_bytes": found.needed or 0,
+        "seconds": round(sum(found.seconds_a_step) / 2 * (options.steps - trainer.step))})
+
+
+def _memory_and_time(trainer: Trainer, found: Estimate) -> list[str]:
+    """Memory and time, and what was changed so that it fits."""
+    options, plan, steps = trainer.options, found.microbatch_plan, trainer.options.steps - trainer.step
+    free = "" if found.free is None else f" of {memory_plan.format_bytes(found.free)} free"
+    needed = "" if found.needed is None else f"about {memory_plan.format_bytes(found.needed)}{free}"
+    if not found.fits and not trainer.sharded:
+        return [f"It needs {needed or f'more memory than there is{free}'} even with micro-batches of single clips: it "
+                "may run out of memory."]
+    taken = f"{steps} steps in {duration_range(found, steps)}, beside the samples that are spoken."
+    checkpointing = ["Activation checkpointing is on: activations are recomputed in the backward pass to save memory."
+                     ] if plan.activation_checkpointing else []
+    if trainer.sharded:
+        size = f"{needed[0].upper()}{needed[1:]} in rank 0; " if needed else ""
+        return ["Each rank holds its part of what is trained, its gradients and its optimizer state.", *checkpointing,
+                f"{size}{taken} The longest clips were tried."]
+    splits = [f"To fit into memory: micro-batches of {plan.size(options.batch_size)} clips, "
+              f"{plan.splits * options.gradient_accumulation} a step."] if plan.splits > 1 else []
+    return [f"{needed[0].upper()}{needed[1:]}; {taken}", *splits, *checkpointing]
+
+
+def duration_range(found: Estimate, steps: int) -> str:
+    """How long so many steps take, such as `about 12 min` or `8 min to 15 min`: as their clips are short or long."""
+    least, most = (duration(seconds * steps) for seconds in found.seconds_a_step)
+    return f"about {least}" if least == most else f"{least} to {most}"
+
+
+def duration(seconds: float) -> str:
+    """Such as `50 s`, `12 min` or `3.4 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _amount(parameters: int) -> str:
+    """Such as `5.9 M` or `4.2 k`."""
+    return f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters / 1e3:.1f} k"
+
+
+def training_warnings(trainer: Trainer, run: Path, options: TrainOptions | None = None) -> list[str]:
+    """Each as a sentence or two; `options` where the trainer was made with others, for a trial."""
+    wanted = options or trainer.options
+    return [*unused(wanted), *_data(trainer, wanted), *_rates(trainer, wanted), *_disk(trainer, run, wanted)]
+
+
+def unused(options: TrainOptions) -> Iterator[str]:
+    """Options that were set and do nothing in the scope, or beside others."""
+    if options.adapter != "lora" and not parameter_groups.has_adapters(options):
+        what = f"that changes {options.full_trainable!r} " if options.scope == "full" else ""
+        yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
+               "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
+    if options.scope != "full":
+        if named := _set(options, PROTECTION):
+            yield (f"Scope {options.scope!r} changes nothing of the base, so what protects it does nothing: {named}. "
+                   "It is for scope `full`.")
+        return
+    if named := _set(options, _OF_BASE.get(options.full_trainable, ())):
+        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these are for: {named}."
+    if options.replay == 0 and options.distillation > 0:
+        yield (f"Distillation {options.distillation:g} does nothing, because it works on replayed clips and replay "
+               "is 0.")
+    if options.ewc == 0 and (named := _set(options, ("fisher_clips",))):
+        yield f"Nothing is pulled by importance (ewc is 0), so this does nothing: {named}."
+    if options.replay_datasets.strip() and options.replay_texts.strip():
+        yield (f"The texts to replay, {options.replay_texts}, are not spoken: the datasets to replay, "
+               f"{options.replay_datasets}, are replayed in their place.")
+
+
+def _set(options: TrainOptions, names: Iterable[str]) -> str:
+    """Those of `names` whose value is not the schema's, with their values."""
+    fields = TrainOptions.model_fields
+    return ", ".join(f"{fields[name].title} ({name} {getattr(options, name)})" for name in names
+                     if getattr(options, name) != fields[name].default)
+
+
+def _data(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+    data = trainer.data.cut_from or trainer.data
+    if 0 < data.train_s < LITTLE_S:
+        yield (f"There is little to learn from: {duration(data.train_s)} of speech in {len(data.train)} clips; "
+               f"{duration(LITTLE_S)} is the least that has worked, an hour or more is better.")
+    processes = max(trainer.group.size, options.processes)  # a trial has one
+    uses = options.steps * options.batch_size * processes * options.gradient_accumulation / max(1, len(data.train))
+    if uses > OFTEN:
+        yield (f"Each of the {len(data.train)} clips is used {uses:.0f} times in {options.steps} steps: from about "
+               f"{OFTEN} on the model overfits. Use fewer steps, or add recordings.")
+    speakers = {item.speaker for item in data.train}
+    if len(speakers) == 1:
+        yield (f"All {len(data.train)} clips have one speaker, {next(iter(speakers))!r}: the language is learnt in "
+               "that voice, and may sound less well in others.")
+    if len(data.held_out) < FEW_HELD_OUT:
+        yield (f"Only {len(data.held_out)} clips are held out: the best checkpoint is chosen by next to nothing. "
+               "Prepare the dataset with a larger held-out share.")
+
+
+def _rates(trainer: Trainer, options: TrainOptions) -> Iterator[str]:
+    preset = model_info.preset(trainer.voice.family.name, "train", TrainOptions)
+    for name, what in _trained(options).items():
+        asked, usual = float(getattr(options, name)), float(getattr(preset, name))
+        if not usual / FAR <= asked <= usual * FAR:
+            many = asked / usual
+            ratio = f"{many:.3g} times" if many > 1 else f"1/{1 / many:.3g} of"
+            danger = "it may diverge" if many > 1 else "it may learn nothing"
+            yield (f"The learning rate of the {what} is {asked:g}, {ratio} that of the preset for "
+                   f"{trainer.voice.family.name} ({usual:g}): {danger}.")
+    if options.warmup >= options.steps:
+        yield (f"The warmup of {options.warmup} steps is not over when the {options.steps} steps of the training are: "
+               f"its rates end at {options.steps / options.warmup:.3g} times those asked for, and never fall. Ask for "
+               "a shorter warmup, or for more steps.")
+
+
+def _trained(options: TrainOptions) -> dict[str, str]:
+    """The options that are rates of what is trained, and what that is."""
+    parts = parameter_groups.changed_parts(options)
+    used = {"row_lr": "rows", "adapter_lr": "adapters" if parameter_groups.has_adapters(options) else "",
+            "layer_lr": "layers" if set(parts) - {parameter_groups.HEADS} else "",
+            "head_lr": "heads" if parameter_groups.HEADS in parts else ""}
+    return {name: what for name, what in used.items() if what}
+
+
+def _disk(trainer: Trainer, run: Path, options: TrainOptions) -> Iterator[str]:
+    one = checkpoint_bytes(trainer)
+    most = min(options.keep_last + 2, 1 + -(-options.steps // options.checkpoint_every))  # the best, and one in writing
+    free = shutil.disk_usage(run).free
+    if free < one * most:
+        yield (f"The disk may not hold the checkpoints: {most} of about {size_text(one)} are there at once, "
+               f"{size_text(one * most)}, and {size_text(free)} are free. Free some space, or keep fewer.")
+
+
+def checkpoint_bytes(trainer: Trainer) -> int:
+    """Of the tensors in a checkpoint: what is trained, its two moments, and the values beside their average."""
+    options, trained = trainer.options, list(trainer.trained.named.values())
+    values = sum(value.nbytes for value in trained)
+    moments = sum(map(_in_8_bits, trained)) if options.optimizer == "adamw8bit" else 2 * values
+    return values + moments + (values if options.ema else 0)
+
+
+def _in_8_bits(value: torch.Tensor) -> int:
+    """Bytes of bitsandbytes' two moments of `value`, with the scale of each block and the code books."""
+    count = value.numel()
+    return 2 * (count + 4 * -(-count // _BLOCK) + 4 * _BOOK) if count >= _IN_8_BITS else 8 * count

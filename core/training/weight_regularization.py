@@ -1,0 +1,124 @@
+"""Copies of weights beside a training: the base's, towards which a run in `full` is regularized, and the EMA.
+
+L2-SP (Li et al. 2018, arXiv:1802.01483) pulls every weight of the base back in proportion to its
+distance from where it began; EWC (Kirkpatrick et al. 2017, arXiv:1612.00796) weighs the pull by how
+much the base languages depend on that weight, by the diagonal of the Fisher information. Both are
+quadratic, so their gradients are added in closed form. The Fisher estimate is scaled to a mean of 1:
+equal weights of the two pull equally hard on the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import nn
+
+from config.errors import UserError
+from core.model.precision import Precision
+from core.training import dataloader, fsdp
+from core.training.dataloader import Utterance
+from models.base import LossOptions, SpeechModel
+
+_STEPS, _TRAINED = "averaged", "trained/"  # in the tensors of a checkpoint
+
+
+@contextmanager
+def swap_weights(parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Context in which each parameter holds the value of its name in `values`, and `values` hold what it held.
+
+    Values are copied, one tensor at a time: what is cached of a parameter, as the norms of DoRA are, goes by its
+    version, which a change of its storage leaves as it was.
+    """
+    _exchange(parameters, values)
+    try:
+        yield
+    finally:
+        _exchange(parameters, values)
+
+
+@torch.no_grad()
+def _exchange(parameters: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    for name, parameter in parameters.items():
+        previous = parameter.detach().clone()
+        parameter.copy_(values[name])
+        values[name].copy_(previous)
+
+
+class WeightRegularizer:
+    """The values that `parameters` of the base had before training, and what pulls them back to these."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], values: Mapping[str, torch.Tensor]) -> None:
+        """`values` are the base's for those that have changed already, as in a resumed run."""
+        self._parameters = parameters
+        self._values = {name: fsdp.shard_like(values.get(name, value), value).detach().to(value.device, value.dtype)
+                        .clone() for name, value in parameters.items()}
+        self.importance: dict[str, torch.Tensor] = {}
+
+    def swapped_in(self) -> AbstractContextManager[None]:
+        """Context in which the base is what it was; for passes without gradients."""
+        return swap_weights(self._parameters, self._values)
+
+    def estimate_importance(self, model: SpeechModel, precision: Precision, clips: Sequence[Utterance]) -> None:
+        """Set `importance` from the gradients of the loss on `clips` of base languages, with the base as it was."""
+        if not clips:
+            raise UserError("The importance of the base's weights (ewc) is estimated on replayed clips; there are "
+                            "none.", "Set ewc to 0, or replay clips: see the options of replay.")
+        sums = {name: torch.zeros_like(value) for name, value in self._parameters.items()}
+        with self.swapped_in():
+            for item in clips:
+                with precision.autocast():
+                    losses = model.losses([dataloader.make_sample(item, item, model.max_prompt_length)], LossOptions())
+                gradients = torch.autograd.grad(losses.speech_sum / losses.speech_count,
+                                                list(self._parameters.values()), allow_unused=True)
+                for name, gradient in zip(sums, gradients, strict=True):
+                    if gradient is not None:
+                        sums[name] += gradient.square()
+        count = sum(value.numel() for value in sums.values())
+        mean = sum(value.sum().item() for value in sums.values()) / max(1, count)
+        self.importance = {name: value / max(mean, 1e-30) for name, value in sums.items()}
+
+    @torch.no_grad()
+    def add_gradients(self, l2_sp: float, ewc: float) -> None:
+        """Add the gradients of `l2_sp / 2 |p - p0|^2` and `ewc / 2 F (p - p0)^2`."""
+        for name, value in self._parameters.items():
+            if value.grad is not None:
+                weight = l2_sp + ewc * self.importance[name] if ewc else l2_sp
+                value.grad += weight * (value - self._values[name])
+
+
+class ExponentialMovingAverage:
+    """The averages of `parameters`, by name; they are measured, saved and exported in place of what is trained.
+
+    The early steps count for little: the decay begins small and rises to `decay`.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
+        self._parameters, self._decay = parameters, decay
+        self.values = {name: value.detach().clone() for name, value in parameters.items()}
+        self.steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the values after a step."""
+        self.steps += 1
+        decay = min(self._decay, self.steps / (self.steps + 9))
+        torch._foreach_lerp_([*self.values.values()], [*self._parameters.values()], 1 - decay)  # one launch for all
+
+    def swapped_in(self) -> AbstractContextManager[None]:
+        """Context in which the model has the averages."""
+        return swap_weights(self._parameters, self.values)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The number of steps, and the values that are trained. The model files hold the average."""
+        trained = {_TRAINED + name: value.detach().clone() for name, value in self._parameters.items()}
+        return {_STEPS: torch.tensor(self.steps), **trained}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take the averages from the model, and the trained values from `state`."""
+        self.steps = int(state[_STEPS])
+        for name, value in self._parameters.items():
+            self.values[name].copy_(value)
+            value.copy_(fsdp.shard_like(state[_TRAINED + name], value))
