@@ -94,7 +94,7 @@ def sign_in(host: str, share: bool, auth: str | None, no_password: bool) -> tupl
 def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tuple[str, str] | None) -> int:
     """Build the page and serve it until interrupted."""
     import_gradio()
-    from ui import layout, media, theme
+    from ui import layout, media
 
     blocks = layout.build(workspace)
     try:
@@ -103,7 +103,7 @@ def serve(workspace: Workspace, given: argparse.Namespace, port: int, auth: tupl
             inbrowser=given.open, prevent_thread_lock=True, quiet=True, ssr_mode=False, mcp_server=False,
             footer_links=[], run_history=False, enable_monitoring=False, show_error=True,
             allowed_paths=[], app_kwargs={"routes": media.routes(workspace)},
-            theme=theme.build_theme(), head=theme.head(),
+            theme=layout.build_theme(), head=layout.head(),
         )
     except OSError as error:
         sys.stderr.write(f"The page could not be served on {given.host}:{port}: {error}\n")

@@ -16,7 +16,7 @@ from config.schema import DownloadOptions
 from core.jobs.events import Progress, Result, WarningRaised
 from core.jobs.reporter import Reporter, check_stop, stage
 from core.library.catalog import ModelFamily, family, model_name, variant
-from core.sources.base_models import ModelRequest, download_model, import_model
+from core.sources.base_models import DownloadRequest, download_model, import_model
 from core.sources.hub import Hub
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import (
@@ -45,7 +45,7 @@ def run(options: DownloadOptions, workspace: Workspace, reporter: Reporter) -> R
         )
     chosen = variant(wanted, options.variant) if wanted.variants or options.variant else None
     if chosen is not None:
-        request = ModelRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
+        request = DownloadRequest(wanted, chosen, options.save_as or model_name(wanted, chosen), options.revision)
         if options.folder:
             return import_model(request, Path(options.folder), workspace, reporter)
         return download_model(request, Hub.from_environment(), workspace, reporter)

@@ -1,6 +1,6 @@
 """Checks of this machine, a row each, computed now. Never loads torch itself.
 
-Torch and CUDA are checked in a process of their own (`core.hardware`). A check that cannot be made has failed.
+Torch and CUDA are checked in a process of their own (`core.compute`). A check that cannot be made has failed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def check_packages(requirements: Path, installed: Callable[[str], str | None]) -
     return MachineCheck("Packages", "ok", f"{len(pins)} as pinned")
 
 
-def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.hardware")) -> MachineCheck:
+def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.compute")) -> MachineCheck:
     """Whether torch and torchaudio load, and which device runs will use."""
     try:
         done = subprocess.run(
@@ -118,7 +118,7 @@ def check_torch(command: Sequence[str] = (sys.executable, "-m", "core.hardware")
 
 
 def check_hardware(hardware: Mapping[str, Any], has_device_file: bool) -> MachineCheck:
-    """Check what `core.hardware` printed; `has_device_file`: the system shows an NVIDIA device."""
+    """Check what `core.compute` printed; `has_device_file`: the system shows an NVIDIA device."""
     versions = f"torch {hardware['torch']}, torchaudio {hardware['torchaudio']}"
     if hardware["torch"].partition("+")[0] != hardware["torchaudio"].partition("+")[0]:
         return MachineCheck("Torch", "fail", f"{versions}: they must be the same version", _INSTALL)

@@ -58,7 +58,7 @@ def _verbs() -> Mapping[str, worker.VerbFunction]:
 
 
 @dataclass(frozen=True)
-class ModelRequest:
+class SynthesisRequest:
     """A request that the server has taken: `path` is its file, which the worker keeps locked."""
 
     path: Path
@@ -92,7 +92,7 @@ class ModelServer:
             else:
                 time.sleep(_POLL_S)
 
-    def _take(self) -> ModelRequest | None:
+    def _take(self) -> SynthesisRequest | None:
         """The waiting request; None when there is none. What dead workers left is deleted."""
         for path in sorted(self._folder.glob(f"{REQUESTED}-*")):
             if not locks.is_held(path):
@@ -100,10 +100,10 @@ class ModelServer:
                 continue
             with suppress(FileNotFoundError, ValueError):
                 taken = path.rename(path.with_name(path.name.replace(REQUESTED, TAKEN, 1)))
-                return ModelRequest(taken, str(json.loads(locks.read_holder(taken))))
+                return SynthesisRequest(taken, str(json.loads(locks.read_holder(taken))))
         return None
 
-    def _run(self, request: ModelRequest) -> bool:
+    def _run(self, request: SynthesisRequest) -> bool:
         """Do the work of one job; whether to go on after it."""
         try:
             job = load_job(self._workspace, request.job)
@@ -121,7 +121,7 @@ class ModelServer:
 
 
 @contextmanager
-def _end_with_worker(request: ModelRequest) -> Iterator[None]:
+def _end_with_worker(request: SynthesisRequest) -> Iterator[None]:
     """End this process as soon as the worker of the request is gone: its job was force-stopped."""
     done = threading.Event()
 

@@ -59,7 +59,7 @@ def push(options: PushOptions, workspace: Workspace, reporter: Reporter, hub: Hu
     line = f"{len(names)} files, {size_text(total)}, to {hub.host}/{options.repository}, which {seen_by}."
     reporter.emit(Plan((line,), {"files": len(names), "bytes": total}))
     with ExitStack() as stack, stage(reporter, "upload"):
-        files = {name: stack.enter_context(_CountingFile(folder / name)) for name in names}
+        files = {name: stack.enter_context(_ProgressFile(folder / name)) for name in names}
         upload = _Upload(hub, options, files)
         _watch(upload, DownloadProgress(reporter, total, stopped=_STOPPED))
     for warning in upload.warnings:
@@ -84,7 +84,7 @@ def check_certificate(folder: Path) -> None:
         raise UserError(f"{folder / CERTIFICATE} is of another model than {folder / EXPORT_RECORD}.", EXPORT_AGAIN_HINT)
 
 
-class _CountingFile(io.BufferedReader):
+class _ProgressFile(io.BufferedReader):
     """A file that counts how far it was read for the upload; its first reading is for its hash."""
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class _CountingFile(io.BufferedReader):
 class _Upload:
     """The upload, in a thread. It ends before its next step when `abandoned` is set."""
 
-    def __init__(self, hub: Hub, options: PushOptions, files: dict[str, _CountingFile]) -> None:
+    def __init__(self, hub: Hub, options: PushOptions, files: dict[str, _ProgressFile]) -> None:
         self.hub, self.options, self.files = hub, options, files
         self.abandoned = threading.Event()
         self.error: BaseException | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config.schema import SegmentOptions
 from core.dataset import cutting, languages
-from core.dataset.cutting import ClipSpan, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
+from core.dataset.cutting import FoundClip, LongRecording, RecordingClips, RecordingCutter, cut_settings, finish_of
 from core.jobs.events import Plan, Result
 from core.jobs.reporter import Reporter, pluralize, stage
 from core.sources import dataset_source
@@ -35,7 +35,7 @@ def run(options: SegmentOptions, workspace: Workspace, reporter: Reporter) -> Re
         for cut in segmentation.group_spans(atoms, voice.total_s, limits):
             sides = [index for index in (cut.first - 1, cut.last) if 0 <= index < len(atoms.costs)]
             in_speech = any(bool(atoms.costs[index] >= segmentation.IN_SPEECH_COST) for index in sides)
-            spans.append(ClipSpan(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
+            spans.append(FoundClip(cut.begin_s, min(cut.end_s, voice.total_s), in_speech))
         return RecordingClips(spans, voice.noise, () if spans else ("no voice was detected in it.",))
 
     with dataset_source.open_source(options.source, options.language, workspace, reporter) as gathered:

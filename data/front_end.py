@@ -27,7 +27,7 @@ from config.errors import UserError
 from config.text_rules import TextRules, parse_rules
 from data import normalisers
 from data.bpe import BYTES, SPECIAL_TOKENS, base_file, extended_file, highest_id, vocabulary
-from data.languages import shipped_rules
+from data.languages import verbalizer
 from data.languages.verbalizer import Verbalizer, load_verbalizer
 from data.normalisers import DATA_FILES
 
@@ -290,7 +290,7 @@ class FrontEnd:
     def _way_out(self, unknown: Sequence[str], language: str) -> str:
         """What lets characters that the tokenizer lacks be spoken; numbers are written out by rules."""
         if self.writer(language) is None and self.is_new(language) and any(one.isdigit() for one in unknown):
-            rules = f"`{language}`" if shipped_rules.has_rules(language) else "your own"
+            rules = f"`{language}`" if verbalizer.has_rules(language) else "your own"
             return ("Spell them out (digits as words). This tokenizer has no text rules: one that is made with rules "
                     f"({rules}: Tokenizer tab, or --rules) writes numbers out by itself.")
         return "Spell them out (digits as words), or train a tokenizer on text that contains them."

@@ -27,7 +27,7 @@ from core.jobs.events import Event, Failed, Progress, Result
 from core.jobs.reporter import describe
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS, read_preset
-from core.library import model_info, presets
+from core.library import model_info
 from core.submission.requirements import check_requirements
 from core.workspace import Workspace
 from scripts.exit_codes import ALREADY_RUNNING, CODES, USAGE_ERROR, discard_output, exit_with
@@ -191,10 +191,10 @@ def _refuse(error: UserError, as_json: bool) -> int:
 
 
 def add_preset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=("auto", *presets.NAMES),
+    parser.add_argument("--preset", choices=("auto", *model_info.NAMES),
                         help="options for so much speech; auto chooses by the dataset's hours; --config and flags win "
                              "over it (default: none, the options' own defaults)")
-    parser.add_argument("--memory", choices=get_args(presets.Memory), default="auto",
+    parser.add_argument("--memory", choices=get_args(model_info.Memory), default="auto",
                         help="the preset for a GPU of so many GB; auto takes the one found (default: %(default)s)")
 
 
@@ -210,7 +210,7 @@ def preset_values(arguments: argparse.Namespace, above: Mapping[str, object],
     extension, dataset = (str(above.get(name, defaults[name].default)) for name in ("extension", "dataset"))
     family = model_info.family_of_extension(workspace, extension).name
     found = gpus.find_gpus() if above.get("device") != "cpu" else ()
-    chosen = presets.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
+    chosen = model_info.fit_preset(family, model_info.speech_amount_of(workspace, dataset), found,
                                 arguments.preset or "auto",
                             arguments.memory)
     print(f"Preset {chosen.name}: {chosen.words}")

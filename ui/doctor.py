@@ -154,7 +154,7 @@ def _summary(state: JobState | None, diagnosed: JobState | None) -> Html:
     card = job_views.job_card(state)
     if found is None:
         return card
-    return join((card if state.status != "finished" else NOTHING, _restored(state.result), verdict_view(found)))
+    return join((card if state.status != "finished" else NOTHING, _restored(state.result), assessment_view(found)))
 
 
 def _details(state: JobState | None) -> Html:
@@ -171,7 +171,7 @@ def _restored(result: Mapping[str, object] | None) -> Html:
                             "checkpoint, which is unchanged.", "good")
 
 
-def verdict_view(found: Diagnosis) -> Html:
+def assessment_view(found: Diagnosis) -> Html:
     """The result, and what was compared."""
     result = found.assessment
     banner = div(f"verdict {_TONES[result.level]}", element("strong", result.headline), paragraph(result.advice))

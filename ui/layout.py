@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gradio as gr
+from gradio.themes.utils.colors import Color
 
 from core.jobs import app_instances
 from core.jobs.state import JobBoard
@@ -94,3 +95,77 @@ def _follow_tabs(blocks: gr.Blocks, page: Page) -> None:
     page.tabs.change(None, None, None, js="() => { window.lisanRememberTab && window.lisanRememberTab(); }")
     blocks.load(loaded, None, [page.tabs, page.tab], **QUIET).then(
         live.refresh, live.inputs, live.outputs, **QUIET)
+
+
+_HERE = Path(__file__).parent
+STYLE_SHEET = _HERE / "style.css"
+SCRIPTS = (_HERE / "page.js", _HERE / "review.js", _HERE / "sample_grid.js")
+FONTS = _HERE / "fonts"
+
+_PINE = Color(
+    name="pine", c50="#eef7f4", c100="#d6ece5", c200="#aedacd", c300="#7cc1af", c400="#47a38f", c500="#1f8572",
+    c600="#126b5c", c700="#10564b", c800="#0f443c", c900="#0d3832", c950="#06211d",
+)
+_STONE = Color(
+    name="stone", c50="#faf9f6", c100="#f3f1ec", c200="#e6e3db", c300="#d3cfc4", c400="#a5a196", c500="#6a675f",
+    c600="#57554e", c700="#41403b", c800="#2a2b29", c900="#1c1e1d", c950="#131514",
+)
+_SANS = ("ui-sans-serif", "system-ui", "Segoe UI", "Roboto", "Helvetica Neue", "Liberation Sans", "Arial",
+         "Lisan Ethiopic", "sans-serif")
+_MONO = ("ui-monospace", "SF Mono", "Menlo", "Consolas", "Liberation Mono", "Lisan Ethiopic", "monospace")
+
+
+def build_theme() -> gr.themes.Base:
+    """Light paper, dark slate, and one green for buttons."""
+    theme = gr.themes.Base(
+        primary_hue=_PINE, secondary_hue=_PINE, neutral_hue=_STONE, font=_SANS, font_mono=_MONO,
+        radius_size=gr.themes.sizes.radius_lg, spacing_size=gr.themes.sizes.spacing_md,
+    )
+    return theme.set(
+        body_background_fill="*neutral_50", body_background_fill_dark="*neutral_950",
+        body_text_color="*neutral_800", body_text_color_dark="#e9e7e1",
+        body_text_color_subdued="*neutral_500", body_text_color_subdued_dark="*neutral_400",
+        background_fill_primary="#ffffff", background_fill_primary_dark="*neutral_900",
+        background_fill_secondary="*neutral_100", background_fill_secondary_dark="*neutral_800",
+        border_color_primary="*neutral_200", border_color_primary_dark="#343634",
+        color_accent="*primary_600", link_text_color="*primary_600", link_text_color_dark="*primary_300",
+        block_background_fill="#ffffff", block_background_fill_dark="*neutral_900",
+        block_border_color="*neutral_200", block_border_color_dark="#343634",
+        block_border_width="1px", block_shadow="none", block_shadow_dark="none",
+        block_label_background_fill="transparent", block_label_border_width="0px",
+        block_title_text_weight="600", block_title_text_size="*text_md",
+        block_title_text_color="*neutral_800", block_title_text_color_dark="#e9e7e1",
+        block_info_text_size="*text_sm",
+        block_info_text_color="*neutral_500", block_info_text_color_dark="*neutral_400",
+        input_background_fill="*neutral_50", input_background_fill_dark="*neutral_950",
+        input_placeholder_color="*neutral_500", input_placeholder_color_dark="*neutral_400",
+        input_border_width="1px", input_border_color="#949085", input_border_color_dark="#72756f",
+        input_border_color_focus="*primary_500", input_border_color_focus_dark="*primary_400",
+        input_shadow="none", input_shadow_focus="0 0 0 3px color-mix(in srgb, var(--primary-400) 25%, transparent)",
+        button_large_radius="10px", button_medium_radius="8px", button_small_radius="8px",
+        button_primary_background_fill="*primary_600", button_primary_background_fill_hover="*primary_700",
+        button_primary_background_fill_dark="*primary_500", button_primary_background_fill_hover_dark="*primary_600",
+        button_primary_text_color="#ffffff", button_primary_text_color_dark="#ffffff",
+        button_secondary_background_fill="#ffffff", button_secondary_background_fill_hover="*neutral_100",
+        button_secondary_background_fill_dark="*neutral_800", button_secondary_background_fill_hover_dark="#363835",
+        button_secondary_border_color="*neutral_300", button_secondary_border_color_dark="#464943",
+        button_cancel_background_fill="#ffffff", button_cancel_background_fill_dark="*neutral_900",
+        button_cancel_background_fill_hover="#fdf0ee", button_cancel_background_fill_hover_dark="#3a211e",
+        button_cancel_text_color="#a8321f", button_cancel_text_color_dark="#f0a093",
+        button_cancel_border_color="#dfb3aa", button_cancel_border_color_dark="#6b3a32",
+        button_border_width="1px", button_transition="background-color 120ms ease",
+    )
+
+
+def head() -> str:
+    """What stands in the page's head: the font for Ethiopic letters, the style sheet and the script.
+
+    The style sheet is not given to Gradio as css, because it rewrites the selectors and loses the media queries.
+    """
+    font = ("@font-face{font-family:'Lisan Ethiopic';src:url('media/font.woff2') format('woff2');"
+            "unicode-range:U+1200-139F,U+2D80-2DDF,U+AB00-AB2F;font-display:swap}")
+    return (
+        "<link rel='preload' href='media/font.woff2' as='font' type='font/woff2' crossorigin>"
+        f"<style>{font}{STYLE_SHEET.read_text(encoding='utf-8')}</style>"
+        + "".join(f"<script>{script.read_text(encoding='utf-8')}</script>" for script in SCRIPTS)
+    )

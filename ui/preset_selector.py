@@ -14,8 +14,8 @@ from typing import get_args
 import gradio as gr
 
 from config.schema import TrainOptions
-from core.library import model_info, presets
-from core.library.presets import FittedPreset
+from core.library import model_info
+from core.library.model_info import FittedPreset
 from ui import job_views, verb_form
 from ui.form import OptionsForm, Value, same_value
 from ui.live import View
@@ -23,7 +23,7 @@ from ui.markup import NOTHING, Html, div, element, join, paragraph
 from ui.page import Page
 
 _INPUTS = ("train.dataset", "train.extension", "train.device", "preset", "memory")
-_FIELDS = presets.preset_fields()
+_FIELDS = model_info.preset_fields()
 _DEFAULTS: Mapping[str, Value] = {name: getattr(TrainOptions(), name) for name in _FIELDS}
 
 
@@ -43,11 +43,11 @@ def build() -> PresetSelector:
     """Lay out the dropdowns, the description and the button that resets the form to the preset."""
     with gr.Row(elem_classes="grid"):
         name = gr.Dropdown([("Auto (by hours of speech)", "auto"),
-                            *((presets.TITLES[one], one) for one in presets.NAMES)],
+                            *((model_info.TITLES[one], one) for one in model_info.NAMES)],
                            value="auto", label="Preset", filterable=False, elem_id="preset", min_width=150,
                            info="Values for this amount of speech. Your changes below stay.")
         memory = gr.Dropdown([("Auto-detected", "auto"), *((f"{size} GB", size)
-                                                           for size in get_args(presets.Memory)[1:])],
+                                                           for size in get_args(model_info.Memory)[1:])],
                              value="auto", label="GPU memory", filterable=False, elem_id="preset-memory",
                              min_width=150, info="Sets the batch size. Between two sizes, choose the smaller.")
     about = gr.HTML(elem_id="preset-about")
@@ -76,7 +76,7 @@ def current_preset(page: Page, view: View) -> FittedPreset:
         on_cpu = view.chosen["train.device"] == "cpu"
         family = verb_form.family_of_extension(page.workspace, view.chosen["train.extension"])
         speech = model_info.speech_amount_of(page.workspace, view.chosen["train.dataset"])
-        made = presets.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.chosen["preset"],
+        made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.chosen["preset"],
                               view.chosen["memory"])
         if on_cpu:
             made = replace(made, reasons=tuple(reason.replace(

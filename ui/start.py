@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count
 
 import gradio as gr
 
 from config.errors import UserError
+from config.schema import AS_IS, CompareOptions, TokenizerOptions, TrainOptions
 from core.jobs import checkpoint_names, control
 from core.jobs.directory import create_job
+from core.jobs.gpus import Gpu
 from core.jobs.state import JobState
-from core.library.catalog import FAMILIES
+from core.library import model_info
+from core.library.catalog import FAMILIES, ModelFamily, family, family_of
 from core.submission import demo_chain
-from ui import job_views, start_options
+from core.text import text_rules
+from core.workspace import Workspace
+from ui import job_views, records
 from ui.charts import chart
 from ui.job_views import ProofTime
 from ui.live import View
@@ -70,9 +76,9 @@ def _lay_out() -> _Widgets:
                                     label="Voice model", filterable=False, elem_id="start-model", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
                                        elem_id="start-language", min_width=140)
-                dataset = gr.Dropdown([(start_options.DEMO_LABEL, start_options.DEMO)], value=start_options.DEMO,
+                dataset = gr.Dropdown([(DEMO_LABEL, DEMO)], value=DEMO,
                                       label="Recordings", filterable=False, elem_id="start-dataset", min_width=200)
-                length = gr.Dropdown([("Full (about 5 min)", start_options.FULL)], value=start_options.FULL,
+                length = gr.Dropdown([("Full (about 5 min)", FULL)], value=FULL,
                                      label="Training length", filterable=False, elem_id="start-length", min_width=200)
             button = gr.Button("Train Amharic", variant="primary", size="lg", elem_id="teach")
             notice = gr.HTML(elem_classes="notices")
@@ -99,7 +105,7 @@ def _add_panels(page: Page, widgets: _Widgets) -> None:
         live.watch(f"start_{name}", getattr(widgets, name))
 
     def resolved(view: View) -> View:
-        return start_options.resolved_selection(workspace, view, chain_of(view.jobs))
+        return resolved_selection(workspace, view, chain_of(view.jobs))
 
     def curve(view: View) -> Html:
         state = _training(chain_of(view.jobs))
@@ -111,15 +117,15 @@ def _add_panels(page: Page, widgets: _Widgets) -> None:
         return gr.update(visible=shown(chain_of(view.jobs)))
 
     for component, render in (
-        (widgets.model, lambda view: start_options.model_choices(workspace, resolved(view))),
-        (widgets.language, lambda view: start_options.language_choices(workspace, resolved(view))),
-        (widgets.dataset, lambda view: start_options.dataset_choices(workspace, resolved(view))),
-        (widgets.length, lambda view: start_options.length_choices(workspace, resolved(view), page.gpus())),
+        (widgets.model, lambda view: model_choices(workspace, resolved(view))),
+        (widgets.language, lambda view: language_choices(workspace, resolved(view))),
+        (widgets.dataset, lambda view: dataset_choices(workspace, resolved(view))),
+        (widgets.length, lambda view: length_choices(workspace, resolved(view), page.gpus())),
         (widgets.shown_run, lambda view: next(
             (state.id for state in chain_of(view.jobs) if state.verb == "train"), "")),
         (widgets.notice, notice_while_running), (widgets.start, _start_button),
-        (widgets.steps, lambda view: chain_view(chain_of(view.jobs), start_options.pace(workspace, view),
-                                                start_options.last_proof(workspace, view))),
+        (widgets.steps, lambda view: chain_view(chain_of(view.jobs), pace(workspace, view),
+                                                last_proof(workspace, view))),
         (widgets.curve, curve),
     ):
         live.panel(component, render, "start")
@@ -189,11 +195,11 @@ def _start(page: Page, model: str, language: str, dataset: str, length: str) -> 
     states = page.live.board.states()
     if any(state.alive for state in chain_of(states)):
         raise UserError("A training is running already.", "Wait for it, or stop it first.")
-    options = start_options.chain_options(page.workspace, model, language, dataset, length, states, page.gpus())
+    options = chain_options(page.workspace, model, language, dataset, length, states, page.gpus())
     made = demo_chain.create_chain(page.workspace, options)
     training = made[-1]
-    pair = start_options.pair(page.workspace, options, training.id)
-    comparison = create_job(page.workspace, "compare", pair, after=(training.id,))
+    compared = comparison_options(page.workspace, options, training.id)
+    comparison = create_job(page.workspace, "compare", compared, after=(training.id,))
     for job in (*made, comparison):
         control.start(job)
     return [job_views.notice("Training started. It continues when you close this page."), training.id,
@@ -240,3 +246,186 @@ def follow(view: View) -> str:
         return ""
     running = next((state.id for state in states if state.verb == "train" and state.alive), "")
     return running or view.chosen["followed"]
+
+
+DEMO = "demo"
+DEMO_LABEL = "Built-in Amharic demo"
+DEMO_DATASET = "amharic-demo"
+FULL, QUICK = "full", "quick"
+_QUICK: Mapping[str, Mapping[str, object]] = {
+    "demo": {"steps": 100, "max_minutes": 2, "checkpoint_every": 50, "evaluation_sentences": 4},
+    "chatterbox": {"steps": 20, "max_minutes": 20, "checkpoint_every": 10, "evaluation_sentences": 1},
+}
+"""What a quick test changes, by preset: enough to run every step, too little to speak well."""
+
+
+def resolved_selection(workspace: Workspace, view: View, states: Sequence[JobState]) -> View:
+    """`view` with the choices of the chain `states`, applied once per page.
+
+    A reload shows what is being trained, and what a person chooses afterwards stays.
+    """
+    training = next((state for state in states if state.verb == "train"), None)
+    if training is None or view.chosen.get("start_shown_run") == training.id:
+        return view
+    model = next((str(state.job.settings["model"]) for state in states if "model" in state.job.settings), "")
+    quick = training.job.settings.get("steps") == _quick(_family_or_first(workspace, model)).steps
+    chosen = {"start_length": QUICK if quick else FULL} | ({"start_model": model} if model else {})
+    dataset = str(training.job.settings.get("dataset", ""))
+    if dataset == DEMO_DATASET:
+        chosen |= {"start_dataset": DEMO, "start_language": "am"}
+    elif dataset in workspace.list_datasets():
+        chosen |= {"start_dataset": dataset, "start_language": records.dataset(workspace, dataset).language}
+    return replace(view, chosen={**view.chosen, **chosen})
+
+
+def model_choices(workspace: Workspace, view: View) -> object:
+    """Every base model."""
+    return _choices(models(workspace), view.chosen["start_model"])
+
+
+def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
+    """An update that shows `current` where it is among the choices; else the widget keeps its value."""
+    if current in [name for _, name in choices]:
+        return gr.update(choices=choices, value=current)
+    return gr.update(choices=choices)
+
+
+def models(workspace: Workspace) -> list[tuple[str, str]]:
+    """Label and name of each base model: those in the workspace and those that can be downloaded."""
+    there = workspace.list_models()
+    missing = [one for one in FAMILIES if one.available and one.name not in there]
+    labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
+    for name in there:
+        one = family_of_model(workspace, name)
+        labels[name] = one.title if name == one.name else f"{one.title}: {name}"
+    order = [one.name for one in FAMILIES]
+    return [(label, name) for name, label in sorted(
+        labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
+
+
+def family_of_model(workspace: Workspace, name: str) -> ModelFamily:
+    """The family of a base model, downloaded or not."""
+    return family(family_of(workspace, name) if name in workspace.list_models() else name)
+
+
+def language_choices(workspace: Workspace, view: View) -> object:
+    """Amharic, which has built-in recordings, and the language of each dataset."""
+    spoken = [set(model_info.base_languages(workspace, model)) for model in workspace.list_models()]
+    everywhere = set.intersection(*spoken) if spoken else set()  # their datasets are for replay
+    codes = {"am"} | {found.language for found in records.datasets(workspace) if found.language} - everywhere
+    return _choices([(job_views.language_name(code), code) for code in sorted(codes)], view.chosen["start_language"])
+
+
+def dataset_choices(workspace: Workspace, view: View) -> object:
+    """The demo for Amharic, and every prepared dataset of the language."""
+    language = view.chosen["start_language"] or "am"
+    offered = [(DEMO_LABEL, DEMO)] if language == "am" else []
+    offered += [
+        (found.name if found.clips is None else f"{found.name} ({found.clips} clips)", found.name)
+        for found in records.datasets(workspace) if found.language == language and found.name != DEMO_DATASET
+    ]
+    names = [name for _, name in offered]
+    current = view.chosen["start_dataset"]
+    return gr.update(choices=offered, value=current if current in names else names[0] if names else None)
+
+
+def length_choices(workspace: Workspace, view: View, gpus: Sequence[Gpu] = ()) -> object:
+    """Training lengths: minutes where they were measured, else steps."""
+    one = _family_or_first(workspace, view.chosen["start_model"])
+    dataset = view.chosen.get("start_dataset", "")
+    return _choices([(_length(workspace, one, dataset, length, gpus), length) for length in (FULL, QUICK)],
+                    view.chosen.get("start_length", ""))
+
+
+def pace(workspace: Workspace, view: View) -> str:
+    """What to expect of this machine."""
+    if _family_or_first(workspace, view.chosen["start_model"]).preset == "demo":
+        return "A few minutes on an ordinary computer, no internet needed."
+    return "Needs a GPU to be fast. The log shows the estimated time on this machine."
+
+
+def last_proof(workspace: Workspace, view: View) -> ProofTime | None:
+    """How long the last certificate of the chosen model took."""
+    return job_views.last_proof_time(view.jobs,
+                                     lambda state: _model_of(workspace, state) == view.chosen["start_model"])
+
+
+def _model_of(workspace: Workspace, training: JobState) -> str:
+    try:
+        return model_info.model_of_extension(workspace, str(training.job.settings.get("extension", "")))
+    except UserError:  # it was deleted since
+        return ""
+
+
+def _family_or_first(workspace: Workspace, name: str) -> ModelFamily:
+    try:
+        return family_of_model(workspace, name) if name else FAMILIES[0]
+    except UserError:  # its record cannot be read; the job that needs it says so
+        return FAMILIES[0]
+
+
+def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
+    short = one.preset == "demo"
+    if length == QUICK:
+        return "Quick test (too short for good speech)" if short else (
+            f"Quick test ({_quick(one).steps} steps, too few for good speech)")
+    preset = chosen_preset(workspace, one, dataset, gpus)
+    if short and dataset in ("", DEMO):  # what was measured
+        return "Full (about 5 min)"
+    return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', needs a GPU'}"
+
+
+def chosen_preset(workspace: Workspace, one: ModelFamily, dataset: str, gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+    """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
+    speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
+    return model_info.fit_preset(one.name, speech, gpus)
+
+
+def _quick(one: ModelFamily) -> TrainOptions:
+    """The training options of a quick test."""
+    return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
+
+
+def chain_options(workspace: Workspace, model: str, language: str, dataset: str, length: str,
+                  states: Sequence[JobState] = (), gpus: Sequence[Gpu] = ()) -> demo_chain.ChainOptions:
+    """The chain of jobs for these choices."""
+    if not dataset:
+        raise UserError(f"There are no recordings in {job_views.language_name(language)} yet.",
+                        "Prepare a dataset on the Data tab first.")
+    one = family_of_model(workspace, model)
+    picked = {} if dataset == DEMO else {"dataset": dataset, "source": AS_IS}
+    train = _quick(one) if length == QUICK else chosen_preset(workspace, one, dataset, gpus).options
+    made = demo_chain.ChainOptions(
+        model=model, model_present=bool(one.variants) and model in workspace.list_models(), language=language,
+        rules=language if text_rules.ships(language) else "",
+        merges=model_info.preset(one.name, "tokenizer", TokenizerOptions).merges, train=train, **picked)
+    return replace(made, extended_name=_free_name(workspace, made, states))
+
+
+def _free_name(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> str:
+    """A free name for tokenizer and extension: MODEL-LANGUAGE, MODEL-DATASET, or that and a number."""
+    first = options.extended
+    names = (first, f"{options.model}-{options.dataset}"[:60].rstrip("._-"))
+    for name in chain(names, (f"{names[1]}-{number}" for number in count(2))):
+        if not _taken(workspace, replace(options, extended_name=name), states):
+            return "" if name == first else name
+    raise AssertionError("there is always another number")
+
+
+def _taken(workspace: Workspace, options: demo_chain.ChainOptions, states: Sequence[JobState]) -> bool:
+    """Whether a tokenizer or an extension of this name exists that no known job made with these options."""
+    folders = {"tokenizer": workspace.tokenizers, "extend": workspace.extensions}
+    wanted = [(verb, settings) for verb, settings in demo_chain.chain_steps(options)
+              if verb in folders and (folders[verb] / options.extended).exists()]
+    return any(not any(state.verb == verb and state.status == "finished"
+                       and {**type(settings)().model_dump(), **state.job.settings} == settings.model_dump()
+                       for state in states) for verb, settings in wanted)
+
+
+def comparison_options(workspace: Workspace, options: demo_chain.ChainOptions, run: str) -> CompareOptions:
+    """The comparison to make when `run` has finished; without texts, a held-out sentence of each language."""
+    ends: dict[str, object] = {"base": f"base:{options.model}", "finetuned": f"run:{run}"}
+    if family_of_model(workspace, options.model).preset != "demo":
+        return CompareOptions.model_validate(ends)
+    texts = {} if options.source == DEMO else {"texts": ()}
+    return demo_chain.demo_options("compare", CompareOptions).model_copy(update={**ends, **texts})

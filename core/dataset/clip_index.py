@@ -242,14 +242,14 @@ class ClipIndex:
             else:
                 rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE rank >= ? ORDER BY rank LIMIT ?",
                                         (start, size))
-            return [_judged(*row) for row in rows]
+            return [_reviewed_clip(*row) for row in rows]
 
     def clip(self, name: str) -> IndexedClip | None:
         """The clip with this id."""
         with self._database() as database:
             row = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id = ?",
                                    (name,)).fetchone()
-        return _judged(*row) if row else None
+        return _reviewed_clip(*row) if row else None
 
     def named(self, ids: Iterable[str]) -> dict[str, IndexedClip]:
         """The clips with these ids, as far as there are such."""
@@ -257,14 +257,14 @@ class ClipIndex:
         with self._database() as database:
             for part in chunked(ids, _PER_QUERY):
                 rows = database.execute(f"SELECT {_COLUMNS} FROM clips WHERE id IN ({_marks(part)})", part)
-                found |= {one.clip.id: one for one in (_judged(*row) for row in rows)}
+                found |= {one.clip.id: one for one in (_reviewed_clip(*row) for row in rows)}
         return found
 
     def all(self) -> Iterator[IndexedClip]:
         """Every clip, the worst first."""
         with self._database() as database:
             for row in database.execute(f"SELECT {_COLUMNS} FROM clips ORDER BY rank"):
-                yield _judged(*row)
+                yield _reviewed_clip(*row)
 
     def kinds(self) -> list[FindingSummary]:
         """The kinds of findings, errors first, then the most frequent."""
@@ -305,7 +305,7 @@ def _marks(values: Sequence[str]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _judged(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
+def _reviewed_clip(rank: int, clip: str, spoken: str, measures: str, findings: str) -> IndexedClip:
     return IndexedClip(rank, ManifestClip(**json.loads(clip)), json.loads(spoken),
                   Measures.from_json(json.loads(measures)) if measures else None,
                   tuple(ClipFinding(**one) for one in json.loads(findings)))

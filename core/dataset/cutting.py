@@ -45,7 +45,7 @@ class LongRecording:
 
 
 @dataclass(frozen=True)
-class ClipSpan:
+class FoundClip:
     """A part of a recording that becomes a clip."""
 
     begin_s: float
@@ -60,7 +60,7 @@ class ClipSpan:
 class RecordingClips:
     """The clips of a recording, noise from its pauses (16 kHz), and what was dropped, in words."""
 
-    spans: Sequence[ClipSpan]
+    spans: Sequence[FoundClip]
     noise: np.ndarray
     dropped: Sequence[str] = ()
 
@@ -224,7 +224,7 @@ class RecordingCutter:
         return replace(segments, folder=self.target)
 
 
-def _piece(recording: LongRecording, audio: str, span: ClipSpan, begin_s: float, end_s: float) -> SegmentClip:
+def _piece(recording: LongRecording, audio: str, span: FoundClip, begin_s: float, end_s: float) -> SegmentClip:
     times = "-".join(f"{round(seconds * 1000):08d}" for seconds in (span.begin_s, span.end_s))
     return SegmentClip(f"{recording.key}-{times}", audio, begin_s, end_s, recording.name, round(span.begin_s, 3),
                  round(span.end_s, 3), recording.speaker, span.in_speech, span.text,

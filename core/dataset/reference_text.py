@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 
 from config.errors import UserError
-from core.dataset.cutting import ClipSpan
+from core.dataset.cutting import FoundClip
 from core.jobs.reporter import pluralize
 from data.ctc_alignment import AlignedLabels
 from data.importers import is_audio, sidecars
@@ -163,7 +163,7 @@ def match_words(sentences: Sequence[ReferenceSentence], aligned: AlignedLabels, 
 
 
 def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag_below: float,
-                 drop_below: float) -> tuple[list[ClipSpan], list[str]]:
+                 drop_below: float) -> tuple[list[FoundClip], list[str]]:
     """The clips of a recording, and what was dropped, in words."""
     if not match.words:
         return [], ["nothing of its text was found."]
@@ -180,7 +180,7 @@ def choose_clips(match: AlignedText, total_s: float, limits: SegmentLimits, flag
             dropped.append(f"{where} fits its text with a score of only {score:.2f}: {content[:60]!r}")
         else:
             doubt = f"it fits its text with a score of only {score:.2f}" if score < flag_below else ""
-            spans.append(ClipSpan(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
+            spans.append(FoundClip(cut.begin_s, min(cut.end_s, total_s), False, content, score, doubt))
     if match.missing:
         were = "was" if match.missing == 1 else "were"
         dropped.append(f"{match.missing} of {pluralize(len(match.sentences), 'sentence')} {were} not found.")

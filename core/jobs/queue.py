@@ -47,7 +47,7 @@ def wait_for_turn(job: Job, reporter: Reporter, ready: Callable[[], str] = lambd
         if name not in job.workspace.list_runs():
             raise _deleted(name)
         readers[name] = JobReader(load_job(job.workspace, name))
-    _wait(reporter, lambda: _unfinished_dependency(readers))
+    _wait(reporter, lambda: _pending_dependency(readers))
     if job.device == NO_DEVICE:
         return None
     ticket = _Ticket(job, ready)
@@ -72,7 +72,7 @@ def _wait(reporter: Reporter, obstacle: Callable[[], str]) -> None:
         time.sleep(_POLL_S)
 
 
-def _unfinished_dependency(readers: Mapping[str, JobReader]) -> str:
+def _pending_dependency(readers: Mapping[str, JobReader]) -> str:
     for name, reader in readers.items():
         state = reader.state()
         if state.ended and state.status != "finished":

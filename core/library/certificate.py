@@ -59,7 +59,7 @@ class Certificate:
     created: float  # seconds since 1970
     checks: tuple[CertificateCheck, ...]
     errors: tuple[LanguageError, ...]
-    input_hash: str = ""  # of all it was computed from, see `core.proof.certificate_inputs`
+    input_hash: str = ""  # of all it was computed from, see `core.proof.certify`
 
     def failed(self) -> tuple[str, ...]:
         """Names of the checks that failed."""

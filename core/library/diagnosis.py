@@ -66,7 +66,7 @@ class TokenizerFit:
     beyond: int  # pieces whose id has no row
 
     @property
-    def base_ids_kept(self) -> bool:
+    def base_ids_unchanged(self) -> bool:
         """Whether every base piece has the id it had."""
         return not (self.moved_count or self.lost_count)
 
@@ -78,7 +78,7 @@ class TokenizerFit:
     @property
     def fits(self) -> bool:
         """Whether each piece has a row, and each base piece its own."""
-        in_place = self.base_ids_kept and not self.trespassing_count
+        in_place = self.base_ids_unchanged and not self.trespassing_count
         return not self.beyond and (in_place or self.rows_follow)
 
 

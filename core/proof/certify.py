@@ -6,8 +6,12 @@ samples of every base language that were never trained on.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,12 +23,12 @@ from config.errors import UserError
 from core import compute
 from core.jobs.events import Progress
 from core.jobs.reporter import CombinedProgress, ProgressCallback, no_progress
-from core.library import records
+from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck, LanguageError, Result
-from core.library.records import CheckpointRecord, ExtensionRecord
+from core.library.records import MODEL_RECORD, CheckpointRecord, ExtensionRecord
 from core.model.loading import VoiceModel, load_base, load_checkpoint, load_extension
 from core.model.prefix import base_tensors, hash_tensors
-from core.proof import certificate_inputs
+from core.sources import recognisers
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.speech.scoring import load_recogniser_or_warn, unmeasured_reason
@@ -32,6 +36,7 @@ from core.training import replay
 from core.training.replay import ProbeSample
 from core.workspace import Workspace
 from data import manifest
+from data.durable_files import hash_file, hash_tree
 from data.manifest import HELD_OUT
 from models.base import Probe
 
@@ -102,7 +107,7 @@ def prepare_certificate(workspace: Workspace, folder: Path, device: torch.device
     record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
     finetuned = load_checkpoint(workspace, folder, device)
     base = load_base(workspace, record.origin.model, device)
-    input_hash = input_hash or certificate_inputs.input_hash(workspace, folder, device.type, sentences)
+    input_hash = input_hash or compute_input_hash(workspace, folder, device.type, sentences)
     work = _load_work(workspace, base, finetuned, record, sentences, warn)
     complete = not any(unmeasured_reason(work.evaluator.recogniser, code) for code in finetuned.front_end.languages)
     return replace(work, input_hash=input_hash if complete else "")
@@ -285,3 +290,58 @@ def _language_errors(work: CertificateWork, count: CombinedProgress) -> list[Lan
             chose = new and any(one.text in work.record.scored for one in some)
             found[language] = LanguageError(language, new, scores[1].sentences, before_error, error, own_error, chose)
     return [found[language] for language in work.sentences]
+
+
+_VERSION = 2  # of what `core.proof.certify` computes; a new one makes all certificates out of date
+_FOLDER = "certificates"  # in the workspace's cache
+
+
+def compute_input_hash(workspace: Workspace, folder: Path, device: str, sentences: int) -> str:
+    """The hash for the checkpoint in `folder`, computed on a kind of `device` with so many sentences a language."""
+    record = records.read_record(folder / records.CHECKPOINT, CheckpointRecord)
+    dataset = rows = ""
+    with suppress(UserError):
+        dataset = manifest.load_card(workspace.dataset(record.dataset)).fingerprint
+    with suppress(UserError):
+        rows = records.read_record(workspace.extension(record.extension) / records.EXTENSION, ExtensionRecord).rows_hash
+    base = hash_tree(workspace.model(record.origin.model))
+    recogniser = _recogniser(workspace, record.recogniser)
+    values = [_VERSION, device, sentences, dataclasses.asdict(record), dataset, rows, base, recogniser]
+    return hashlib.sha256(json.dumps(values, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _recogniser(workspace: Workspace, name: str) -> object:
+    """The identity of a recogniser: its record, or the state of files that the user has put there."""
+    if name in ("", recognisers.BUILT_IN):
+        return name
+    try:
+        folder = Path(name) if Path(name).is_absolute() else recognisers.folder_of(workspace, name, "main")
+    except UserError as error:  # its record is damaged, and it scores nothing
+        return error.message
+    if (folder / MODEL_RECORD).is_file():
+        return hash_file(folder / MODEL_RECORD)
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+def find_certificate(workspace: Workspace, run: Path, wanted: str) -> Certificate | None:
+    """A certificate with this input hash: the run's own, or one that an export made."""
+    for path in (run / certificate.CERTIFICATE, _path(workspace, wanted)):
+        with suppress(UserError):
+            found = certificate.read(path)
+            if found.input_hash == wanted:
+                return found
+    return None
+
+
+def store_certificate(workspace: Workspace, made: Certificate) -> None:
+    """Store a certificate for the next export of the same; not where its recogniser was unavailable."""
+    if not made.input_hash:
+        return
+    path = _path(workspace, made.input_hash)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    certificate.write(path, made)
+
+
+def _path(workspace: Workspace, wanted: str) -> Path:
+    return workspace.cache / _FOLDER / f"{wanted}.json"

@@ -44,7 +44,7 @@ _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
-class ModelRequest:
+class DownloadRequest:
     """A variant at a revision of its own repository, to be stored as `models/NAME`."""
 
     family: ModelFamily
@@ -54,7 +54,7 @@ class ModelRequest:
     home: Path | None = None  # the folder to store it in; None is `models`
 
 
-def download_model(request: ModelRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
+def download_model(request: DownloadRequest, hub: Hub, workspace: Workspace, reporter: Reporter,
                    retry: RetryPolicy = RetryPolicy()) -> Result:  # noqa: B008  a frozen value
     """Put the model of the hub into `models/NAME`; one that is there is verified and repaired."""
     target = resolve_inside(request.home or workspace.models, request.name)
@@ -94,7 +94,7 @@ class _Plan:
 class _HubDownload:
     """One download of a variant. `partial` holds what is not whole yet."""
 
-    request: ModelRequest
+    request: DownloadRequest
     target: Path
     partial: Path
     hub: Hub
@@ -236,7 +236,7 @@ def _first_of_each(part: RepositoryPart, found: RepositoryFiles) -> Iterator[Rem
         yield found.file(name)
 
 
-def _verify(request: ModelRequest, target: Path, reporter: Reporter) -> tuple[ModelRecord, dict[str, str]]:
+def _verify(request: DownloadRequest, target: Path, reporter: Reporter) -> tuple[ModelRecord, dict[str, str]]:
     """The record of the model in `target`, which must be the requested one, and the faults of its files by name."""
     record = read_model_record(target)
     hint = "Take another name with --save-as, or move that folder away."
@@ -274,7 +274,7 @@ class _LocalFile:
     commit: str = ""
 
 
-def import_model(request: ModelRequest, folder: Path, workspace: Workspace, reporter: Reporter) -> Result:
+def import_model(request: DownloadRequest, folder: Path, workspace: Workspace, reporter: Reporter) -> Result:
     """Put the model into `models/NAME` from the files of `folder`; one that is there is verified and repaired."""
     folder = folder.expanduser().absolute()
     target = resolve_inside(workspace.models, request.name)
@@ -303,7 +303,7 @@ def import_model(request: ModelRequest, folder: Path, workspace: Workspace, repo
         return _result(record, target, f"{how} from {folder}, verified", 0)
 
 
-def _repair_from_folder(request: ModelRequest, folder: Path, target: Path, reporter: Reporter) -> Result:
+def _repair_from_folder(request: DownloadRequest, folder: Path, target: Path, reporter: Reporter) -> Result:
     record, faults = _verify(request, target, reporter)
     if not faults:
         return _result(record, target, "already there, verified", 0)
@@ -318,7 +318,7 @@ def _repair_from_folder(request: ModelRequest, folder: Path, target: Path, repor
     return _result(record, target, f"already there, {len(faults)} damaged files replaced", 0)
 
 
-def _find_files(request: ModelRequest, folder: Path) -> list[_LocalFile]:
+def _find_files(request: DownloadRequest, folder: Path) -> list[_LocalFile]:
     """The variant's files in `folder`; `UserError` names all that are missing."""
     choices = [names for part in request.variant.parts for names in part.files]
     found = [next((name for name in names if (folder / name).is_file()), None) for names in choices]
@@ -398,7 +398,7 @@ def _link_or_copy(source: Path, target: Path, progress: DownloadProgress) -> Non
                 progress.add(len(block), target.name)
 
 
-def _commits(request: ModelRequest, files: list[_LocalFile]) -> tuple[str, dict[str, str]]:
+def _commits(request: DownloadRequest, files: list[_LocalFile]) -> tuple[str, dict[str, str]]:
     """The commit of the variant's own repository and those of others, where all files from it agree on one."""
     found = {}
     for part in request.variant.parts:

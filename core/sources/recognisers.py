@@ -18,7 +18,7 @@ from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
 from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
-from core.sources.base_models import ModelRequest, download_model
+from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
 from core.sources.hub import Hub, RemoteFile, RepositoryFiles
 from core.sources.partial_downloads import check_disk, partial_folder
@@ -77,7 +77,7 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
         names = list(select_files(found))
         variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
         family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
-        request = ModelRequest(family, variant, target.name, revision, workspace.recognisers)
+        request = DownloadRequest(family, variant, target.name, revision, workspace.recognisers)
         download_model(request, hub, workspace, reporter, retry)
     for code in adapters:
         if (file := _ADAPTER.format(code)) in found.files:

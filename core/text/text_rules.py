@@ -19,7 +19,7 @@ from config.errors import UserError
 from config.text_rules import TextRules, parse_rules
 from core.workspace import Workspace, resolve_inside
 from data.durable_files import write_text
-from data.languages import shipped_rules as shipped
+from data.languages import verbalizer as shipped
 from data.languages.span_map import TextChange
 from data.languages.verbalizer import Verbalizer
 from data.manifest import PreparedDataset, read_json_lines

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+import yaml
 
 from config.errors import UserError
+from config.loading import parse_options
 from config.schema import TrainOptions
 from core import compute
 from core.jobs.events import WarningRaised
 from core.jobs.reporter import Reporter, progress_callback
-from core.library import records
-from core.library.records import CheckpointRecord
-from core.model import precision
-from core.model.adapters import Adapters, plan_adapters
-from core.model.loading import VoiceModel, load_checkpoint, load_extension
+from core.library import catalog, records
+from core.library.records import CheckpointRecord, ExtensionRecord, Origin
+from core.model import precision, tensor_files
+from core.model.adapters import SETTINGS, WEIGHTS, Adapters, adapter_scale, plan_adapters
+from core.model.loading import VoiceModel, load_changed_tensors, load_checkpoint, load_extension
+from core.model.precision import Precision
+from core.model.prefix import new_rows
 from core.sources.recognisers import BUILT_IN
 from core.speech import scoring
 from core.speech.evaluation import SpeechEvaluator
 from core.speech.scoring import Recogniser
-from core.training import checkpoint, dataloader, parameter_groups, replay, resume_checks, warm_start
+from core.training import checkpoint, dataloader, parameter_groups, replay
 from core.training.checkpoint import EarlyStopping, TrainerState
 from core.training.checkpoint_evaluation import CheckpointEvaluator
+from core.training.dataloader import TrainingData
 from core.training.distributed import ONE_PROCESS, ProcessGroup
 from core.training.trainer import Trainer
 from core.workspace import Workspace
+from data.front_end import FrontEnd
 
 
 def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, device: torch.device,
@@ -43,12 +52,12 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
     if saved is None:
         state, voice = None, new_voice(options, workspace, device)
         if options.init_from:
-            voice = warm_start.init_from(workspace, options.init_from, voice, warn,
+            voice = init_from(workspace, options.init_from, voice, warn,
                                          parameter_groups.changed_parts(options))
     else:
         state = checkpoint.load_state(run, saved)
-        resume_checks.check_options(run, saved, options, group.size)
-        resume_checks.check_vocabulary(run, saved, workspace, options.extension)
+        check_options(run, saved, options, group.size)
+        check_vocabulary(run, saved, workspace, options.extension)
         keep_base = bool(options.distillation or options.l2_sp or options.ewc or options.init_from)
         voice = load_checkpoint(workspace, checkpoint.folder_of(run, saved), device, keep_base=keep_base)
 
@@ -72,10 +81,10 @@ def setup_run(options: TrainOptions, workspace: Workspace, reporter: Reporter, d
         voice.model.compile()
     early_stopping = EarlyStopping()
     if state is not None:
-        resume_checks.check_data(run, options, state, data)
+        check_data(run, options, state, data)
         trainer.restore(state)
         early_stopping = state.early_stopping
-        if warning := resume_checks.rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
+        if warning := rounding_warning(state, trainer.precision, compute.numeric_environment(device)):
             warn(warning)
         if (ranked := checkpoint.read_ranking(run)) != ranked.up_to(state.step):
             checkpoint.write_ranking(run, ranked.up_to(state.step))
@@ -112,7 +121,7 @@ def _restore_hint(recogniser: str, hint: str, run: Path, step: int) -> str:
     """`hint` for a resumed run, which may neither have another recogniser nor call its language otherwise."""
     way_out = hint.rstrip(".") if recogniser in ("", BUILT_IN) else (
         "Put the recogniser back as it was (one of the hub is downloaded again where its folder is deleted) and resume")
-    return f"{way_out}; or start a new run on its weights: {resume_checks.init_from_command(run, step)}."
+    return f"{way_out}; or start a new run on its weights: {init_from_command(run, step)}."
 
 
 def _may_rank_by_cer(options: TrainOptions, state: TrainerState, run: Path) -> bool:
@@ -134,3 +143,250 @@ def new_voice(options: TrainOptions, workspace: Workspace, device: torch.device)
     adapters = Adapters.fresh(voice.model.module, plan_adapters(options, voice.model.adapter_targets), options.seed)
     voice.model.module.to(device)
     return replace(voice, adapters=adapters, scope=options.scope)
+
+
+# Where it runs, how long, and how often it saves.
+_MAY_CHANGE = ("device", "max_minutes", "checkpoint_every", "keep_last", "activation_checkpointing", "compile",
+               "drift_bound", "drift_action", "tracker", "sharding",
+               "wait_for_gpu_gib", "wait_for_idle_gpu", "max_attempts")
+_SHARED_OUT = ("batch_size", "processes")
+_SHAPES = "the adapters in the checkpoint, and their optimizer, are of another kind"
+_ORDER = "the order of the clips follows from it"
+_SCHEDULE = "the learning rate at each step follows from it, and would jump"
+_GROUPS = "the optimizer's parameter groups would be others"
+_REASONS: Mapping[str, str] = {
+    "batch_size": _ORDER, "gradient_accumulation": _ORDER, "processes": _ORDER, "seed": _ORDER,
+    "replay": _ORDER, "dataset": _ORDER,
+    "steps": _SCHEDULE, "warmup": _SCHEDULE, "schedule": _SCHEDULE, "min_lr_ratio": _SCHEDULE,
+    "scope": _GROUPS, "weight_decay": _GROUPS, "full_trainable": _GROUPS, "layer_lr_decay": _GROUPS,
+    "optimizer": "the checkpoint holds the state of the other one",
+    "precision": "rounding would be another", "extension": "new rows belong to their vocabulary",
+}
+_ANOTHER = "the steps to come would be those of another run"
+_SHOWN = 5
+
+
+def check_options(run: Path, step: int, options: TrainOptions, processes: int) -> None:
+    """Raise `UserError` when `options` would make another run of the one whose checkpoint stands in `run`.
+
+    `processes`: as many as truly share the steps, also where torchrun started them and the options do not say so.
+    """
+    path = checkpoint.folder_of(run, step) / records.CONFIG
+    saved = parse_options(TrainOptions, yaml.safe_load(path.read_text(encoding="utf-8"))["options"])
+    then = checkpoint.processes(run, step)
+    alike = _same_batches(options, processes, saved, then)
+    changed = [name for name in TrainOptions.model_fields
+               if name not in _MAY_CHANGE and getattr(options, name) != getattr(saved, name)
+               and not (name in _SHARED_OUT and alike)]
+    if changed:
+        differences = "; ".join(f"{name} {getattr(options, name)}, wanted {getattr(saved, name)} ({_reason(name)})"
+                         for name in changed)
+        raise UserError(
+            f"{run / records.CONFIG} differs from that of the checkpoint of step {step}: {differences}.",
+            f"Put these values back and resume, or start a new run with yours on its weights: "
+            f"{init_from_command(run, step)}."
+            " Nothing was changed.",
+        )
+    if not alike:
+        raise _other_processes(run, step, options, processes, then)
+
+
+def _same_batches(options: TrainOptions, now: int, saved: TrainOptions, then: int) -> bool:
+    """Whether so many processes share the same batches; dropout in adapters is each one's own, so there none may."""
+    alone = parameter_groups.has_adapters(options) and options.adapter_dropout > 0
+    return options.batch_size * now == saved.batch_size * then and (now == then or not alone)
+
+
+def _other_processes(run: Path, step: int, options: TrainOptions, now: int, then: int) -> UserError:
+    """The options are the same, but there are not as many processes as `then`: torchrun started them, or does now."""
+    by_torchrun = then != options.processes
+    start = ("torchrun", "--nproc-per-node", str(then)) if by_torchrun else ("python",)
+    command = shlex.join((*start, "-m", "scripts.train", "--workspace", str(run.parent.parent), "--resume", run.name))
+    started = f"was started with {_counted(then)}{' by torchrun' if by_torchrun else ''}"
+    clips = options.batch_size * options.gradient_accumulation
+    over = " (over several machines, with as many on all of them together)" if by_torchrun else ""
+    return UserError(
+        f"The run {run.name} {started}, for steps of {clips * then} clips; with {_counted(now)} they would be of "
+        f"{clips * now}, and {_ORDER}.",
+        f"Start it as before: {command}{over}; or start a new run on its weights: {init_from_command(run, step)}. "
+        "Nothing was changed.")
+
+
+def _counted(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
+
+
+def check_vocabulary(run: Path, step: int, workspace: Workspace, extension: str) -> None:
+    """Raise `UserError` when the extension of this name is not the one the run began with (if it is still there)."""
+    path = workspace.extensions / extension / records.EXTENSION
+    if not path.is_file():
+        return
+    now = records.read_record(path, ExtensionRecord).origin
+    then = records.read_record(checkpoint.folder_of(run, step) / records.CHECKPOINT, CheckpointRecord).origin
+    hint = (f"Put the extension that it started with back and resume, or start a new run on its weights: "
+            f"{init_from_command(run, step)}.")
+    if now.base_hash != then.base_hash:
+        raise UserError(f"The extension {extension!r} was made again for another base model: {now.base_hash[:12]} "
+                        f"there, {then.base_hash[:12]} in the checkpoint of step {step}.", hint)
+    if now.fingerprint != then.fingerprint:
+        raise UserError(f"The extension {extension!r} was made again since this run started: "
+                        f"{_difference(path.parent, checkpoint.folder_of(run, step), now, then)}.", hint)
+
+
+def check_data(run: Path, options: TrainOptions, state: TrainerState, data: TrainingData) -> None:
+    """Raise `UserError` when the clips are not the ones that the run began with."""
+    if state.data_fingerprint != data.fingerprint:
+        raise UserError(f"The dataset {options.dataset!r} is not the one this run began with: its clips, texts or "
+                        f"splits are others ({data.fingerprint[:12]}, wanted {state.data_fingerprint[:12]}).",
+                        f"Put that dataset back, or start a new run on its weights: "
+                        f"{init_from_command(run, state.step)}.")
+    if state.content_hash and state.content_hash != data.content_hash:
+        raise UserError(
+            f"The dataset {options.dataset!r} is the one this run began with, but the model sees other clips of it: "
+            f"features or ids changed, or some cannot be read any more ({data.content_hash[:12]}, wanted "
+            f"{state.content_hash[:12]}). {' '.join(data.notes)}".rstrip(),
+            "Prepare it again with the model that it was prepared with, then resume; or start a new run on its "
+            f"weights: {init_from_command(run, state.step)}.")
+
+
+def rounding_warning(state: TrainerState, precision: Precision, conditions: str) -> str:
+    """What to warn of where `auto` chose another precision, or the run is computed elsewhere; else nothing."""
+    if state.precision not in ("", precision.name):
+        return (f"The run computed in {state.precision} up to step {state.step} and resumes in {precision}, which "
+                f"`precision: auto` chooses here: its steps are rounded otherwise than they would have been. To resume "
+                f"as it was, use a machine that computes in {state.precision}.")
+    if state.conditions not in ("", conditions):
+        return (f"The run was computed on {state.conditions} up to step {state.step} and resumes on {conditions}: "
+                "its steps are rounded otherwise than they would have been.")
+    return ""
+
+
+def _difference(now_at: Path, then_at: Path, now: Origin, then: Origin) -> str:
+    """Vocabulary or front-end: what of the two is another."""
+    tokens, before = ({(token.text, token.id) for token in FrontEnd.load(folder / records.FRONT_END).added_tokens()}
+                      for folder in (now_at, then_at))
+    if tokens == before:
+        return (f"its new tokens are the same, but the front-end that makes ids of texts is another "
+                f"({now.fingerprint[:12]}, wanted {then.fingerprint[:12]})")
+    others = sorted(text for text, _ in tokens ^ before)
+    shown = ", ".join(repr(text) for text in dict.fromkeys(others[:_SHOWN]))
+    return (f"it has another vocabulary ({now.size} ids, wanted {then.size}; fingerprint {now.fingerprint[:12]}, "
+            f"wanted {then.fingerprint[:12]}; tokens that differ: {shown}{' ...' if len(others) > _SHOWN else ''})")
+
+
+def _reason(name: str) -> str:
+    if name.startswith("adapter") and name not in ("adapter_lr", "adapter_dropout"):
+        return _SHAPES
+    return _REASONS.get(name, _GROUPS if name.endswith("_lr") else _ANOTHER)
+
+
+def init_from_command(run: Path, step: int) -> str:
+    """The command of a new run on the weights of this one."""
+    return f"python -m scripts.train --init-from run:{run.name}@{step}"
+
+
+_PEFT_PREFIX = "base_model.model."
+_SHOWN_TOKENS = 5
+
+
+def init_from(workspace: Workspace, reference: str, voice: VoiceModel, warn: Callable[[str], None],
+              changing: Sequence[str] = parameter_groups.PARTS) -> VoiceModel:
+    """The untrained `voice` with what `reference` (`run:ID` or `run:ID@STEP`) trained, copied into it in place.
+
+    `changing`: the parts of the base that the run is to train. Of a run with an EMA, the averages are copied.
+    """
+    found = catalog.resolve(workspace, reference)
+    if found.kind != "run":
+        raise UserError(f"{reference!r} is no checkpoint of a run.", "Give run:ID (its best one) or run:ID@STEP.")
+    if (fault := records.find_damage(found.folder)) is not None:
+        raise UserError(fault, "Initialise from another checkpoint of the run.")
+    record = records.read_record(found.folder / records.CHECKPOINT, CheckpointRecord)
+    if record.origin.base_hash != voice.base_hash:
+        raise UserError(
+            f"{reference} was trained on another base model: {record.origin.model} ({record.origin.base_hash[:12]}), "
+            f"this run trains {voice.name} ({voice.base_hash[:12]}).",
+            "Weights can be copied on the same base alone; choose the extension that was made for it.")
+    voice, changes = _copy_changes(found.folder, voice, reference, changing)
+    copied = [_copy_rows(found.folder, voice, reference), _copy_adapters(found.folder, voice, record), changes]
+    ema = float(yaml.safe_load((found.folder / records.CONFIG).read_text(encoding="utf-8"))["options"]["ema"])
+    average = f", the EMA of its training ({ema:g})" if ema else ""
+    warn(f"The run starts from the weights of {found.reference} (step {record.step}){average}, with a fresh optimizer, "
+         f"schedule and order: {' '.join(filter(None, copied))}")
+    return voice
+
+
+def _copy_changes(folder: Path, voice: VoiceModel, reference: str,
+                  changing: Sequence[str]) -> tuple[VoiceModel, str]:
+    """Copy what a run in `full` changed of the base, if this run may change it; what was done."""
+    if not (folder / records.CHANGED).is_file():
+        return voice, ""
+    if voice.scope != "full":
+        return voice, (f"The tensors of the base that it changed are not copied: scope {voice.scope!r} "
+                       "changes none. Its rows were trained beside them; only `full` takes both.")
+    voice = load_changed_tensors(voice, folder, keep_base=True)
+    parts = {voice.model.parameter_group(name)[0] for name in voice.changed}
+    if left := sorted(parts - set(changing)):
+        raise UserError(
+            f"{reference} changed {', '.join(left)} of the base; this run trains {', '.join(changing) or 'none of it'} "
+            "and would keep no trace of the rest.", "Train with full_trainable `everything`, or as that run did.")
+    taken = ", ".join(sorted(parts))
+    return voice, f"The {len(voice.changed)} tensors of the base that it changed are copied ({taken})."
+
+
+@torch.no_grad()
+def _copy_rows(folder: Path, voice: VoiceModel, reference: str) -> str:
+    """Copy the rows of the tokens that both have; what was done."""
+    theirs = FrontEnd.load(folder / records.FRONT_END)
+    rows = tensor_files.read(folder / records.ROWS, "Initialise from another checkpoint.")
+    known = {(token.text, token.language): token.id - theirs.prefix_size for token in theirs.added_tokens()}
+    wanted = {(token.text, token.language): token.id - voice.front_end.prefix_size
+              for token in voice.front_end.added_tokens()}
+    pairs = [(own, known[key]) for key, own in wanted.items() if key in known]
+    if not pairs:
+        raise UserError(f"{reference} and this extension have no new token in common.",
+                        "Initialise from a checkpoint of the same language, or train the extension without init_from.")
+    own_at, their_at = (torch.tensor(places) for places in zip(*pairs, strict=True))
+    for table, parameter in new_rows(voice.model.module, voice.model.text_tables).items():
+        parameter[own_at.to(parameter.device)] = rows[table][their_at].to(parameter)
+    missing = [text for text, language in wanted if (text, language) not in known]
+    if not missing and len(known) == len(wanted):
+        return f"all {len(pairs)} new rows are copied."
+    shown = ", ".join(repr(text) for text in missing[:_SHOWN_TOKENS]) + (" ..." if len(missing) > _SHOWN_TOKENS else "")
+    left = f"{len(missing)} start as the extension has them ({shown})" if missing else "none is missing"
+    return (f"its vocabulary is another: {len(pairs)} of {len(wanted)} new rows are copied by the text of their token, "
+            f"{left}, {len(known) - len(pairs)} of its own are not used.")
+
+
+def _copy_adapters(folder: Path, voice: VoiceModel, record: CheckpointRecord) -> str:
+    """Copy the adapters where both have them; what was done."""
+    there = (folder / records.ADAPTER / WEIGHTS).is_file()
+    if voice.adapters is None:
+        return "Its adapters are not used, beside which those rows were trained." if there else ""
+    if not there:
+        return f"It has none of the adapters of scope {voice.scope!r}: these are fresh."
+    stored = tensor_files.read(folder / records.ADAPTER / WEIGHTS, "Initialise from another checkpoint.")
+    tensors = {name.removeprefix(_PEFT_PREFIX): value for name, value in stored.items()}
+    own = voice.adapters.tensors()
+    if shapes(own) != shapes(tensors):
+        differing = sorted(set(shapes(own).items()) ^ set(shapes(tensors).items()))[0]
+        raise UserError(
+            f"The adapters of run:{record.run}@{record.step} are not those that this run is to have: they have "
+            f"{len(tensors)} tensors (rank {record.adapter_rank}), {len(own)} are wanted; such as {differing[0]} "
+            f"{list(differing[1])}.",
+            "Ask for adapters of the same kind and rank as that run, or take the scope `rows`.")
+    ratio = _saved_scale(folder) / voice.adapters.scale
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(tensors[name] * ratio if voice.adapters.carries_scale(name) else tensors[name])
+    scaled = f", scaled by {ratio:g} so that they act as before at this run's adapter_scale" if ratio != 1 else ""
+    return f"Its adapters are copied, trained in scope {record.scope!r}{scaled}."
+
+
+def _saved_scale(folder: Path) -> float:
+    """Alpha over rank of a checkpoint's adapters."""
+    return adapter_scale(json.loads((folder / records.ADAPTER / SETTINGS).read_text(encoding="utf-8")))
+
+
+def shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor."""
+    return {name: tuple(value.shape) for name, value in tensors.items()}

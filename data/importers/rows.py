@@ -233,7 +233,7 @@ class RecordingLookup:
             if not self._foreign:
                 yield name
         else:
-            for place in self._places:
+            for place in self._locations:
                 yield f"{place}{pure}"
                 if not is_audio(name):
                     yield from (f"{place}{pure}{suffix}" for suffix in AUDIO_SUFFIXES)
@@ -246,7 +246,7 @@ class RecordingLookup:
                 yield f"{self.folder}/{AUDIO_FOLDERS[1]}/{rest}"
 
     @cached_property
-    def _places(self) -> list[str]:
+    def _locations(self) -> list[str]:
         """The existing ones of `AUDIO_FOLDERS`, each with a separator at its end."""
         return [f"{path}/" for place in AUDIO_FOLDERS if os.path.isdir(path := os.path.join(self.folder, place))]
 

@@ -27,10 +27,11 @@ def say_latin(text: SpanMap, latin: Latin, attached: tuple[Set[str], Set[str]]) 
         return text
     if latin.dot:
         text = text.sub(_DOT, lambda match: f" {latin.dot} ", "foreign word")
-    return text.sub(_WORD, lambda match: _between(match, said_word(match.group(), latin), *attached), "foreign word")
+    return text.sub(_WORD, lambda match: _between(match, pronounce_word(match.group(), latin), *attached),
+                    "foreign word")
 
 
-def said_word(word: str, latin: Latin) -> str:
+def pronounce_word(word: str, latin: Latin) -> str:
     """One Latin word in the letters of the script."""
     plain = "".join(character for character in romanise(word) if "a" <= character <= "z")
     if not plain:

@@ -10,6 +10,7 @@ import numpy as np
 import soundfile
 
 from config.schema import CompareOptions, DoctorOptions, Options, TrainOptions
+from core import doctor
 from core.jobs.directory import Job, create_job
 from core.jobs.events import (
     AudioGenerated,
@@ -29,7 +30,6 @@ from core.jobs.events import (
 from core.library import certificate, diagnosis
 from core.library.certificate import Certificate, CertificateCheck, LanguageError
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
-from core.proof import assessment
 from core.submission import demo_chain
 from core.workspace import Workspace
 
@@ -181,8 +181,8 @@ def examine(workspace: Workspace) -> Job:
                       (1024, 1024), "float32") for layer in range(30) for name in "qkvo"]
     fit = TokenizerFit("/elsewhere/tokenizer.json", 2535, 2535, 2454, 0, (), 0, (), 0, 0, (), 0, 81, 0)
     heard = ProbeDrift(16, 0, 0.83, 0.214, ("en", "fr"))
-    found = assessment.worst_first([*rows, *layers])
+    found = doctor.worst_first([*rows, *layers])
     diagnosis.write(job.directory, Diagnosis("tiny", "/elsewhere/t3_am.safetensors", "tiny", "", ("float32",), found,
-                                             fit, heard, assessment.assess(found, fit, heard)))
+                                             fit, heard, doctor.assess(found, fit, heard)))
     append(job, Queued(), Started(1, 1), Finished({"assessment": "changed", "restorable": True}))
     return job

@@ -15,7 +15,7 @@ from core.submission import demo_chain
 from core.workspace import Workspace
 from tests.browser import scenes
 from tests.serving import App, served
-from ui import start_options
+from ui import start
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., Page]
@@ -40,7 +40,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     workspace = Workspace.open(tmp_path_factory.mktemp("own"))
     scenes.dataset(workspace, "mine")
     *before, training = demo_chain.create_chain(workspace,
-                                   start_options.chain_options(workspace, "tiny", "am", "mine", start_options.QUICK))
+                                   start.chain_options(workspace, "tiny", "am", "mine", start.QUICK))
     for job in before:
         scenes.append(job, Queued(), Started(1, 1), Finished({}))
     scenes.train(training, 40, 100)
@@ -59,11 +59,11 @@ def test_a_reload_shows_what_is_learnt_and_a_notice_ends_with_it(scene: Scene, o
         page.reload()
     expect(page.locator("#start-dataset input")).to_have_value(RECORDINGS)
     page.locator("#start-dataset input").click()
-    page.locator("#start-dataset [role=option]").filter(has_text=start_options.DEMO_LABEL).click()
+    page.locator("#start-dataset [role=option]").filter(has_text=start.DEMO_LABEL).click()
     notice = page.locator(".notice.info", has_text="Stopping after this step")
     page.locator("#start-stop").click()
     expect(notice).to_be_visible()
     scene.end()
     expect(page.locator("#chain")).to_contain_text("Stopped after step 40 of 100")
     expect(notice).to_have_count(0)
-    expect(page.locator("#start-dataset input")).to_have_value(start_options.DEMO_LABEL)  # a person's choice stays
+    expect(page.locator("#start-dataset input")).to_have_value(start.DEMO_LABEL)  # a person's choice stays

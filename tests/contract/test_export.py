@@ -26,7 +26,7 @@ from core.library import certificate, records
 from core.model import loading
 from core.model.loading import VoiceModel, load
 from core.model.prefix import new_rows
-from core.proof import certificate_inputs, certify
+from core.proof import certify
 from core.speech.synthesis import Synthesizer, join_segments
 from core.training import replay
 from core.workspace import Workspace
@@ -161,7 +161,7 @@ def test_a_failed_check_blocks_the_export_unless_it_is_named(world: Workspace, e
     failed = replace(proof, checks=tuple(
         replace(check, result="failed", seen="something else") if check.name == "prefix_rows" else check
         for check in proof.checks if check.name != "export_reloads"))
-    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: failed)
+    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: failed)
     listener = Listener(world.runs / "export-failed")
     message = r"failed checks, so it is not exported: prefix_rows: wanted \w+, seen something else"
     with pytest.raises(UserError, match=message) as caught:
@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_no_half_export(world: Workspace, exported: Path, mon
         raise OSError(28, "No space left on device")
 
     proof = certificate.read(exported / "certificate.json")
-    monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: proof)
+    monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: proof)
     monkeypatch.setattr(export, "write_sums", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         export.run(ExportOptions(run=f"run:{RUN}", export="halved"), world, Listener(world.runs / "export-halved"))
@@ -210,7 +210,7 @@ class Impatient(Listener):
 def test_a_stop_leaves_no_half_export(world: Workspace, exported: Path, text: str, monkeypatch) -> None:
     before = sorted(path.name for path in world.exports.iterdir())
     if text == "English sentences":
-        monkeypatch.setattr(certificate_inputs, "find_certificate", lambda *_arguments: None)
+        monkeypatch.setattr(certify, "find_certificate", lambda *_arguments: None)
     with pytest.raises(StopRequested, match="nothing was exported"):
         export.run(ExportOptions(run=f"run:{RUN}", export="stopped"), world,
                    Impatient(world.runs / "export-stopped", text))
@@ -230,15 +230,15 @@ def test_a_certificate_of_the_same_files_is_not_made_again(world: Workspace, exp
 
 def test_a_certificate_of_other_files_is_not_taken(world: Workspace, exported: Path) -> None:
     folder = world.runs / RUN / "checkpoints" / "step-000008"
-    wanted = certificate_inputs.input_hash(world, folder, "cpu", certify.SENTENCES)
+    wanted = certify.compute_input_hash(world, folder, "cpu", certify.SENTENCES)
     made = certificate.read(exported / "certificate.json")
     assert made.input_hash == wanted
-    found = certificate_inputs.find_certificate(world, world.runs / RUN, wanted)
+    found = certify.find_certificate(world, world.runs / RUN, wanted)
     assert found is not None
     assert found.created == made.created
-    assert certificate_inputs.find_certificate(world, world.runs / RUN, "0" * 64) is None
+    assert certify.find_certificate(world, world.runs / RUN, "0" * 64) is None
     certificate.write(world.runs / RUN / certificate.CERTIFICATE, replace(made, input_hash=""))  # as older ones are
-    assert certificate_inputs.find_certificate(world, world.runs / RUN, wanted) == found
+    assert certify.find_certificate(world, world.runs / RUN, wanted) == found
     (world.runs / RUN / certificate.CERTIFICATE).unlink()
 
 

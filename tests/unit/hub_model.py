@@ -7,7 +7,7 @@ from pathlib import Path
 
 from core.jobs.events import Event, Progress, Result, WarningRaised
 from core.library.catalog import ModelFamily, ModelVariant, family, model_name, variant
-from core.sources.base_models import ModelRequest, download_model
+from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
 from core.workspace import Workspace
@@ -64,14 +64,14 @@ class Recorder:
         return [event for event in self.events if isinstance(event, Progress)]
 
 
-def order(name: str = "", **changes: str) -> ModelRequest:
+def order(name: str = "", **changes: str) -> DownloadRequest:
     """The order of a variant, the recommended one for no name."""
     chosen: ModelVariant = variant(CHATTERBOX, name)
-    return ModelRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
+    return DownloadRequest(CHATTERBOX, chosen, changes.pop("save_as", model_name(CHATTERBOX, chosen)), **changes)
 
 
 def get(served: LoopbackHub, workspace: Workspace, recorder: Recorder | None = None, token: str | None = None,
-        wanted: ModelRequest | None = None, retry: RetryPolicy = QUICK) -> Result:
+        wanted: DownloadRequest | None = None, retry: RetryPolicy = QUICK) -> Result:
     """Download from the loopback hub in this process."""
     recorder = recorder or Recorder(workspace.runs)
     return download_model(wanted or order(), Hub(served.url, token), workspace, recorder, retry)

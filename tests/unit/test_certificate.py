@@ -12,13 +12,13 @@ import torch
 
 from config.errors import UserError
 from core import train
+from core.export import _errors
 from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.library import certificate, records
 from core.library.certificate import Certificate, CertificateCheck
-from core.library.model_card import _errors
 from core.library.records import CheckpointRecord
-from core.proof import certificate_inputs, certify
+from core.proof import certify
 from core.training import checkpoint
 from core.workspace import Workspace
 from tests.worlds import Listener, extended_world, train_options
@@ -147,29 +147,29 @@ def test_each_sentence_and_probe_is_told_in_one_count(world: Workspace) -> None:
 
 def test_what_a_certificate_rests_on_is_told_by_content(world: Workspace, tmp_path: Path) -> None:
     folder = checkpoint.folder_of(world.runs / "gated", 8)
-    content = certificate_inputs.input_hash(world, folder, "cpu", 2)
+    content = certify.compute_input_hash(world, folder, "cpu", 2)
     assert certified(world).input_hash == content
-    assert certificate_inputs.input_hash(world, folder, "cpu", 3) != content
-    assert certificate_inputs.input_hash(world, folder, "cuda", 2) != content
-    assert certificate_inputs.input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
+    assert certify.compute_input_hash(world, folder, "cpu", 3) != content
+    assert certify.compute_input_hash(world, folder, "cuda", 2) != content
+    assert certify.compute_input_hash(world, checkpoint.folder_of(world.runs / "full", 8), "cpu", 2) != content
     for changed in (world.model("tiny") / "recogniser.safetensors", world.dataset("demo-am") / "dataset.yaml",
                     folder / records.CHECKPOINT):
         before = changed.read_bytes()
         changed.write_bytes(before.replace(b"fingerprint: ", b"fingerprint: x").replace(b'"step": 8', b'"step": 9')
                             + b" ")
-        assert certificate_inputs.input_hash(world, folder, "cpu", 2) != content
+        assert certify.compute_input_hash(world, folder, "cpu", 2) != content
         changed.write_bytes(before)
-    assert certificate_inputs.input_hash(world, folder, "cpu", 2) == content
+    assert certify.compute_input_hash(world, folder, "cpu", 2) == content
 
 
 def test_a_certificate_rests_on_who_judges(world: Workspace, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"ear")
-    assert certificate_inputs._recogniser(world, "") == ""
-    before = certificate_inputs._recogniser(world, str(tmp_path))
-    assert certificate_inputs._recogniser(world, str(tmp_path)) == before
+    assert certify._recogniser(world, "") == ""
+    before = certify._recogniser(world, str(tmp_path))
+    assert certify._recogniser(world, str(tmp_path)) == before
     (tmp_path / "model.safetensors").write_bytes(b"an ear")
-    assert certificate_inputs._recogniser(world, str(tmp_path)) != before
-    assert certificate_inputs._recogniser(world, "some/deleted") == []
+    assert certify._recogniser(world, str(tmp_path)) != before
+    assert certify._recogniser(world, "some/deleted") == []
 
 
 @pytest.mark.parametrize("unit", ["French sentences", "probes"])

@@ -22,8 +22,8 @@ from core.speech.synthesis import Synthesizer, find_voice, join_segments, unused
 from core.workspace import Workspace
 from models.base import Generated, VocoderOptions
 from models.chatterbox import model_folder
+from models.chatterbox.codec import has_watermark
 from models.chatterbox.family import Chatterbox
-from models.chatterbox.watermark import has_watermark
 from models.tiny.family import Tiny
 from tests.chatterbox_world import TOKENIZER, write_model
 from tests.worlds import tone

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.chatterbox import cuda_graph_flow
+from models.chatterbox import flow as cuda_graph_flow
 from models.chatterbox.flow import Flow, FlowConfig, FlowPrompt, schedule, start_noise
 from models.chatterbox.flow_encoder import FlowEncoderConfig, shift_relative
 from models.chatterbox.flow_estimator import FlowEstimator, FlowEstimatorConfig

@@ -8,7 +8,7 @@ from functools import lru_cache
 import gradio as gr
 import pytest
 
-from ui import theme
+from ui import layout
 
 SCHEMES = ("light", "dark")
 TEXT, FIELD = 4.5, 3.0
@@ -27,7 +27,7 @@ def contrast(one: str, other: str) -> float:
 
 @lru_cache(maxsize=1)
 def built() -> gr.themes.Base:
-    return theme.build_theme()
+    return layout.build_theme()
 
 
 def of_theme(name: str, scheme: str) -> str:
@@ -41,7 +41,7 @@ def of_theme(name: str, scheme: str) -> str:
 
 def of_sheet(name: str, scheme: str) -> str:
     """A colour of the style sheet's variables."""
-    sheet = theme.STYLE_SHEET.read_text("utf-8")
+    sheet = layout.STYLE_SHEET.read_text("utf-8")
     block = sheet.partition("\n.dark {" if scheme == "dark" else ":root {")[2].partition("}")[0]
     found = re.search(rf"--{name}: (#[0-9a-f]{{6}})", block)
     assert found, name

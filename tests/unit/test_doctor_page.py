@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from config.errors import UserError
+from core.doctor import assess, base_languages, can_restore, worst_first
 from core.jobs.directory import NO_DEVICE, Job
 from core.jobs.state import JobState
 from core.library import diagnosis
 from core.library.diagnosis import Diagnosis, ProbeDrift, TensorFinding, TokenizerFit
-from core.proof.assessment import assess, base_languages, can_restore, worst_first
 from ui import doctor
 
 DAMAGED = (
@@ -46,7 +46,7 @@ def test_a_damaged_diagnosis_is_told(tmp_path: Path) -> None:
 
 def test_the_page_says_the_verdict_and_the_worst_first() -> None:
     found = made(DAMAGED, FIT)
-    shown = doctor.verdict_view(found) + doctor.details_view(found)
+    shown = doctor.assessment_view(found) + doctor.details_view(found)
     assert found.assessment.headline in shown
     assert "&lt;it&gt;" in shown
     assert shown.index("shrunk") < shown.index("4 bit-identical")

@@ -11,7 +11,7 @@ from core.model.loading import VoiceModel, extend_model, load_base
 from core.speech import evaluation
 from core.speech.evaluation import HeldOutSentence, SpeechEvaluator
 from core.workspace import Workspace
-from data.languages.shipped_rules import checked_rules
+from data.languages.verbalizer import checked_rules
 from models.base import RecognitionScore, Sampling
 from tests.worlds import ENGLISH, FRENCH, write_model
 

@@ -19,10 +19,10 @@ from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
 from core.sources import dataset_source
+from core.sources.dataset_source import download_url
 from core.sources.downloader import RetryPolicy
 from core.sources.hub import Hub
 from core.sources.hub_dataset import CONVERTED, DatasetAddress, ensure_downloaded
-from core.sources.web_file import download_url
 from core.workspace import Workspace
 from data.importers import import_source
 from tests.hub import serving

@@ -19,9 +19,8 @@ from core.jobs.events import Progress
 from core.jobs.reporter import StopRequested
 from core.sources import dataset_source
 from core.sources.downloader import RetryPolicy
-from core.sources.http_range_file import BLOCK
 from core.sources.hub import Hub
-from core.sources.hub_dataset import DatasetAddress, FetchedDataset, ensure_downloaded
+from core.sources.hub_dataset import BLOCK, DatasetAddress, FetchedDataset, ensure_downloaded
 from core.sources.partial_downloads import partial_download
 from core.workspace import Workspace
 from data.importers import import_source

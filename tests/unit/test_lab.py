@@ -32,7 +32,7 @@ from core.text.tokenizer_comparison import (
 )
 from core.text.tokenizer_report import prove
 from core.workspace import Workspace
-from data import manifest, unicode_blocks
+from data import manifest
 from data.front_end import FrontEnd
 from data.manifest import ManifestClip
 from scripts import command
@@ -270,11 +270,11 @@ def test_a_cover_takes_the_sentence_that_brings_most_first() -> None:
 
 
 def test_blocks_and_their_letters() -> None:
-    assert (unicode_blocks.block_of("ሀ"), unicode_blocks.block_of("ß"), unicode_blocks.block_of("☃")) == (
-        "Ethiopic", "Latin-1 Supplement", unicode_blocks.OTHER)
-    assert {"ሀ", "ፚ"} <= set(unicode_blocks.letters("Ethiopic"))
-    assert "፩" not in unicode_blocks.letters("Ethiopic")  # a numeral
-    assert unicode_blocks.letters("Hangul Syllables") == ()
+    assert (script_coverage.block_of("ሀ"), script_coverage.block_of("ß"), script_coverage.block_of("☃")) == (
+        "Ethiopic", "Latin-1 Supplement", script_coverage.OTHER)
+    assert {"ሀ", "ፚ"} <= set(script_coverage.block_letters("Ethiopic"))
+    assert "፩" not in script_coverage.block_letters("Ethiopic")  # a numeral
+    assert script_coverage.block_letters("Hangul Syllables") == ()
 
 
 def test_letters_that_never_reach_the_model_are_not_missing() -> None:

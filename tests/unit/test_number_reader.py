@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data.languages import shipped_rules
+from data.languages import verbalizer
 from data.languages.number_reader import geez_value, is_geez_numeral
 
-VERBALIZERS = {code: shipped_rules.verbalizer_of(shipped_rules.checked_rules(shipped_rules.rules_text(code), code))
+VERBALIZERS = {code: verbalizer.verbalizer_of(verbalizer.checked_rules(verbalizer.rules_text(code), code))
            for code in ("am", "om", "ti", "sv")}
 
 

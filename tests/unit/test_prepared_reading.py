@@ -11,7 +11,7 @@ from small_data import AMHARIC, Recorder, write_clip, write_dataset
 
 from config.errors import UserError
 from config.schema import PrepareOptions
-from core.library.model_card import _licence
+from core.export import _licence
 from core.prepare import import_dataset
 from core.workspace import Workspace
 from data import manifest

@@ -10,7 +10,7 @@ from core.library import model_info
 from core.submission import requirements
 from core.workspace import Workspace
 from data import manifest
-from ui import form, start_options, verb_form
+from ui import form, start, verb_form
 from ui.live import View
 
 
@@ -31,7 +31,7 @@ def test_they_are_offered_for_replay_alone(with_english: Workspace) -> None:
     assert verb_form.replayable_datasets(with_english, "tiny-am", "french,english")[-1] == "french,english"
     assert "demo-am" not in verb_form.replayable_datasets(with_english, "tiny-am", "demo-am")
     assert verb_form.replayable_datasets(with_english, "none", "") == [""]
-    choices = start_options.language_choices(with_english, View("start", {"start_language": "am"}, ()))
+    choices = start.language_choices(with_english, View("start", {"start_language": "am"}, ()))
     assert isinstance(choices, dict)
     assert [code for _, code in choices["choices"]] == ["am"]
 

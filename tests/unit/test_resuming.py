@@ -23,7 +23,7 @@ from core.model.loading import VoiceModel, load_base, load_checkpoint
 from core.model.precision import Precision
 from core.model.prefix import new_rows
 from core.submission import requirements
-from core.training import checkpoint, checkpoint_evaluation, resume_checks, setup, warm_start
+from core.training import checkpoint, checkpoint_evaluation, setup
 from core.workspace import Workspace
 from data import normalisers
 from data.durable_files import hash_tree
@@ -146,7 +146,7 @@ def test_a_run_that_torchrun_shared_out_is_not_continued_alone(world: Workspace)
 
 def test_torchrun_with_other_processes_is_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match="was started with 1 process, for steps of 4 clips; with 3 processes") as caught:
-        resume_checks.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
+        setup.check_options(world.runs / "one", 2, train_options(**CHANGES), 3)
     assert f": python -m scripts.train --workspace {world.path} --resume one;" in caught.value.hint
 
 
@@ -158,7 +158,7 @@ def test_as_large_steps_may_be_shared_otherwise_unless_each_process_draws(
     saved = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**saved, "options": {**saved["options"], "adapter_dropout": dropout}}))
     with nullcontext() if fits else pytest.raises(UserError, match="batch_size 8, wanted 4"):
-        resume_checks.check_options(world.runs / "one", 2,
+        setup.check_options(world.runs / "one", 2,
                                train_options(batch_size=8, adapter_dropout=dropout, **CHANGES), 1)
 
 
@@ -219,9 +219,9 @@ def test_another_precision_of_auto_is_said(world: Workspace) -> None:
     now = Precision("cuda", torch.float16, "compute capability 7.5")
     assert state.precision == "float32"
     here = state.conditions
-    assert resume_checks.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
-    assert resume_checks.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
-    said = resume_checks.rounding_warning(state, now, "")
+    assert setup.rounding_warning(state, Precision("cpu", torch.float32, "asked for"), here) == ""
+    assert setup.rounding_warning(replace(state, precision=""), now, here) == ""  # of before it was saved
+    said = setup.rounding_warning(state, now, "")
     assert "computed in float32 up to step 2 and resumes in float16 (compute capability 7.5)" in said
     shared_by(world, 1, precision="bfloat16")
     (warned,) = [event.message for event in resumed(world).of("warning") if "rounded otherwise" in event.message]
@@ -262,7 +262,7 @@ def test_adopted_weights_are_those_of_the_checkpoint_with_fresh_optimizer_state(
     assert {value.item() for name, value in tensors.items() if name.endswith("/step")} == {1.0}
     voice, there = fresh(world), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
     untrained = rows_of(voice)
-    warm_start.init_from(world, "run:one@2", voice, lambda message: None)
+    setup.init_from(world, "run:one@2", voice, lambda message: None)
     for name, value in rows_of(there).items():
         assert torch.equal(rows_of(voice)[name], value)
         assert not torch.equal(untrained[name], value)
@@ -276,7 +276,7 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
     extend_anew(world, sorted(SYLLABLES[:6] + "ፐፈ", reverse=True))
     voice, said = fresh(world, scope="rows"), list[str]()
     untrained, there = rows_of(voice), load_checkpoint(world, checkpoint.folder_of(world.runs / "one", 2), CPU)
-    warm_start.init_from(world, "run:one@2", voice, said.append)
+    setup.init_from(world, "run:one@2", voice, said.append)
     assert "its vocabulary is another: 7 of 9 new rows are copied by the text of their token" in said[0]
     assert "2 start as the extension has them ('ፐ', 'ፈ'), 4 of its own are not used" in said[0]
     assert "Its adapters are not used" in said[0]
@@ -289,16 +289,16 @@ def test_rows_of_another_vocabulary_are_taken_by_their_token(world: Workspace) -
 
 def test_weights_of_another_base_or_of_other_adapters_are_refused(world: Workspace) -> None:
     with pytest.raises(UserError, match=r"not those that this run is to have: .*rank 4"):
-        warm_start.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
+        setup.init_from(world, "run:one", fresh(world, adapter_rank=2), lambda message: None)
     with pytest.raises(UserError, match="no checkpoint of a run"):
-        warm_start.init_from(world, "base:tiny", fresh(world), lambda message: None)
+        setup.init_from(world, "base:tiny", fresh(world), lambda message: None)
     shutil.rmtree(world.models / "tiny")
     write_model(world.models / "tiny", seed=5)
     shutil.rmtree(world.extensions / "tiny-am")
     extend.run(ExtendOptions(model="tiny", tokenizer="tiny-am", extension="tiny-am"), world,
                Listener(world.runs / "extend-again"))
     with pytest.raises(UserError, match="was trained on another base model"):
-        warm_start.init_from(world, "run:one", fresh(world), lambda message: None)
+        setup.init_from(world, "run:one", fresh(world), lambda message: None)
 
 
 def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world: Workspace) -> None:
@@ -307,15 +307,15 @@ def test_what_a_run_changed_of_the_base_is_adopted_by_a_run_in_full_alone(world:
     named(world.runs / "full", 1)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "full", 1), CPU)
     said: list[str] = []
-    voice = warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append)
+    voice = setup.init_from(world, "run:full", fresh(world, scope="full"), said.append)
     assert f"The {len(there.changed)} tensors of the base that it changed are copied" in said[-1]
     theirs, own = there.model.module.state_dict(), voice.model.module.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in there.changed)
     assert set(voice.base_values) == set(there.changed)
-    warm_start.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
+    setup.init_from(world, "run:full", fresh(world, scope="rows"), said.append)
     assert "are not copied: scope" in said[-1]
     with pytest.raises(UserError, match="run:full changed embeddings, layers of the base; this run trains heads"):
-        warm_start.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
+        setup.init_from(world, "run:full", fresh(world, scope="full"), said.append, ("heads",))
     options = train_options(**{**changes, "init_from": "run:full", "steps": 5})
     listener = Listener(world.runs / "second")
     evaluator, _ = train.prepare_run(options, world, listener)
@@ -342,7 +342,7 @@ def test_adopted_adapters_act_as_they_did_at_another_scale(world: Workspace, kin
     named(world.runs / "other", 2)
     said: list[str] = []
     voice = fresh(world, adapter=kind, adapter_scale=5.0)
-    warm_start.init_from(world, "run:other@2", voice, said.append)
+    setup.init_from(world, "run:other@2", voice, said.append)
     there = load_checkpoint(world, checkpoint.folder_of(world.runs / "other", 2), CPU)
     assert voice.adapters
     assert there.adapters

@@ -25,7 +25,7 @@ from core.text import text_rules
 from core.text.tokenizer_report import TokenizerReport
 from core.workspace import Workspace
 from data.front_end import FrontEnd
-from data.languages import shipped_rules as shipped
+from data.languages import verbalizer as shipped
 from data.text_chunking import split_for_model
 from models import registry
 from scripts import rules as script

@@ -12,7 +12,7 @@ from num2words import num2words
 
 from config.errors import UserError
 from config.text_rules import Grammar, TextRules, parse_rules
-from data.languages import shipped_rules
+from data.languages import verbalizer as shipped_rules
 from data.languages.number_reader import geez_value
 from data.languages.verbalizer import Verbalizer
 

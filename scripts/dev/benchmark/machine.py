@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from core import compute, hardware
+from core import compute
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,7 +30,7 @@ class Machine:
 
 def describe(device: torch.device) -> Machine:
     """The machine now. The device's name begins with `cpu` or `cuda`."""
-    found = hardware.describe()
+    found = compute.describe()
     name = f"cuda: {found.accelerators[device.index or 0].name}" if device.type == "cuda" else "cpu"
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(name, _processor(), found.cores, torch.get_num_threads(), round(pages / 2**30, 1),

@@ -1,0 +1,457 @@
+"""The options of each verb as a frozen model with units and ranges, read by command line, form and worker.
+
+The options of a job are in its `config.yaml` and never change. Titles are the labels of the page, descriptions the
+help texts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationInfo
+
+from config.languages import code_of
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ELSEWHERE = ("http://", "https://", "hub:", "segments:")
+AS_IS = "as-is"
+"""The source of a dataset that is there, and is to stay as it stands."""
+NO_RULES = "none"
+"""Text rules where others would be taken by themselves, and texts are to stay as they stand."""
+_CODE = re.compile(r"[a-z]{2,3}(-[a-z0-9]{2,8}){0,3}|x(-[a-z0-9]{1,8}){1,3}")  # of BCP 47, without its rarer parts
+
+
+def _safe_name(value: str) -> str:
+    if not _NAME.fullmatch(value) or ".." in value:
+        raise ValueError(
+            f"{value!r} cannot be a name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
+    return value
+
+
+def _safe_name_or_nothing(value: str) -> str:
+    return _safe_name(value) if value else value
+
+
+def _text(value: object) -> object:
+    """An empty dropdown of the page means an empty text."""
+    return "" if value is None else value
+
+
+def _language(value: str) -> str:
+    """A language code in lower case, such as `am` or `pt-br`."""
+    code = value.strip().lower().replace("_", "-")
+    if not _CODE.fullmatch(code):
+        known = code_of(code)
+        raise ValueError(f"{value!r} is no language code: write its two or three letters, such as "
+                         f"{f'`{known}`' if known else '`am`'}; a region may follow, as in `pt-br`")
+    return code
+
+
+def _rate(value: int) -> int:
+    """A sample rate high enough for speech, or 0."""
+    if 0 < value < 8000:
+        raise ValueError(f"{value} Hz is too low for speech: give 8000 or more, or 0 to keep the recording's own")
+    return value
+
+
+def _source(value: str) -> str:
+    """An absolute path, as the worker runs in another folder; `demo` is included."""
+    value = value.strip()
+    if not value:
+        raise ValueError("it is empty; give `demo`, a folder, a file, a URL, or `hub:OWNER/NAME`")
+    if value.startswith("hf://datasets/"):
+        value = "hub:" + value.removeprefix("hf://datasets/")
+    if value in ("demo", AS_IS) or value.lower().startswith(_ELSEWHERE):
+        return value
+    return str(Path(value).expanduser().absolute())
+
+
+def _recording(value: str) -> str:
+    """A source of long recordings, which is no dataset."""
+    value = value.strip()
+    if value in ("", "demo", AS_IS) or value.lower().startswith(("hub:", "hf://", "segments:")):
+        given = f"{value!r} is a dataset of clips" if value else "it is empty"
+        raise ValueError(f"{given}; give a recording, a film, a folder of them, an archive, or a URL of one of these")
+    return _source(value)
+
+
+def _recogniser(value: str) -> str:
+    """`built-in`, OWNER/NAME on the Hub, or an absolute folder, as the worker runs in another one."""
+    value = value.strip().removeprefix("hub:")
+    if value == "built-in":
+        return value
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", value) and not Path(value).is_dir():
+        return value
+    if not value or ("/" not in value and not Path(value).is_dir()):
+        raise ValueError(f"{value!r} names no recogniser; give `built-in`, OWNER/NAME of the hub, or a folder")
+    return str(Path(value).expanduser().absolute())
+
+
+def _recogniser_or_nothing(value: str) -> str:
+    return _recogniser(value) if value.strip() else ""
+
+
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+
+
+def _place(value: str) -> str:
+    """A name in the workspace, or an absolute path, as the worker runs in another folder."""
+    value = value.strip()
+    if _NAME.fullmatch(value) and Path(value).suffix not in _WEIGHTS:
+        return value
+    return _absolute(value)
+
+
+def _absolute(value: str) -> str:
+    return str(Path(value.strip()).expanduser().absolute()) if value.strip() else ""
+
+
+LanguageCode = Annotated[str, AfterValidator(_language)]
+"""A code of a language, in lower case."""
+
+LanguageOrNothing = Annotated[str, AfterValidator(lambda value: _language(value) if value.strip() else "")]
+"""A `LanguageCode`, or nothing where none need be known."""
+
+Name = Annotated[str, AfterValidator(_safe_name)]
+"""A name that becomes a folder in the workspace."""
+
+NameOrNothing = Annotated[str, BeforeValidator(_text), AfterValidator(_safe_name_or_nothing)]
+"""A `Name`, or nothing for one that is made up."""
+
+Source = Annotated[str, AfterValidator(_source)]
+"""Where a dataset comes from."""
+
+Recording = Annotated[str, AfterValidator(_recording)]
+"""Where long recordings come from."""
+
+SampleRate = Annotated[int, AfterValidator(_rate)]
+"""Samples a second, or 0."""
+
+Recogniser = Annotated[str, AfterValidator(_recogniser)]
+"""A speech recogniser."""
+
+RecogniserOrNothing = Annotated[str, AfterValidator(_recogniser_or_nothing)]
+"""A `Transcriber`, or nothing for the one there is."""
+
+TextOrNothing = Annotated[str, BeforeValidator(_text)]
+"""A text; an empty choice of the page is none."""
+
+Place = Annotated[str, AfterValidator(_place)]
+"""A name in the workspace, or an absolute path."""
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+"""A path on this machine, or nothing."""
+
+Scope = Literal["rows", "gated", "full"]
+AdapterKind = Literal["lora", "dora", "adalora"]
+FullChanges = Literal["everything", "layers", "heads", "adapters"]
+Initialisation = Literal["random", "mean", "neighbours", "romanised", "factored", "fitted"]
+SpeakingPrecision = Literal["auto", "float32", "bfloat16", "int8"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class Options(BaseModel):
+    """Base of all options: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DownloadOptions(Options):
+    """Download a base model into the workspace."""
+
+    model: Name = Field("tiny", title="Model", description="Family of the base model; `tiny` is included.")
+    variant: NameOrNothing = Field("", title="Variant", description="Checkpoint of the family, such as `multilingual-v3`; empty is the recommended one.")
+    folder: str = Field("", title="Folder", description="Local folder with the files, used instead of the Hub. Files are linked where possible, else copied, never moved.")
+    save_as: NameOrNothing = Field("", title="Name in the workspace", description="Name of the model in the workspace; empty is family and variant.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the repository on the Hub.")
+
+
+class DoctorOptions(Options):
+    """Diagnose a fine-tuned checkpoint against its base; without arguments, diagnose this machine."""
+
+    part: Literal["machine", "model"] = Field("machine", title="Part", description="`model` diagnoses a fine-tuned checkpoint, `machine` this machine.", json_schema_extra={"positional": True})
+    base: Place = Field("", title="Base", description="The base model of the checkpoint: a name in the workspace, or a file or folder of weights.", json_schema_extra={"positional": True})
+    checkpoint: AbsolutePath = Field("", title="Checkpoint", description="The fine-tuned weights: a .safetensors file, a .pt file of tensors only, or their folder.", json_schema_extra={"positional": True})
+    tokenizer: AbsolutePath = Field("", title="Checkpoint tokenizer", description="Tokenizer file (JSON) of the checkpoint; empty uses the one in its folder.")
+    measure: bool = Field(True, title="Measure", description="Also run base-language samples through both models, where the base is in the workspace. Takes the loading time and some seconds per language.")
+    restore: NameOrNothing = Field("", title="Restore as", description="Where only embedding rows were damaged: name of an export with the base's rows and the new rows. No existing file is changed.")
+    language: LanguageOrNothing = Field("", title="New language", description="Language code of the new rows, such as `am`; required to restore.")
+
+
+class TokenizerOptions(Options):
+    """Learn pieces on a dataset's texts and append them to the base tokenizer."""
+
+    part: Literal["all", "train", "merge", "report"] = Field("all", title="Part", description="`train` learns pieces, `merge` appends them to the base tokenizer, `report` checks the result; `all` does the three.", json_schema_extra={"positional": True})
+    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer is extended.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose training texts are used.")
+    tokenizer: Name = Field("tiny-am", title="Tokenizer name", description="Name of the merged tokenizer.")
+    algorithm: Literal["bpe", "sentencepiece"] = Field("bpe", title="Algorithm", description="Training algorithm: `bpe` (Hugging Face tokenizers) or `sentencepiece`.")
+    merges: int = Field(0, ge=0, le=20000, title="Merges", description="Number of pieces longer than one character; every character of the texts is always a token.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations as spoken: `am`, `om`, `ti`, a language code that num2words supports, or your own; empty keeps the text.")
+    tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are used instead of learning new ones; only its pieces are used, not its ids.")
+    byte_fallback: bool = Field(False, title="Byte fallback", description="Encode characters that the recordings lack as bytes instead of refusing them. Adds 256 rows, which no training text uses.")
+
+
+def _sizes(values: tuple[int, ...]) -> tuple[int, ...]:
+    if wrong := [value for value in values if not 1 <= value <= 20_000]:
+        raise ValueError(f"{wrong[0]} pieces cannot be learned: ask for 1 to 20000")
+    return values
+
+
+class CompareTokenizersOptions(Options):
+    """Compare tokenizers of several sizes on a dataset's texts, and map its characters."""
+
+    model: Name = Field("tiny", title="Model", description="Base model whose tokenizer would be extended.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset whose texts the candidates are trained on.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Text rules, as for the tokenizer; empty uses those of the language's newest tokenizer, `none` keeps the text.")
+    sizes: Annotated[tuple[int, ...], AfterValidator(_sizes)] = Field((50, 200, 800), title="Sizes", description="Number of pieces longer than one character of each candidate; characters alone are always compared.")
+    text: AbsolutePath = Field("", title="Text of the language", description="Text file (UTF-8) of the language: shows characters that the dataset lacks, and sentences to record for them.")
+    tokenizer_file: AbsolutePath = Field("", title="Custom tokenizer", description="Tokenizer file (JSON of BPE or Unigram, or a SentencePiece model) whose pieces are one more candidate; only its pieces are used, not its ids.")
+    sentences: int = Field(20, ge=0, le=1000, title="Sentences", description="Maximum number of sentences to record that are listed.")
+    byte_fallback: bool = Field(False, title="Byte fallback", description="Also compare characters with byte fallback.")
+
+
+class ExtendOptions(Options):
+    """Append embedding rows for the new tokens to the base model."""
+
+    model: Name = Field("tiny", title="Model", description="Base model to extend.")
+    tokenizer: Name = Field("tiny-am", title="Tokenizer", description="Merged tokenizer that begins with the model's own.")
+    extension: Name = Field("tiny-am", title="Extension name", description="Name of the extended model.")
+    initialisation: Initialisation = Field("romanised", title="New-token initialisation", description="`random`: like the base rows; `mean` of all base rows with noise; mean of the `neighbours` (base tokens of the same text), of the `romanised` spelling, or `factored` (consonant plus vowel, for syllabaries); `fitted`: romanised, then a short fit to the model's own states, without audio.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of the noise.")
+
+
+def _longest(value: float, given: ValidationInfo) -> float:
+    """Refuse bounds between which some recordings cannot be cut."""
+    shortest = given.data.get("min_clip_s", 0.0)
+    if value < 2 * shortest + 1:
+        raise ValueError(f"clips of {shortest:g} to {value:g} s cannot be cut from every recording: the maximum must be "
+                         f"at least twice the minimum plus a second, here {2 * shortest + 1:g}")
+    return value
+
+
+class ClipOptions(Options):
+    """Length and audio processing of clips that are cut from long recordings."""
+
+    min_clip_s: float = Field(2.0, ge=0.5, le=10.0, title="Minimum clip length (s)", description="Including padding.")
+    max_clip_s: Annotated[float, AfterValidator(_longest)] = Field(15.0, ge=3.0, le=30.0, validate_default=True, title="Maximum clip length (s)", description="Including padding. Speech without a pause is cut at its quietest point, with a warning. The built-in model needs at most 10 s.")
+    padding_s: float = Field(0.2, ge=0.0, le=1.0, title="Padding (s)", description="Silence kept before and after the speech, where there is any.")
+    lufs: float = Field(-23.0, ge=-50.0, le=0.0, title="Loudness (LUFS)", description="Target loudness of each clip (ITU-R BS.1770), limited by its peak; 0 keeps the loudness.")
+    sample_rate: SampleRate = Field(0, ge=0, le=192_000, title="Sample rate (Hz)", description="Resample clips to this rate; 0 keeps the recording's rate. Features are always extracted at the model's rate.")
+    denoise: bool = Field(False, title="Denoise", description="Reduce steady noise, estimated from the pauses. Only for noisy recordings: it also alters the voice.")
+    speakers: Literal["one", "recording", "folder"] = Field("one", title="Speakers", description="One speaker in all (`one`), per `recording`, or per `folder`.")
+
+
+class SegmentOptions(ClipOptions):
+    """Segment long recordings without text at their pauses."""
+
+    source: Recording = Field("", title="Long recordings", description="Path or URL of a recording, a video, a folder of them, or an archive.")
+    segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
+    language: LanguageCode = Field("am", title="Language", description="Language code of the speech, such as `am`.")
+    threshold: float = Field(0.5, ge=0.05, le=0.95, title="VAD threshold", description="Speech probability (Silero VAD) above which audio counts as speech; lower finds fainter speech, and more noise.")
+
+
+class TranscribeOptions(Options):
+    """Transcribe segments with a speech recogniser (ASR)."""
+
+    segments: Name = Field("recordings", title="Segments", description="Name of the segments in the workspace.")
+    recogniser: Recogniser = Field("openai/whisper-small", title="Recogniser (ASR)", description="OWNER/NAME of a speech recogniser on the Hub that transformers supports, such as `openai/whisper-large-v3` or `facebook/mms-1b-all`; a folder; or `built-in`, for the built-in model's synthetic voices only.")
+    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
+    flag_below: float = Field(0.5, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower recogniser confidence are flagged for review.")
+    drop_below: float = Field(0.0, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower recogniser confidence are excluded from the dataset; 0 keeps all.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+class AlignOptions(ClipOptions):
+    """Align long recordings with their texts or subtitles, and cut a clip per sentence."""
+
+    source: Recording = Field("", title="Long recordings", description="Path or URL of a recording, a video, a folder of them, or an archive. Without Text, each needs a text, subtitle or label file of the same name.")
+    text: AbsolutePath = Field("", title="Text", description="Text of a single recording: plain text (UTF-8) or subtitles, whose timestamps are ignored. Empty: the file beside each recording.")
+    segments: Name = Field("recordings", title="Name", description="Name of the segments in the workspace.")
+    language: LanguageCode = Field("am", title="Language", description="Language code of the speech, such as `am`.")
+    recogniser: Recogniser = Field("facebook/mms-1b-all", title="Recogniser (CTC)", description="OWNER/NAME of a CTC recogniser on the Hub, such as `facebook/mms-1b-all`; a folder; or `built-in`, for the built-in model's synthetic voices only. The text is romanised where the recogniser lacks the script.")
+    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS.")
+    revision: str = Field("main", min_length=1, max_length=200, title="Revision", description="Branch, tag or commit of the recogniser on the Hub.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations for the alignment; the clips keep the original text.")
+    flag_below: float = Field(0.3, ge=0.0, le=1.0, title="Flag below", description="Clips with a lower alignment score are flagged for review.")
+    drop_below: float = Field(0.1, ge=0.0, le=1.0, title="Drop below", description="Clips with a lower alignment score are excluded, and listed.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+class PrepareOptions(Options):
+    """Import, check and split a dataset, and extract its features."""
+
+    source: Source = Field("demo", title="Source", description="Path or URL of a folder, file or archive; `hub:OWNER/NAME`; `segments:NAME` for segments of long recordings; `demo`, included; or `as-is`, this dataset itself, to extract features for another model.")
+    dataset: Name = Field("amharic-demo", title="Dataset name", description="Name of the dataset in the workspace.")
+    language: LanguageCode = Field("am", title="Language", description="Language code of the speech, such as `am`. Recordings in a language of the base model can only be replayed (scope `full`).")
+    add_to: NameOrNothing = Field("", title="Add to", description="An existing dataset: the new one has its clips and the clips of the source that it lacks. The existing one is unchanged.")
+    max_clips: int = Field(0, ge=0, title="Max clips", description="Use only the first clips of the source; 0 uses all.")
+    rules: NameOrNothing = Field("", title="Text rules", description="Rules that write out numbers, dates and abbreviations before texts are checked; use those of the tokenizer. The dataset keeps the original texts.")
+    licence: str = Field("", max_length=200, title="Licence", description="Licence of the recordings, such as `CC-BY-4.0`; shown with the dataset and with every export trained on it.")
+    held_out: float = Field(0.1, ge=0.0, le=0.5, title="Held-out share", description="Share of clips held out from training where the source defines no split.")
+    split_disjoint_by: Literal["source", "speaker"] = Field("source", title="Held-out split by", description="Held-out and training clips share no `source` (sentence or recording), or no `speaker` either. A split of the source is kept.")
+    model: Name = Field("tiny", title="Model", description="Base model that extracts the features.")
+    variants: int = Field(0, ge=0, le=10, title="Augmented variants", description="Variants of each training clip in speed, pitch and noise, for augmentation in training. Each takes as long to extract as the clip. 0 adds none and keeps existing ones.")
+    variant_speed: float = Field(0.1, ge=0.0, le=0.1, title="Variant speed", description="Largest relative change of speed at the same pitch; 0 keeps the speed.")
+    variant_pitch: float = Field(0.5, ge=0.0, le=0.5, title="Variant pitch (semitones)", description="Largest change of pitch at the same speed; 0 keeps the pitch.")
+    variant_noise: float = Field(30.0, ge=0.0, le=60.0, title="Variant SNR (dB)", description="Lowest signal-to-noise ratio of added noise; 0 adds none.")
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of the split and the variants.")
+    device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+
+
+class ReviseOptions(Options):
+    """Save a new version of a dataset with the decisions of its review; the old one is unchanged."""
+
+    dataset: Name = Field("amharic-demo", title="Dataset", description="The reviewed dataset.")
+    save_as: Name = Field("amharic-demo-2", title="Save as", description="Name of the new version.")
+    model: Name = Field("tiny", title="Model", description="Base model that extracts the features of fixed clips.")
+    device: Device = Field("auto", title="Device", description="Device for feature extraction; `auto` uses CUDA when available.")
+
+
+GROUPS = ("Data", "Optimizer", "Adapters", "Losses and regularization", "Checkpoints and evaluation",
+          "Hardware and tracking")
+"""The groups of a form's fields, in their order."""
+_DATA: dict[str, JsonValue] = {"group": "Data"}
+_OPTIMIZER: dict[str, JsonValue] = {"group": "Optimizer"}
+_ADAPTERS: dict[str, JsonValue] = {"group": "Adapters"}
+_REGULARIZATION: dict[str, JsonValue] = {"group": "Losses and regularization"}
+_CHECKPOINTS: dict[str, JsonValue] = {"group": "Checkpoints and evaluation"}
+_HARDWARE: dict[str, JsonValue] = {"group": "Hardware and tracking"}
+
+
+class TrainOptions(Options):
+    """Train the extended model on a dataset."""
+
+    extension: Name = Field("tiny-am", title="Extension", description="Extended model to train.")
+    dataset: Name = Field("amharic-demo", title="Dataset", description="Dataset to train on.")
+    scope: Scope = Field("gated", title="Scope", description="`rows`: new embedding rows only. `gated`: new rows, and adapters active for the new language only. `full`: also base weights, with replay; drift is measured. Base embedding rows are always frozen.")
+    steps: int = Field(800, ge=1, le=1_000_000, title="Steps", description="Number of optimizer steps.")
+    max_minutes: float = Field(0.0, ge=0.0, le=10_000.0, title="Time limit (minutes)", description="Stop and save after this time; 0 is no limit.")
+    batch_size: int = Field(16, ge=1, le=512, title="Batch size", description="Clips per forward pass.", json_schema_extra=_OPTIMIZER)
+    processes: int = Field(1, ge=1, le=64, title="Processes", description="Data-parallel processes on this machine, one per GPU; the effective batch is multiplied by it. For several machines use torchrun and leave this at 1.", json_schema_extra=_HARDWARE)
+    sharding: Literal["none", "full"] = Field("none", title="Sharding", description="`none` (DDP): each process holds the whole model. `full` (FSDP): trained weights, gradients and optimizer state are sharded; scope `full` with several processes only. Checkpoints are the same.", json_schema_extra=_HARDWARE)
+    gradient_accumulation: int = Field(1, ge=1, le=256, title="Gradient accumulation", description="Forward passes per optimizer step.", json_schema_extra=_OPTIMIZER)
+    row_lr: float = Field(5e-3, gt=0.0, le=1.0, title="Learning rate, rows", description="Peak learning rate of the new embedding rows.", json_schema_extra=_OPTIMIZER)
+    adapter_lr: float = Field(2e-3, gt=0.0, le=1.0, title="Learning rate, adapters", description="Peak learning rate of the adapters.", json_schema_extra=_OPTIMIZER)
+    weight_decay: float = Field(0.01, ge=0.0, le=1.0, title="Weight decay", description="Decoupled weight decay of the adapters; new rows, DoRA magnitudes and base weights have none.", json_schema_extra=_OPTIMIZER)
+    full_trainable: FullChanges = Field("everything", title="Trainable in full", description="Base weights that scope `full` trains beside the new rows: `everything`; `layers` (layers and heads); `heads` (last norm and speech head); or `adapters` (no base weights, adapters for every language).", json_schema_extra=_OPTIMIZER)
+    layer_lr: float = Field(5e-5, gt=0.0, le=1.0, title="Learning rate, layers", description="Peak learning rate of the base's layers and embeddings; scope `full` only.", json_schema_extra=_OPTIMIZER)
+    head_lr: float = Field(1e-4, gt=0.0, le=1.0, title="Learning rate, heads", description="Peak learning rate of the base's last norm and speech head; scope `full` only.", json_schema_extra=_OPTIMIZER)
+    layer_lr_decay: float = Field(1.0, gt=0.0, le=1.0, title="Layer-wise LR decay", description="Learning rate of each base layer relative to the layer above it; 1 is the same for all. Scope `full` only.", json_schema_extra=_OPTIMIZER)
+    distillation: float = Field(0.0, ge=0.0, le=100.0, title="Distillation weight", description="Weight of the KL divergence from the base model on replayed clips; scope `full` only.", json_schema_extra=_REGULARIZATION)
+    l2_sp: float = Field(0.0, ge=0.0, le=1000.0, title="L2-SP weight", description="Weight of the squared distance of trained base weights from their start (L2-SP); scope `full` only.", json_schema_extra=_REGULARIZATION)
+    ewc: float = Field(0.0, ge=0.0, le=1000.0, title="EWC weight", description="Weight of the same distance scaled by Fisher information on replayed clips (EWC); scope `full` only.", json_schema_extra=_REGULARIZATION)
+    fisher_clips: int = Field(32, ge=1, le=10_000, title="Fisher clips", description="Number of replayed clips for the Fisher information of EWC.", json_schema_extra=_REGULARIZATION)
+    drift_bound: float = Field(0.2, gt=0.0, le=100.0, title="Drift bound", description="Largest allowed rise of a base language's loss since step 0, in nats per code; scope `full` only.", json_schema_extra=_REGULARIZATION)
+    drift_action: Literal["warn", "stop"] = Field("warn", title="On drift", description="Above the drift bound: `warn`, or `stop` the run.", json_schema_extra=_REGULARIZATION)
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", title="LR schedule", description="Decay of the learning rates after the warmup.", json_schema_extra=_OPTIMIZER)
+    min_lr_ratio: float = Field(0.03, ge=0.0, le=1.0, title="Min LR ratio", description="Learning rate at the last step, relative to the peak.", json_schema_extra=_OPTIMIZER)
+    warmup: int = Field(30, ge=0, le=100_000, title="Warmup steps", description="Steps of linear warmup.", json_schema_extra=_OPTIMIZER)
+    optimizer: Literal["adamw", "adamw8bit"] = Field("adamw", title="Optimizer", description="`adamw8bit` stores the optimizer state in 8 bits, a quarter of the memory; needs `pip install bitsandbytes`.", json_schema_extra=_OPTIMIZER)
+    ema: float = Field(0.0, ge=0.0, lt=1.0, title="EMA decay", description="Decay of an exponential moving average of the trained weights, such as 0.999; it is evaluated, saved and exported. 0 is off.", json_schema_extra=_OPTIMIZER)
+    max_grad_norm: float = Field(1.0, gt=0.0, le=1000.0, title="Max gradient norm", description="Gradient clipping by global norm.", json_schema_extra=_OPTIMIZER)
+    adapter: AdapterKind = Field("lora", title="Adapter type", description="`lora`; `dora`, which also trains weight magnitudes; `adalora`, which distributes a rank budget over the layers.", json_schema_extra=_ADAPTERS)
+    adapter_rank: int = Field(16, ge=0, le=512, title="Adapter rank", description="Rank in the attention layers; with `adalora` the mean final rank. 0 is none.", json_schema_extra=_ADAPTERS)
+    adapter_rank_mlp: int | None = Field(None, ge=0, le=512, title="Adapter rank, MLP", description="Rank in the MLP layers; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
+    adapter_rank_heads: int | None = Field(None, ge=0, le=512, title="Adapter rank, heads", description="Rank at the speech head; empty is the rank of attention, 0 is none.", json_schema_extra=_ADAPTERS)
+    adapter_scale: float = Field(2.0, gt=0.0, le=64.0, title="Adapter scale", description="Alpha divided by rank.", json_schema_extra=_ADAPTERS)
+    adapter_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Adapter dropout", description="Dropout before each adapter.", json_schema_extra=_ADAPTERS)
+    text_dropout: float = Field(0.1, ge=0.0, le=0.9, title="Text dropout", description="Share of samples without text, as classifier-free guidance needs.", json_schema_extra=_REGULARIZATION)
+    code_dropout: float = Field(0.7, ge=0.0, le=0.9, title="Code dropout", description="Largest share of input codes that are masked in a sample.", json_schema_extra=_REGULARIZATION)
+    text_loss_weight: float = Field(0.1, ge=0.0, le=10.0, title="Text loss weight", description="Weight of the next-token loss on text, relative to the speech loss.", json_schema_extra=_REGULARIZATION)
+    guided_attention_weight: float = Field(0.1, ge=0.0, le=10.0, title="Guided attention weight", description="Weight of a loss for monotonic text alignment in the alignment heads; families without such heads ignore it.", json_schema_extra=_REGULARIZATION)
+    augmentation: float = Field(0.0, ge=0.0, le=1.0, title="Augmentation", description="Share of clips per epoch that are replaced by an augmented variant; needs a dataset with variants. 0 is off. Validation is never augmented.", json_schema_extra=_DATA)
+    replay: float = Field(0.3, ge=0.0, le=0.9, title="Replay ratio", description="Share of base-language clips in each batch; scope `full` only.", json_schema_extra=_DATA)
+    replay_datasets: TextOrNothing = Field("", title="Replay datasets", description="Datasets in base languages, comma-separated. Empty: the replay texts, else the model's included clips, else speech that the base model synthesizes. Scope `full` only.", json_schema_extra=_DATA)
+    replay_texts: str = Field("", title="Replay texts", description="Text file of sentences that the base model synthesizes for replay: language code, tab, sentence per line. Empty: the model's included clips, else built-in sentences. Scope `full` only.", json_schema_extra=_DATA)
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", title="Precision", description="Precision of frozen weights and computation; trained weights are always float32. `auto` is bfloat16 where supported, float16 with loss scaling on older GPUs (compute capability 7), else float32.", json_schema_extra=_HARDWARE)
+    activation_checkpointing: Literal["auto", "on", "off"] = Field("auto", title="Activation checkpointing", description="Recompute activations in the backward pass: less memory, same result, about a third more time. `auto` turns it on when memory is short.", json_schema_extra=_HARDWARE)
+    compile: Literal["off", "on"] = Field("off", title="torch.compile", description="Compile the layers: some minutes at the start, then faster steps on CUDA.", json_schema_extra=_HARDWARE)
+    checkpoint_every: int = Field(200, ge=1, le=1_000_000, title="Checkpoint every (steps)", description="Steps between checkpoints, each with scored samples.", json_schema_extra=_CHECKPOINTS)
+    init_from: str = Field("", title="Initialise from run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`: start from its rows and adapters with a new optimizer. Rows are matched by token, so tokenizers may differ. Empty: the extension.", json_schema_extra=_CHECKPOINTS)
+    keep_last: int = Field(2, ge=1, le=1000, title="Keep last", description="Number of last checkpoints to keep, beside the best and pinned ones; use 2 or more, as the last may be damaged.", json_schema_extra=_CHECKPOINTS)
+    evaluation_sentences: int = Field(20, ge=0, le=200, title="Evaluation sentences", description="Held-out sentences synthesized and scored at each checkpoint; 0 selects the best by speech loss.", json_schema_extra=_CHECKPOINTS)
+    recogniser: RecogniserOrNothing = Field("", title="Recogniser (ASR)", description="Recogniser that scores the new language: empty is the model's own where it knows the language; else OWNER/NAME on the Hub, such as `facebook/mms-1b-all`, a folder, or `built-in`. Compare with its scores on original recordings.", json_schema_extra=_CHECKPOINTS)
+    recogniser_language: str = Field("", max_length=40, title="Recogniser language", description="The recogniser's name of the language where it is not the code, such as `amh` for MMS or `amharic` for Whisper. Empty tries the code and common names.", json_schema_extra=_CHECKPOINTS)
+    select_best_by: Literal["auto", "speech_loss", "cer"] = Field("auto", title="Select best checkpoint by", description="`speech_loss` on held-out clips, or `cer` (character error rate) of synthesized sentences. `auto` is `cer` where a recogniser knows the language, else `speech_loss`.", json_schema_extra=_CHECKPOINTS)
+    validate_every: int = Field(0, ge=0, le=1_000_000, title="Validate every (steps)", description="Steps between validations without samples; 0 validates at checkpoints only. If the best is selected by loss, a better step is saved at once.", json_schema_extra=_CHECKPOINTS)
+    validation_disjoint_by: Literal["source", "speaker"] = Field("source", title="Validation split by", description="Exclude held-out clips from validation that share the `source` (recording) or the `speaker` with a training clip.", json_schema_extra=_CHECKPOINTS)
+    patience: int = Field(0, ge=0, le=1000, title="Early-stopping patience", description="Stop after this many validations without improvement; 0 never stops.", json_schema_extra=_CHECKPOINTS)
+    seed: int = Field(0, ge=0, title="Seed", description="Seed of data order, dropout and samples.", json_schema_extra=_HARDWARE)
+    tracker: Literal["none", "trackio", "wandb"] = Field("none", title="Experiment tracker", description="Also log to `trackio` or `wandb` (must be installed), beside the run's journal and TensorBoard files.", json_schema_extra=_HARDWARE)
+    wait_for_gpu_gib: float = Field(0.0, ge=0.0, le=1000.0, title="Wait for GPU memory (GiB)", description="Wait in the queue until a GPU has this much free memory; later jobs may run first. 0 does not wait. Ignored on a CPU.", json_schema_extra=_HARDWARE)
+    wait_for_idle_gpu: bool = Field(False, title="Wait for an idle GPU", description="Wait until no other program uses the GPU.", json_schema_extra=_HARDWARE)
+    max_attempts: int = Field(1, ge=1, le=20, title="Max attempts", description="Number of starts: after a crash the run resumes from its last checkpoint. Errors that need a person, and a stop, end it at once.", json_schema_extra=_HARDWARE)
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+class PreflightOptions(TrainOptions):
+    """Check a training on eight clips in about a minute: features, two steps, save, reload, synthesize."""
+
+
+class SamplingOptions(Options):
+    """Sampling of speech codes; empty fields take the model's defaults."""
+
+    temperature: float | None = Field(None, ge=0.0, le=2.0, title="Temperature", description="0 is greedy decoding; empty is the model's default (0.2 built-in, 0.8 Chatterbox).")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, title="Top-p", description="Nucleus sampling: smallest set of codes with this probability; empty is the model's default (1).")
+    min_p: float | None = Field(None, ge=0.0, le=1.0, title="Min-p", description="Exclude codes below this share of the highest probability; empty is the model's default (0.05).")
+    repetition_penalty: float | None = Field(None, ge=1.0, le=3.0, title="Repetition penalty", description="Above 1, repeated codes become less likely; empty is the model's default (1 built-in, 2 Chatterbox).")
+    guidance: float | None = Field(None, ge=0.0, le=3.0, title="Guidance scale (CFG)", description="Weight of classifier-free guidance; 0 is off and faster; empty is the model's default (0.5).")
+    seed: int = Field(0, ge=0, title="Seed", description="Same seed, text, voice and device: same audio.")
+
+
+class SoundOptions(Options):
+    """Decoding of codes to audio, for the families with these controls (Chatterbox)."""
+
+    exaggeration: float = Field(0.5, ge=0.0, le=2.0, title="Exaggeration", description="Expressiveness; 0.5 is neutral. Chatterbox only.")
+    flow_steps: int = Field(10, ge=1, le=100, title="Flow steps", description="Steps of the flow-matching decoder; fewer are faster and coarser, 4 or 5 are usable. Chatterbox only.")
+    flow_prompt_s: float = Field(10.0, ge=1.0, le=10.0, title="Timbre prompt (s)", description="Length of the reference recording used for the timbre; shorter is faster and less similar. Chatterbox only.")
+    watermark: bool = Field(True, title="Watermark", description="Add an inaudible watermark (Perth). Chatterbox only.")
+
+
+class SynthesizeOptions(Options):
+    """Synthesize a text."""
+
+    voice_model: str = Field("base:tiny", title="Model", description="`base:NAME`, `run:ID` (its best checkpoint), `run:ID@STEP` or `export:NAME`.")
+    text: str = Field("", title="Text", description="Text to synthesize.")
+    language: LanguageCode = Field("en", title="Language", description="Language code of the text.")
+    voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Audio", description="Decoding of codes to audio.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+class CompareOptions(Options):
+    """Synthesize the same texts with the base and the fine-tuned model, and score both."""
+
+    base: str = Field("base:tiny", title="Base", description="Model on the left.")
+    finetuned: str = Field("", title="Fine-tuned", description="Model on the right: `run:ID` or `export:NAME`.")
+    texts: tuple[tuple[str, str], ...] = Field((), title="Texts", description="Pairs of language and text; empty uses a held-out sentence of each language.")
+    voice: str = Field("", title="Voice", description="A voice of the model, or the path of a reference recording; empty is the model's first voice.")
+    sampling: SamplingOptions = Field(default_factory=SamplingOptions, title="Sampling", description="Sampling of speech codes.")
+    sound: SoundOptions = Field(default_factory=SoundOptions, title="Audio", description="Decoding of codes to audio.")
+    precision: SpeakingPrecision = Field("auto", title="Precision", description="Precision of the language model. `auto` is bfloat16 for large models where the hardware supports it; `int8` is fastest on a CPU and less accurate.")
+    device: Device = Field("auto", title="Device", description="`auto` uses CUDA when available.")
+
+
+class ExportOptions(Options):
+    """Export a fine-tuned model in its original format, with its certificate."""
+
+    run: str = Field("", title="Run", description="`run:ID` (its best checkpoint) or `run:ID@STEP`.")
+    export: Name = Field("tiny-am", title="Export name", description="Name of the export.")
+    override: tuple[str, ...] = Field((), title="Override", description="Names of failed certificate checks to ignore.")
+
+
+class PushOptions(Options):
+    """Upload an export to a repository on the Hub as one commit. The token is read from HF_TOKEN."""
+
+    export: NameOrNothing = Field("", title="Export", description="Name of the export in the workspace.", json_schema_extra={"positional": True})
+    repository: str = Field("", title="Repository", description="OWNER/NAME on the Hub; created if missing.", json_schema_extra={"positional": True})
+    public: bool = Field(False, title="Public", description="Make the repository public; the default is private.")
+
+SCOPES: tuple[str, ...] = get_args(Scope)
