@@ -31,7 +31,7 @@ def measure(workspace: Workspace) -> None:
 
 def section(workspace: Workspace) -> str:
     """A heading and a table: speed against none of the options, and memory."""
-    head = "## What the engine's options cost and save\n\n"
+    head = "## Cost of training options\n\n"
     if not _file(workspace).is_file():
         return f"{head}Not measured.\n"
     made = json.loads(_file(workspace).read_text(encoding="utf-8"))

@@ -12,19 +12,19 @@ TrialResults = Mapping[str, Sequence[TrialResult]]
 """Seeds by the name of the trial."""
 
 
-_HEAD = """# What was tried
+_HEAD = """# Experiments
 
-Made by `python -m scripts.dev.experiments`, on the built-in model and the demo dataset. Each row is the demo's
-training with the changes of `scripts/dev/experiments/plan.yaml`; a seed decides the new rows, the order of the clips
-and the dropped text and codes. Values are means over the seeds, with the sample's standard deviation.
+Made by `python -m scripts.dev.experiments`, on the built-in model and the demo dataset. Each row is the demo's training
+with the changes of `scripts/dev/experiments/plan.yaml`. The seed decides the new rows, the order of the clips, and the
+dropped text and codes. Values are means over seeds with the sample standard deviation.
 
-- Errors are those of the judge on held-out sentences that it hears spoken, in percent of their letters: *after* the
-  training, and *before* it by the base model (a new language: by its untrained rows).
-- *Left alone, equal* counts, of the base model's tensors that the scope promises to leave alone, those that are equal
-  to the bit. In `full` these are few: nearly all of the base is trained, as *numbers trained* tells.
-- *Processor* is the processor time of the whole job on one thread, its judging and its certificate included; *memory*
-  is the most that its process held, the program and its libraries included.
-- Losses are of held-out speech of the new language, in nats a code.
+- Errors are character error rates (CER) of the built-in recogniser on synthesized held-out sentences: *after* the
+  training, and *before* it by the base model (for the new language: with untrained rows).
+- *Unchanged* counts the base tensors, among those that the scope keeps frozen, that are equal to the bit. In `full`
+  nearly all of the base is trained.
+- *CPU time* is the processor time of the whole job on one thread, including evaluation and certificate; *memory* is its
+  peak.
+- Losses are of held-out speech of the new language, in nats per code.
 """
 
 
@@ -45,7 +45,7 @@ def section(group: TrialGroup, found: TrialResults) -> str:
 def _error_rows(group: TrialGroup, found: TrialResults) -> list[Sequence[str]]:
     languages = sorted({code for seeds in found.values() for one in seeds for code in one.errors})
     head = ["trial", "seeds", *(f"{code} after" for code in languages), *(f"{code} before" for code in languages),
-            "left alone, equal", "numbers trained", "processor", "memory"]
+            "unchanged", "trained parameters", "CPU time", "memory"]
     rows: list[Sequence[str]] = [head]
     for trial in group.trials:
         seeds = found.get(trial.name, ())
