@@ -362,7 +362,7 @@ import torch
 from config.schema import SamplingOptions
 from core.model.loading import export_record, load_export
 from core.speech.synthesis import Synthesizer, join_segments
-from data import audio
+from data.acoustics import audio
 
 folder = Path(__file__).resolve().parent
 language, text = sys.argv[1:3] if len(sys.argv) > 2 else ({language!r}, {text!r})

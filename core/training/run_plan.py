@@ -29,8 +29,9 @@ OFTEN = 100  # times that each clip is used in a run
 FAR = 5.0  # times more or less than the preset's rate
 FEW_HELD_OUT = 3
 _IN_8_BITS, _BLOCK, _BOOK = 4096, 256, 256  # numbers of a tensor from which on, of a scale, and of a code book
-PROTECTION = tuple(name for name, field in TrainOptions.model_fields.items()
-                   if (field.json_schema_extra or {}).get("group") == "Base protection")  # type: ignore[union-attr]
+FULL_ONLY = ("full_trainable", "layer_lr", "head_lr", "layer_lr_decay", "distillation", "l2_sp", "ewc", "fisher_clips",
+             "drift_bound", "drift_action", "replay", "replay_datasets", "replay_texts")
+"""Options without effect in `rows` and `gated`, which change nothing of the base."""
 _OF_LAYERS = ("layer_lr", "layer_lr_decay")
 _OF_BASE = {"adapters": (*_OF_LAYERS, "head_lr", "l2_sp", "ewc", "fisher_clips"), "heads": _OF_LAYERS}
 """What does nothing where `full_trainable` narrows what is trained of the base."""
@@ -215,20 +216,19 @@ def unused(options: TrainOptions) -> Iterator[str]:
         yield (f"Adapters of the kind {options.adapter!r} were asked for, but scope {options.scope!r} {what}has none: "
                "none are trained. Choose scope `gated`, or `full` with `--full-trainable adapters`.")
     if options.scope != "full":
-        if named := _set(options, PROTECTION):
-            yield (f"Scope {options.scope!r} changes nothing of the base, so what protects it does nothing: {named}. "
+        if named := _set(options, FULL_ONLY):
+            yield (f"Scope {options.scope!r} changes nothing of the base, so these have no effect: {named}. "
                    "It is for scope `full`.")
         return
     if named := _set(options, _OF_BASE.get(options.full_trainable, ())):
-        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these are for: {named}."
+        yield f"Scope 'full' that changes {options.full_trainable!r} trains nothing that these apply to: {named}."
     if options.replay == 0 and options.distillation > 0:
-        yield (f"Distillation {options.distillation:g} does nothing, because it works on replayed clips and replay "
-               "is 0.")
+        yield f"Distillation {options.distillation:g} has no effect: it needs replayed clips, and replay is 0."
     if options.ewc == 0 and (named := _set(options, ("fisher_clips",))):
-        yield f"Nothing is pulled by importance (ewc is 0), so this does nothing: {named}."
+        yield f"ewc is 0, so this has no effect: {named}."
     if options.replay_datasets.strip() and options.replay_texts.strip():
-        yield (f"The texts to replay, {options.replay_texts}, are not spoken: the datasets to replay, "
-               f"{options.replay_datasets}, are replayed in their place.")
+        yield (f"replay_texts ({options.replay_texts}) is ignored, because replay_datasets is set "
+               f"({options.replay_datasets}).")
 
 
 def _set(options: TrainOptions, names: Iterable[str]) -> str:

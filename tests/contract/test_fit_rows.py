@@ -40,7 +40,7 @@ def test_an_extension_can_start_from_fitted_rows(world: World, tmp_path: Path) -
     listener = Listener(tmp_path / "extend")
     workspace: Workspace = world.workspace
     extend.run(options, workspace, listener)
-    assert any("The states of made-up words are" in line for event in listener.of("plan") for line in event.lines)
+    assert any("The states of random words are" in line for event in listener.of("plan") for line in event.lines)
     voice, plain = load_extension(workspace, "fitted", CPU), world.extension()
     rows, start = (new_rows(one.model.module, one.model.text_tables) for one in (voice, plain))
     assert not torch.equal(rows["text_emb"], start["text_emb"])

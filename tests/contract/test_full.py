@@ -227,13 +227,13 @@ def test_drift_past_the_bound_is_told_or_stops() -> None:
     before = {"en": 2.0, "fr": 2.5}
     assert checkpoint_evaluation.check_drift(before, {"en": 2.19, "fr": 1.0}, warning, 7) == ""
     said = checkpoint_evaluation.check_drift(before, {"en": 2.3, "fr": 2.4}, warning, 7)
-    assert said.startswith("At step 7 the base languages are predicted worse than before the training, by more than "
-                           "0.2 nats a code: en 2.000 to 2.300 (+0.300).")
+    assert said.startswith("At step 7 the loss of base languages is more than 0.2 nats a code above that before the "
+                           "training: en 2.000 to 2.300 (+0.300).")
     with pytest.raises(UserError, match=r"en 2.000 to 2.300") as caught:
         checkpoint_evaluation.check_drift(before, {"en": 2.3},
                                           train_options(scope="full", drift_bound=0.2, drift_action="stop"), 7)
     assert "run:ID@STEP" in caught.value.hint
     assert checkpoint_evaluation.check_drift({}, {"en": 9.0}, warning, 7) == ""
     broken = checkpoint_evaluation.check_drift(before, {"en": 2.3, "fr": float("nan")}, warning, 7)
-    assert "nats a code: fr 2.500 to nan (+nan), en 2.000 to 2.300 (+0.300)." in broken
+    assert "training: fr 2.500 to nan (+nan), en 2.000 to 2.300 (+0.300)." in broken
     assert "en 2.000 to nan" in checkpoint_evaluation.check_drift(before, {"en": float("nan"), "fr": 2.5}, warning, 7)

@@ -150,7 +150,7 @@ def test_the_run_gives_the_folder_of_a_recogniser(kept: Workspace, tmp_path: Pat
     record = replace(records.read_export_record(kept.exports / "scored"), recogniser=recogniser)
     run = records.read_record(kept.runs / RUN / "checkpoints" / "step-000008" / records.CHECKPOINT,
                               records.CheckpointRecord)
-    monkeypatch.setattr(scoring.records, "read", lambda *_: replace(run, recogniser=str(tmp_path / "own/ear")))
+    monkeypatch.setattr(scoring.records, "read_record", lambda *_: replace(run, recogniser=str(tmp_path / "own/ear")))
     found = scoring._locate_recogniser(kept, record if here else replace(record, run="none")).recogniser
     assert found == (str(tmp_path / wanted) if "own" in wanted else wanted)
 

@@ -247,7 +247,7 @@ def test_the_help_says_what_the_exit_code_means(capsys: pytest.CaptureFixture[st
         scripts_doctor.main(["model", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "Exit code: 0 finished, 1 failed or a bad verdict with nothing restored" in said
-    assert "2 asked wrongly (nothing was begun), 3 already running, 130 stopped" in said
+    assert "2 wrong usage (nothing was started), 3 already running, 130 stopped" in said
 
 
 def test_broken_new_rows_are_not_kept(doctor: Doctor, healthy: Tensors) -> None:

@@ -255,19 +255,19 @@ def test_what_protects_the_base_is_told_where_nothing_of_it_changes(scope: str) 
     odd = {"full_trainable": "heads", "layer_lr": 1e-4, "head_lr": 1e-3, "layer_lr_decay": 0.5, "distillation": 1.0,
            "l2_sp": 0.1, "ewc": 0.1, "fisher_clips": 5, "drift_bound": 1.0, "drift_action": "stop", "replay": 0.5,
            "replay_datasets": "mine", "replay_texts": "/texts.txt"}
-    assert set(odd) == set(run_plan.PROTECTION)
+    assert set(odd) == set(run_plan.FULL_ONLY)
     (said,) = run_plan.unused(TrainOptions.model_validate({"scope": scope, **odd}))
     assert [name for name in odd if f"({name} " not in said] == []
-    assert said.startswith(f"Scope {scope!r} changes nothing of the base, so what protects it does nothing: ")
+    assert said.startswith(f"Scope {scope!r} changes nothing of the base, so these have no effect: ")
     assert list(run_plan.unused(TrainOptions.model_validate({"scope": scope}))) == []
 
 
 @pytest.mark.parametrize(("changes", "named"), [
-    ({"full_trainable": "adapters", "l2_sp": 0.1}, "Pull to the base (l2_sp 0.1)"),
-    ({"full_trainable": "heads", "layer_lr_decay": 0.5}, "Layer decay (layer_lr_decay 0.5)"),
-    ({"replay": 0.0, "distillation": 1.0}, "Distillation 1 does nothing"),
-    ({"fisher_clips": 5}, "Clips for importance (fisher_clips 5)"),
-    ({"replay_datasets": "mine", "replay_texts": "/t"}, "The texts to replay, /t, are not spoken"),
+    ({"full_trainable": "adapters", "l2_sp": 0.1}, "L2-SP weight (l2_sp 0.1)"),
+    ({"full_trainable": "heads", "layer_lr_decay": 0.5}, "Layer-wise LR decay (layer_lr_decay 0.5)"),
+    ({"replay": 0.0, "distillation": 1.0}, "Distillation 1 has no effect"),
+    ({"fisher_clips": 5}, "Fisher clips (fisher_clips 5)"),
+    ({"replay_datasets": "mine", "replay_texts": "/t"}, "replay_texts (/t) is ignored"),
     ({"full_trainable": "heads", "head_lr": 1e-3, "l2_sp": 0.1}, ""),
     ({"layer_lr": 1e-4, "ewc": 0.1, "fisher_clips": 5, "distillation": 1.0}, "")])
 def test_what_full_leaves_unused_is_told(changes: dict[str, object], named: str) -> None:

@@ -231,7 +231,7 @@ def test_a_recogniser_that_was_damaged_since_is_named(tmp_path: Path, workspace:
 
 
 def test_options_that_no_recording_can_meet_are_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"max_clip_s: clips of 9 to 4 s cannot be cut .* here at least 19"):
+    with pytest.raises(UserError, match=r"max_clip_s: clips of 9 to 4 s cannot be cut .* here 19"):
         parse_options(SegmentOptions, {"source": "a.wav", "min_clip_s": 9, "max_clip_s": 4})
     with pytest.raises(UserError, match="max_clip_s: clips of 8 to 15 s cannot be cut"):
         parse_options(AlignOptions, {"source": "a.wav", "min_clip_s": 8})
