@@ -171,7 +171,7 @@ def train(page: Page, workspace: Workspace, take: Take, scope: str, count: int) 
     field(page, "train", "scope").click()
     page.get_by_role("option", name=scope, exact=True).click()
     if count == 1:
-        for fold in ("Adapters", "Optimizer", "Losses and regularization", "Checkpoints and evaluation"):
+        for fold in ("Data", "Adapters", "Optimizer", "Losses and regularization", "Checkpoints and evaluation"):
             form.get_by_role("button", name=fold).click()
         for name, value in (("adapter_rank", "32"), ("evaluation_sentences", "4"), ("row_lr", "0.001")):
             expect(field(page, "train", name)).to_have_value(value)  # of the family's preset

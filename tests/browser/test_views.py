@@ -131,7 +131,7 @@ def test_a_sentence_is_heard_across_steps_and_a_new_step_does_not_disturb_it(sce
 
 def test_the_doctor_says_its_verdict_and_offers_what_can_be_restored(scene: Scene, open_page: Visit) -> None:
     page = open_page(scene.app.url + "?tab=doctor")
-    expect(page.locator("#diagnosis .verdict")).to_contain_text("must be heard")
+    expect(page.locator("#diagnosis .verdict")).to_contain_text("listen to its languages")
     expect(page.locator("#diagnosis-details")).to_contain_text("83% of codes")
     expect(page.locator("#diagnosis-details summary").last).to_have_text("120 bit-identical")
     expect(page.locator("#restore")).to_be_visible()
