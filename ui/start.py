@@ -16,7 +16,7 @@ from core.jobs.directory import create_job
 from core.jobs.gpus import Gpu
 from core.jobs.state import JobState
 from core.library import model_info
-from core.library.catalog import FAMILIES, ModelFamily, family, family_of
+from core.library.catalog import CATALOG, CatalogEntry, family_of, find_entry
 from core.submission import demo_chain
 from core.text import text_rules
 from core.workspace import Workspace
@@ -72,7 +72,7 @@ def _lay_out() -> _Widgets:
                           "stay exactly as they are, and a certificate proves it."),
             ))
             with gr.Row(elem_classes="grid"):
-                model = gr.Dropdown([(FAMILIES[0].title, FAMILIES[0].name)], value=FAMILIES[0].name,
+                model = gr.Dropdown([(CATALOG[0].title, CATALOG[0].name)], value=CATALOG[0].name,
                                     label="Voice model", filterable=False, elem_id="start-model", min_width=200)
                 language = gr.Dropdown([("Amharic", "am")], value="am", label="New language", filterable=False,
                                        elem_id="start-language", min_width=140)
@@ -293,19 +293,19 @@ def _choices(choices: Sequence[tuple[str, str]], current: str) -> object:
 def models(workspace: Workspace) -> list[tuple[str, str]]:
     """Label and name of each base model: those in the workspace and those that can be downloaded."""
     there = workspace.list_models()
-    missing = [one for one in FAMILIES if one.available and one.name not in there]
+    missing = [one for one in CATALOG if one.name not in there]
     labels = {one.name: f"{one.title} ({f'{one.size} download' if one.variants else 'included'})" for one in missing}
     for name in there:
         one = family_of_model(workspace, name)
         labels[name] = one.title if name == one.name else f"{one.title}: {name}"
-    order = [one.name for one in FAMILIES]
+    order = [one.name for one in CATALOG]
     return [(label, name) for name, label in sorted(
         labels.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))]
 
 
-def family_of_model(workspace: Workspace, name: str) -> ModelFamily:
+def family_of_model(workspace: Workspace, name: str) -> CatalogEntry:
     """The family of a base model, downloaded or not."""
-    return family(family_of(workspace, name) if name in workspace.list_models() else name)
+    return find_entry(family_of(workspace, name) if name in workspace.list_models() else name)
 
 
 def language_choices(workspace: Workspace, view: View) -> object:
@@ -357,14 +357,14 @@ def _model_of(workspace: Workspace, training: JobState) -> str:
         return ""
 
 
-def _family_or_first(workspace: Workspace, name: str) -> ModelFamily:
+def _family_or_first(workspace: Workspace, name: str) -> CatalogEntry:
     try:
-        return family_of_model(workspace, name) if name else FAMILIES[0]
+        return family_of_model(workspace, name) if name else CATALOG[0]
     except UserError:  # its record cannot be read; the job that needs it says so
-        return FAMILIES[0]
+        return CATALOG[0]
 
 
-def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
+def _length(workspace: Workspace, one: CatalogEntry, dataset: str, length: str, gpus: Sequence[Gpu]) -> str:
     short = one.preset == "demo"
     if length == QUICK:
         return "Quick test (too short for good speech)" if short else (
@@ -375,13 +375,14 @@ def _length(workspace: Workspace, one: ModelFamily, dataset: str, length: str, g
     return f"Preset {preset.title}: {preset.options.steps:,} steps{'' if short else ', needs a GPU'}"
 
 
-def chosen_preset(workspace: Workspace, one: ModelFamily, dataset: str, gpus: Sequence[Gpu]) -> model_info.FittedPreset:
+def chosen_preset(workspace: Workspace, one: CatalogEntry, dataset: str,
+                  gpus: Sequence[Gpu]) -> model_info.FittedPreset:
     """The preset for the size of the dataset and the memory of the GPUs, as on the Train tab."""
     speech = model_info.SpeechAmount() if dataset in ("", DEMO) else model_info.speech_amount_of(workspace, dataset)
     return model_info.fit_preset(one.name, speech, gpus)
 
 
-def _quick(one: ModelFamily) -> TrainOptions:
+def _quick(one: CatalogEntry) -> TrainOptions:
     """The training options of a quick test."""
     return model_info.preset(one.name, "train", TrainOptions).model_copy(update=dict(_QUICK[one.preset]))
 

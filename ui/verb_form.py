@@ -19,7 +19,7 @@ from core.jobs.directory import Job
 from core.jobs.state import JobState
 from core.jobs.verbs import VERBS
 from core.library import model_info
-from core.library.catalog import FAMILIES, ModelFamily
+from core.library.catalog import CATALOG, CatalogEntry
 from core.workspace import Workspace
 from ui import job_views, records
 from ui.form import FieldGroup, OptionsForm, Value, build_form, command_line, same_value
@@ -247,20 +247,20 @@ def _base_languages(workspace: Workspace, extension: str) -> tuple[str, ...]:
 def tokenizer_name(workspace: Workspace, model: str, dataset: str) -> str:
     """Such as `tiny-am`."""
     language = records.dataset(workspace, dataset).language if dataset in workspace.list_datasets() else ""
-    return f"{model or FAMILIES[0].name}-{language or _FIRST_LANGUAGE}"
+    return f"{model or CATALOG[0].name}-{language or _FIRST_LANGUAGE}"
 
 
 def generated_names(workspace: Workspace) -> set[str]:
     """Every name that may have been suggested for a tokenizer, an extension or an export."""
-    models = {*workspace.list_models(), *(one.name for one in FAMILIES)}
+    models = {*workspace.list_models(), *(one.name for one in CATALOG)}
     codes = {_FIRST_LANGUAGE, *(one.language for one in records.datasets(workspace))}
     return {f"{model}-{code}" for model in models for code in codes} | {
         *workspace.list_tokenizers(), *workspace.list_extensions()}
 
 
-def family_of_extension(workspace: Workspace, extension: str) -> ModelFamily:
+def family_of_extension(workspace: Workspace, extension: str) -> CatalogEntry:
     """The family of an extension; the built-in one where it is unknown."""
     try:
         return model_info.family_of_extension(workspace, extension)
     except UserError:
-        return FAMILIES[0]
+        return CATALOG[0]

@@ -13,7 +13,7 @@ from config.errors import UserError
 from config.schema import CompareOptions
 from core.jobs.state import JobState
 from core.library import model_info, reference_voices
-from core.library.catalog import FAMILIES, ModelFamily, ModelReference, list_references
+from core.library.catalog import CATALOG, CatalogEntry, ModelReference, list_references
 from core.workspace import Workspace
 from ui import comparison_views, job_views
 from ui.form import OptionsForm, Value, build_form
@@ -141,14 +141,14 @@ def _named(models: Sequence[ModelReference], reference: str) -> ModelReference |
     return next((model for model in models if model.reference == reference), None)
 
 
-def family_of(workspace: Workspace, view: View) -> ModelFamily:
+def family_of(workspace: Workspace, view: View) -> CatalogEntry:
     """The family of the chosen model; the built-in one where there is none or it is unknown."""
     before, after = chosen(workspace, view)
     model = after or before
     try:
-        return model_info.family_of_reference(workspace, model) if model else FAMILIES[0]
+        return model_info.family_of_reference(workspace, model) if model else CATALOG[0]
     except UserError:
-        return FAMILIES[0]
+        return CATALOG[0]
 
 
 def languages(workspace: Workspace, view: View) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _voice_choices(workspace: Workspace, view: View) -> object:
     return gr.update(choices=offered, value=current if current in values else values[0] if values else None)
 
 
-def own_values(family: ModelFamily) -> Html:
+def own_values(family: CatalogEntry) -> Html:
     """The defaults of empty fields."""
     if not family.sampling:
         return NOTHING
@@ -217,7 +217,7 @@ def readiness(workspace: Workspace, view: View) -> Html:
     return job_views.notice(lacks, "wait") if lacks else NOTHING
 
 
-def settings(family: ModelFamily, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
+def settings(family: CatalogEntry, names: Sequence[str], values: Sequence[Value]) -> Mapping[str, Value]:
     """Values of the widgets, without the controls that `family` does not have."""
     wanted = {f"sound.{name}" for name in family.sound_options}
     return {name: value for name, value in zip(names, values, strict=True)

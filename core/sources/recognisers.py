@@ -16,7 +16,7 @@ from pathlib import Path
 
 from config.errors import UserError
 from core.jobs.reporter import Reporter, stage
-from core.library.catalog import ModelFamily, ModelVariant, RepositoryPart
+from core.library.catalog import CatalogEntry, ModelVariant, RepositoryPart
 from core.library.records import MODEL_RECORD, read_model_record
 from core.sources.base_models import DownloadRequest, download_model
 from core.sources.downloader import Downloader, DownloadProgress, RetryPolicy, list_repository
@@ -76,7 +76,7 @@ def ensure_recogniser(name: str, revision: str, adapters: Sequence[str], workspa
     if not target.is_dir():
         names = list(select_files(found))
         variant = ModelVariant(name, name, "", (RepositoryPart(name, tuple((one,) for one in names)),), ())
-        family = ModelFamily("recogniser", name, "", "", "licence on its page", "", True, "", (variant,))
+        family = CatalogEntry("recogniser", name, "", "", "licence on its page", "", "", (variant,))
         request = DownloadRequest(family, variant, target.name, revision, workspace.recognisers)
         download_model(request, hub, workspace, reporter, retry)
     for code in adapters:
