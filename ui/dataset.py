@@ -32,7 +32,7 @@ def build(page: Page) -> None:
             choices = {"model": lambda view: page.workspace.list_models(),
                        "add_to": lambda view: ["", *page.workspace.list_datasets()],
                        "rules": lambda view: ["", *text_rules.choices(
-                           page.workspace, view.chosen["prepare.language"].strip().lower())]}
+                           page.workspace, view.values["prepare.language"].strip().lower())]}
             verb_form.build_prerequisites(page, "prepare", "data", choices)
             upload = gr.File(file_count="multiple", type="filepath", height=160, elem_id="prepare-upload",
                              label="Upload an archive or several files")

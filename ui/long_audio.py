@@ -77,7 +77,7 @@ def build_results(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
     with gr.Row(elem_classes="controls"):
         take = gr.Button("Use as source", variant="primary", size="md", visible=False, elem_id="long-take")
     page.live.panel(shown, lambda view: shown_view(page, view), TAB)
-    page.live.panel(take, lambda view: offer(ready(page, view), view.chosen["prepare.source"]), TAB)
+    page.live.panel(take, lambda view: offer(ready(page, view), view.values["prepare.source"]), TAB)
     page.on(take.click, lambda: _take(page), [],
             [preview, *(form.widget(field) for field in ("source", "dataset", "language"))])
 
@@ -139,8 +139,8 @@ def _start(page: Page, clips: Sequence[str], *given: Value) -> Sequence[object]:
 
 
 def _command(page: Page, view: View, clips: Sequence[str]) -> Html:
-    values = {field: view.chosen[f"prepare.{field}"] for field in _SHARED}
-    values |= {field: view.chosen[f"long.{field}"] for field in (*_OWN, *clips)}
+    values = {field: view.values[f"prepare.{field}"] for field in _SHARED}
+    values |= {field: view.values[f"long.{field}"] for field in (*_OWN, *clips)}
     try:
         wanted = jobs_to_start(page, values, keep=False)
     except UserError:

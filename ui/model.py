@@ -76,10 +76,10 @@ def _lay_out_choices(page: Page, family: CatalogEntry) -> list[gr.components.Com
     widgets = [which, folder, save_as, revision]
     for name, widget in zip(_CHOICES, widgets, strict=True):
         page.live.watch(f"{family.name}.{name}", widget)
-    page.live.panel(about, lambda view: variant_view(family, variant(family, view.chosen[f"{family.name}.variant"])),
+    page.live.panel(about, lambda view: variant_view(family, variant(family, view.values[f"{family.name}.variant"])),
                     "model")
     page.live.panel(command, lambda view: element("pre", command_line(
-        "download", _options(family, [view.chosen[f"{family.name}.{name}"] for name in _CHOICES]),
+        "download", _options(family, [view.values[f"{family.name}.{name}"] for name in _CHOICES]),
         page.workspace.path), class_="command"), "model")
     page.on(which.input, lambda: [gr.skip()], [], [about])
     return widgets

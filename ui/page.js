@@ -25,7 +25,7 @@ document.addEventListener("click", (event) => {
     free += sound.duration;
   };
   window.lisanHear = (element) => {
-    const box = element.querySelector(".hearing");
+    const box = element.querySelector(".stream-player");
     if (!box) return;
     const parts = JSON.parse(box.dataset.parts || "[]");
     if (box.dataset.job !== job) { job = box.dataset.job; done = 0; free = 0; }

@@ -40,7 +40,7 @@ def build(page: Page) -> None:
         with gr.Column(scale=2, min_width=300):
             choices = {"model": lambda view: page.workspace.list_models(),
                        "dataset": lambda view: page.workspace.list_datasets(),
-                       "rules": lambda view: rules.rule_choices(page, view.chosen["tokenizer.dataset"])}
+                       "rules": lambda view: rules.rule_choices(page, view.values["tokenizer.dataset"])}
             verb_form.build_prerequisites(page, "tokenizer", "tokenizer", choices)
             step = verb_form.build_verb_form(
                 page, "tokenizer", "Build tokenizer", first=("model", "dataset", "tokenizer", "merges", "rules"),
@@ -58,7 +58,7 @@ def build(page: Page) -> None:
 
 
 def _name(page: Page, view: View) -> str:
-    return verb_form.tokenizer_name(page.workspace, view.chosen["tokenizer.model"], view.chosen["tokenizer.dataset"])
+    return verb_form.tokenizer_name(page.workspace, view.values["tokenizer.model"], view.values["tokenizer.dataset"])
 
 
 def report(page: Page, state: JobState) -> Html:
@@ -175,8 +175,8 @@ def _start(page: Page, *values: str) -> Sequence[object]:
 
 
 def _command(page: Page, view: View) -> Html:
-    values = {name: view.chosen[f"tokenizer.{name}"] for name in _SHARED}
-    values |= {name: view.chosen[f"lab.{name}"].strip() for name in _OWN}
+    values = {name: view.values[f"tokenizer.{name}"] for name in _SHARED}
+    values |= {name: view.values[f"lab.{name}"].strip() for name in _OWN}
     if not values["model"] or not values["dataset"]:
         return NOTHING
     options = lab_options(page, values, keep=False)

@@ -52,7 +52,7 @@ class RecogniserOption:
 
     @property
     def by_name(self) -> str:
-        return f"{self.language_option}; on the page: The {self.field.lower()}'s name of the language"
+        return f"{self.language_option}; on the page: {self.field} language"
 
 
 AS_RECOGNISER = RecogniserOption("--recogniser", "Recogniser")

@@ -112,7 +112,7 @@ def test_a_run_whose_record_is_gone_does_not_empty_the_listen_tab(world: Workspa
     (resolve(world, f"run:{name}").folder / "checkpoint.json").unlink()
     chosen = {"finetuned": f"run:{name}", "base": "", "voice": "", "language": "am"}
     view = View("listen", chosen, tuple(JobBoard(world).states()))
-    before, after = voice_settings.chosen(world, view)
+    before, after = voice_settings.selected_models(world, view)
     assert before is not None
     assert after is not None
     assert after.reference == f"run:{name}"

@@ -189,9 +189,9 @@ def test_the_queue_says_each_jobs_place() -> None:
 def test_a_run_that_was_deleted_is_said_to_be_gone() -> None:
     other = JobState(job(), "finished")
     view = View("train", {"run": "train-0"}, (other,))
-    assert train.chosen(view) is None
+    assert train.selected_run(view) is None
     assert "Job train-0 was deleted" in train.status_view(view)
-    assert train.chosen(View("train", {"run": ""}, (other,))) is other
+    assert train.selected_run(View("train", {"run": ""}, (other,))) is other
 
 
 @pytest.mark.parametrize(("field", "shown", "choices"), [

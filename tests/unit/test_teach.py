@@ -71,7 +71,7 @@ CHOICES = {"start_model": "tiny", "start_language": "am", "start_dataset": start
 
 def settled(workspace: Workspace, states: Sequence[JobState], **chosen: str) -> Mapping[str, str]:
     return start.resolved_selection(workspace, View("start", {**CHOICES, "start_shown_run": "", **chosen}, ()),
-                                    states).chosen
+                                    states).values
 
 
 def chain(workspace: Workspace, *asked: str) -> list[JobState]:
