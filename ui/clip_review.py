@@ -150,7 +150,8 @@ def _table(page: Page, view: View) -> Html:
     ])
     pages = max(1, -(-total // PAGE))
     where = paragraph(f"Page {number:,} of {pages:,}; {total:,} clips.", class_="small")
-    return join((facts, where, keys_view(), clip_rows(name, shown, made)))
+    return join((facts, where, keys_view(),
+                 div("clips", *(clip_row(name, one, made.get(one.clip.id)) for one in shown), data_dataset=name)))
 
 
 def handle_command(page: Page, chosen: object, command: object) -> Sequence[object]:
@@ -217,11 +218,6 @@ def _save(page: Page, chosen: object, new: object, model: object) -> Sequence[ob
 def keys_view() -> Html:
     """The keyboard shortcuts of the table."""
     return div("keys", *(span("key-of", element("kbd", key), " ", does) for key, does in _KEYS))
-
-
-def clip_rows(dataset: str, shown: Sequence[IndexedClip], made: Mapping[str, ReviewDecision]) -> Html:
-    """The clips of a page."""
-    return div("clips", *(clip_row(dataset, one, made.get(one.clip.id)) for one in shown), data_dataset=dataset)
 
 
 def clip_row(dataset: str, one: IndexedClip, made: ReviewDecision | None) -> Html:

@@ -352,11 +352,6 @@ def log(text: str) -> Html:
                aria_label="Log, the newest line last")
 
 
-def yes_no(good: bool, yes: str = "yes", no: str = "no") -> Html:
-    """A result in green or red."""
-    return span("badge good" if good else "badge bad", yes if good else no)
-
-
 def level_badge(level: str) -> Html:
     """The level of a finding."""
     return span(f"badge {'bad' if level == 'error' else 'wait'}", level)

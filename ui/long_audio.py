@@ -52,9 +52,9 @@ def build(page: Page, form: OptionsForm, preview: gr.HTML) -> None:
                           "the same name beside each recording. Subtitle timestamps are ignored.")
         with gr.Accordion("Clip length, audio and speakers", open=False, elem_classes="fold", elem_id="long-more"):
             clips = build_form(ClipOptions)
-            recogniser_language = gr.Textbox("", label="Recogniser language", max_lines=1, elem_id="long-called",
-                                info="The recogniser's name of the language where it is not the code, such as amh for "
-                                             "MMS.")
+            recogniser_language = gr.Textbox(
+                "", label="Recogniser language", max_lines=1, elem_id="long-called",
+                info="The recogniser's name of the language where it is not the code, such as amh for MMS.")
         with gr.Row(elem_classes="controls"):
             start = gr.Button("Make clips", variant="primary", size="md", elem_id="run-long",
                               min_width=140)

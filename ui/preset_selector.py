@@ -77,7 +77,7 @@ def current_preset(page: Page, view: View) -> FittedPreset:
         family = verb_form.family_of_extension(page.workspace, view.values["train.extension"])
         speech = model_info.speech_amount_of(page.workspace, view.values["train.dataset"])
         made = model_info.fit_preset(family.name, speech, () if on_cpu else page.gpus(), view.values["preset"],
-                              view.values["memory"])
+                                     view.values["memory"])
         if on_cpu:
             made = replace(made, reasons=tuple(reason.replace(
                 "No GPU was found on this machine", "Device is cpu") for reason in made.reasons))

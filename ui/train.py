@@ -164,7 +164,7 @@ def status_view(view: View) -> Html:
     extension = state.job.settings.get("extension")
     past = job_views.last_certificate_time(view.jobs, lambda one: one.job.settings.get("extension") == extension)
     card = job_views.job_card(state, title, job_views.certificate_note(state, past))
-    return join((card, run_views.plan_view(state), run_views.run_numbers(state)))
+    return join((card, job_views.plan(state.plan.lines) if state.plan else NOTHING, run_views.run_numbers(state)))
 
 
 def curves_view(view: View) -> Html:
@@ -385,8 +385,7 @@ def _charts(states: Sequence[JobState], by_time: bool) -> Iterator[tuple[str, li
     for code in sorted({code for state in states for one in state.evaluations for code in one.errors}):
         yield f"CER, {job_views.language_name(code)}", dots(lambda one, code=code: one.errors.get(code)), True
     for group in dict.fromkeys(name for state in states for step in state.steps for name in run_views.rates_of(step)):
-        rates = partial(_rate_of, group=group)
-        yield f"Learning rate, {group}", step_lines(rates, False), False
+        yield f"Learning rate, {group}", step_lines(partial(_rate_of, group=group), False), False
     for metric in RESOURCES:
         yield metric.title, step_lines(metric.value, metric.smoothed), False
 

@@ -27,7 +27,7 @@ _SOUND = ("sound.exaggeration", "sound.flow_steps", "sound.flow_prompt_s", "soun
 _REST = ("precision",)
 BASE_ONLY = "alone"
 """Chosen in the place of a trained model: synthesize with the base model alone."""
-_ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a widget of their own, or the default
+_ELSEWHERE = ("base", "finetuned", "voice", "device")  # fields with a separate widget, or the default
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def readiness(workspace: Workspace, view: View) -> Html:
     code = view.values["language"]
     try:
         lacks = model_info.text_package_hint(model_info.family_of_reference(workspace, model), code,
-                                   code in model_info.added_languages(workspace, model))
+                                             code in model_info.added_languages(workspace, model))
     except UserError as error:
         return job_views.fault(error.message, error.hint)
     return job_views.notice(lacks, "wait") if lacks else NOTHING

@@ -45,7 +45,7 @@ _SHA256, _SHA1 = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class DownloadRequest:
-    """A variant at a revision of its own repository, to be stored as `models/NAME`."""
+    """A variant at a revision of its repository, to be stored as `models/NAME`."""
 
     family: CatalogEntry
     variant: ModelVariant
@@ -171,7 +171,7 @@ class _HubDownload:
                 raise
             self.reporter.emit(WarningRaised(f"{repository} no longer has {revision[:12]}, at which this download "
                                              f"started; "
-                                      f"it continues with {newest}, and fetches again what differs."))
+                                             f"it continues with {newest}, and fetches again what differs."))
             return list_repository(self.hub, repository, newest, self.reporter, self.retry)
 
     def _write_plan(self, commits: dict[str, str], files: list[RemoteFile]) -> int:

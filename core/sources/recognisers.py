@@ -128,7 +128,7 @@ def _weights(names: Sequence[str]) -> list[str]:
 
 
 def _has_all(target: Path, adapters: Sequence[str]) -> bool:
-    """Whether nothing must be downloaded: the model is there, and the language, where each has weights of its own."""
+    """Whether nothing must be downloaded: the model is there, and the language, where each has its weights."""
     if not target.is_dir():
         return False
     try:

@@ -182,7 +182,7 @@ def test_results_have_names_and_units(name: str, value: object, told: tuple[str,
 
 def test_the_queue_says_each_jobs_place() -> None:
     shown = job_views.queue_view([JobState(job(), "running"),
-                                JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
+                                  JobState(job("compare"), "waiting", reason="Waiting for cpu.")])
     assert '<td data-name="Position">2</td>' in shown
 
 

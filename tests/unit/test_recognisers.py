@@ -135,7 +135,7 @@ def test_a_recogniser_comes_from_the_hub_once(tmp_path: Path, workspace: Workspa
     def bring(language: str) -> Path:
         return recognisers.ensure_recogniser("some/mms", "main", recogniser_language_names(language), workspace,
                                              Recorder(), hub,
-                                 QUICK)
+                                             QUICK)
 
     there = bring("am")
     names = {path.name for path in there.iterdir()}

@@ -135,4 +135,4 @@ def test_a_proof_that_is_made_is_told_by_its_own_parts_alone() -> None:
     assert "%" not in job_views.certificate_note(early, None)
     assert "the certificate will be about 80% of the total time." in job_views.certificate_note(replace(counted,
                                                                                                         eta_s=300.0),
-                                                                                          None)
+                                                                                                None)
