@@ -31,7 +31,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fr": ("Le petit bateau rentre avant la pluie.", "Elle ouvre la fenêtre et écoute."),
 }
 """Example sentences by language; their characters are all in the demo's recordings."""
-_PLAY_PARTS = "watch('value', () => window.lisanHear && window.lisanHear(element));"
+_PLAY_PARTS = "watch('value', () => window.lisanStream && window.lisanStream(element));"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ def _build_download(page: Page, family: CatalogEntry) -> None:
                "model")
     live.panel(resume, lambda view: _visible_when(view, family, lambda job: job.resumable), "model")
     live.panel(progress, lambda view: _progress(view, family), "model")
-    page.on(get.click, lambda *values: _get(page, family, values), chosen, [notice])
+    page.on(get.click, lambda *values: [
+        page.started_notice(page.start("download", _options(family, values)))], chosen, [notice])
     page.on(stop.click, lambda: _stop(page, family), [], [notice])
     page.on(resume.click, lambda: _resume(page, family), [], [notice])
 
@@ -162,11 +163,6 @@ def result_view(result: Result) -> Html:
 
 def _options(family: CatalogEntry, values: Sequence[object]) -> DownloadOptions:
     return parse(DownloadOptions, {"model": family.name, **dict(zip(_CHOICES, values, strict=False))})
-
-
-def _get(page: Page, family: CatalogEntry, values: Sequence[object]) -> Sequence[object]:
-    job = page.start("download", _options(family, values))
-    return [page.started_notice(job)]
 
 
 def _stop(page: Page, family: CatalogEntry) -> Sequence[object]:

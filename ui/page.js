@@ -24,7 +24,7 @@ document.addEventListener("click", (event) => {
     source.start(free);
     free += sound.duration;
   };
-  window.lisanHear = (element) => {
+  window.lisanStream = (element) => {
     const box = element.querySelector(".stream-player");
     if (!box) return;
     const parts = JSON.parse(box.dataset.parts || "[]");
